@@ -1,0 +1,232 @@
+package jetbus
+
+import (
+	"context"
+	"iter"
+	"time"
+)
+
+// Publisher stores events.
+type Publisher interface {
+	// Publish stores e in its topic and returns what was stored. At most one
+	// PublishOptions may be given. It fails before anything is sent when e is not
+	// valid ([Event.Validate], [ErrPayloadTooLarge]) or the topic does not exist
+	// ([ErrNoTopic]); after that with a [PublishError] that says whether the event
+	// may have been stored. While ctx allows it tries again through broker
+	// restarts and lost connections, under the same ID.
+	Publish(ctx context.Context, e Event, o ...PublishOptions) (Receipt, error)
+}
+
+// PublishOptions are instructions to the broker for one event.
+type PublishOptions struct {
+	// ExpectLastSeq makes the publish conditional: the last event of the same key
+	// must have this sequence, 0 meaning that the key has no event. Otherwise
+	// nothing is stored and the error is [ErrWrongSequence]. The topic needs
+	// KeyInSubject ([ErrNeedsKeySubject]). Nil: unconditional.
+	ExpectLastSeq *uint64 `json:"expectLastSeq,omitempty"`
+	// TTL removes the event from the topic after that time, at least 1 second,
+	// whole seconds. Zero: the topic's retention alone decides.
+	TTL time.Duration `json:"ttl,omitempty"`
+	// DeliverAt stores the event now and lets it enter the topic at that time. Its
+	// Receipt has no Seq yet, since its position is that of its arrival. Zero, or
+	// a time that has passed: at once.
+	DeliverAt time.Time `json:"deliverAt,omitzero"`
+}
+
+// Receipt says what Publish stored.
+type Receipt struct {
+	Event Event // as stored, with ID, Time, SID, Partition and Seq
+	// Duplicate: the topic already held an event with this ID, stored within the
+	// duplicate window; nothing was stored, and Event.Seq is the position of the first one.
+	Duplicate bool
+	// Scheduled: the event waits for its DeliverAt.
+	Scheduled bool
+}
+
+// Batcher stores many events at once.
+type Batcher interface {
+	// PublishBatch stores events in their order. It returns one Receipt an event;
+	// where not all were acknowledged the error is a [BatchError], and the receipts
+	// of the others have Seq 0. All events are checked before the first is sent.
+	PublishBatch(ctx context.Context, events []Event, o BatchOptions) ([]Receipt, error)
+}
+
+// BatchOptions choose how a batch is published.
+type BatchOptions struct {
+	// Atomic stores all events or none. They must share one stream (one topic, or
+	// topics declared with the same TopicConfig.Stream), at most 1,000 of them, none
+	// of them a duplicate. Needs a server 2.12 or newer. The default pipelines the events: after the
+	// first failure nothing more is sent, so that what is stored is a prefix,
+	// apart from events already on their way.
+	Atomic bool `json:"atomic,omitempty"`
+	// ExpectLastSeq holds for the first event of an atomic batch; see PublishOptions.
+	ExpectLastSeq *uint64 `json:"expectLastSeq,omitempty"`
+}
+
+// Handler processes one delivery. Returning nil acknowledges the event; an error
+// makes it come back after a backoff, to this or another member of the group.
+// A panic is recovered and counts as an error. The context has the values of
+// Subscribe's context but is not canceled with it: it is canceled when the lease
+// is lost (cause [ErrLeaseExpired]) or when the subscription has waited
+// ShutdownTimeout for the handler (cause [ErrStopped]).
+type Handler func(ctx context.Context, d *Delivery) error
+
+// Subscriber delivers events to groups.
+type Subscriber interface {
+	// Subscribe joins the group and returns when the group exists at the broker:
+	// events published after that are not missed. The members of a group share its
+	// events. Canceling ctx is a graceful Stop. A group that exists goes on where
+	// it was; o.From is for a new one.
+	Subscribe(ctx context.Context, topic, group string, h Handler, o SubscribeOptions) (Subscription, error)
+}
+
+// Subscription is one member of a group.
+type Subscription interface {
+	// Stop ends the subscription: it stops fetching, gives back what no handler
+	// has started (others get it at once), lets running handlers finish and settle,
+	// cancels them after ShutdownTimeout or when ctx ends, and returns when nothing
+	// of the subscription runs any more. It may be called twice, concurrently, and
+	// from inside a handler, where it does not wait for that handler.
+	Stop(ctx context.Context) error
+	// Done is closed when the subscription has ended, for whatever reason.
+	Done() <-chan struct{}
+	// Err returns why it ended: nil while it runs and after Stop.
+	Err() error
+	// Pause stops fetching for this member until Resume; what it holds goes on.
+	Pause()
+	// Resume ends a Pause.
+	Resume()
+	// Stats returns the counters of this member.
+	Stats() SubscriptionStats
+}
+
+// SubscriptionStats count what one member did since it subscribed.
+type SubscriptionStats struct {
+	Delivered  uint64 `json:"delivered"`  // events handed to handlers
+	Acked      uint64 `json:"acked"`      // acknowledged, filtered ones included
+	Nacked     uint64 `json:"nacked"`     // refused
+	Filtered   uint64 `json:"filtered"`   // acknowledged unseen
+	GivenBack  uint64 `json:"givenBack"`  // returned without an attempt
+	LeasesLost uint64 `json:"leasesLost"` // leases that ran out here
+	Held       int    `json:"held"`       // in hand now
+	Running    int    `json:"running"`    // handlers running now
+	Paused     bool   `json:"paused"`
+}
+
+// Settler settles events by id. It knows the leases that this process holds and
+// no others ([ErrNotHeld]).
+type Settler interface {
+	// Ack acknowledges the event. The errors are those of [Delivery.Ack].
+	Ack(ctx context.Context, topic, group, id string) error
+	// Nack refuses the event; it comes back after the subscription's backoff. The
+	// reason goes to observers and logs.
+	Nack(ctx context.Context, topic, group, id, reason string) error
+}
+
+// Cursor is a group's position in a topic.
+type Cursor struct {
+	Topic string `json:"topic"`
+	// LastSeq is the position up to which everything is settled. SetCursor goes by
+	// it where it is set; 0 with no other field set means before the first event.
+	LastSeq uint64 `json:"lastSeq,omitempty"`
+	// LastID is the id of the event at LastSeq while the topic still has it.
+	LastID string `json:"lastId,omitempty"`
+	// LastTime is the time of that event.
+	LastTime time.Time `json:"lastTs,omitzero"`
+}
+
+// Cursors read and move the positions of groups.
+type Cursors interface {
+	// Cursor returns the group's position: the event up to which all are settled,
+	// whatever was settled after it. [ErrNoGroup] if the group never subscribed.
+	Cursor(ctx context.Context, topic, group string) (Cursor, error)
+	// SetCursor moves the group: the next event is the first behind c. It goes by
+	// c.LastSeq, else c.LastID ([ErrPositionUnknown]), else c.LastTime (the first event stored after it),
+	// else to the beginning. It pauses the group and waits for the events its members hold; see SeekOptions.
+	SetCursor(ctx context.Context, topic, group string, c Cursor, o SeekOptions) error
+}
+
+// SeekOptions say how SetCursor treats events that members hold.
+type SeekOptions struct {
+	// Wait is how long to wait for held events to be settled before the error is a
+	// [GroupBusyError] and nothing has changed. Defaults to the group's AckTimeout.
+	Wait time.Duration `json:"wait,omitempty"`
+	// Force moves without waiting. What members hold at that moment is lost to
+	// them: their later acknowledgements have no effect.
+	Force bool `json:"force,omitempty"`
+	// ToLatest moves behind the last event; the cursor's other fields must be empty.
+	ToLatest bool `json:"toLatest,omitempty"`
+}
+
+// Bus is what most programs need.
+type Bus interface {
+	Publisher
+	Subscriber
+	Settler
+	Cursors
+}
+
+// Receiver takes events without a handler, for edges and projectors.
+type Receiver interface {
+	// Receive joins the group for one request: it returns up to o.Max events, as
+	// soon as there is at least one, or none and no error when o.Wait has passed.
+	// The caller settles each delivery; leases are not extended by the bus.
+	Receive(ctx context.Context, topic, group string, o ReceiveOptions) ([]*Delivery, error)
+}
+
+// ReceiveOptions say what Receive asks for.
+type ReceiveOptions struct {
+	From       Start         // for a group that does not exist yet; defaults to Latest
+	Max        int           // events at most; defaults to 100
+	Wait       time.Duration // how long to wait for the first event; defaults to 5 seconds, -1 means not at all
+	AckTimeout time.Duration // how long the leases last; defaults to 30 seconds
+	// MaxAttempts is carried by the deliveries; defaults to 5, -1 means without end.
+	MaxAttempts int
+}
+
+// Reader reads topics without a group.
+type Reader interface {
+	// Read returns the events of one or more topics, in the order of each topic
+	// (there is none between topics). It ends with the last event present when it
+	// began, or goes on with new ones (o.Follow) until ctx ends or the caller
+	// stops. An error is the last pair; events before it are valid. To go on later,
+	// pass the last Seq seen of each topic in o.After.
+	Read(ctx context.Context, topics []string, o ReadOptions) iter.Seq2[Event, error]
+}
+
+// ReadOptions say what Read returns.
+type ReadOptions struct {
+	From   Start             // where to begin; defaults to Earliest, and with Follow to Latest
+	After  map[string]uint64 // per topic: begin behind this sequence, whatever From says
+	Follow bool              // go on with new events
+	Filter Filter
+}
+
+// Store reads what a topic holds.
+type Store interface {
+	// Scan returns the events of a topic in its order, up to the last one present
+	// when it began. Its cost follows what is read.
+	Scan(ctx context.Context, topic string, q ScanQuery) iter.Seq2[Event, error]
+	// LatestByKey returns the last event of each of the keys; keys without events
+	// are missing in the map. The topic needs KeyInSubject ([ErrNeedsKeySubject]). Its cost
+	// follows the number of keys.
+	LatestByKey(ctx context.Context, topic string, keys ...string) (map[string]Event, error)
+}
+
+// ScanQuery selects what Scan returns.
+type ScanQuery struct {
+	From   Start  // where to begin; defaults to Earliest
+	Limit  int    // events at most; 0: no limit
+	Filter Filter // applied before Limit
+}
+
+// Backend is everything a bus can do; decorators take and return one.
+type Backend interface {
+	Bus
+	Batcher
+	Receiver
+	Reader
+	Store
+	Topics
+	Keys
+}

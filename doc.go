@@ -1,0 +1,43 @@
+// Package jetbus is the contract of a durable event bus on NATS JetStream: the
+// nouns, the options, the errors and the rules of names. It stores and delivers
+// nothing itself; package adapter does, on a *nats.Conn that the caller owns.
+//
+// There are five nouns. An [Event] is a fact with an id, published to a topic.
+// A topic is a durable log of events. A [Bus] publishes events and delivers
+// them. A group is a set of subscribers that share the events of a topic, each
+// event going to one of them. A [Delivery] is one event in the hands of one
+// handler, held under a lease.
+//
+// # Publishing
+//
+// [Publisher] returns after the log has stored the event, or with an error that
+// says whether it may have been stored ([PublishError]). Publishing the same id
+// to the same topic again within the duplicate window stores nothing and says
+// so ([Receipt]).
+//
+// # Delivery
+//
+// Every group gets every event at least once. An event leaves a group when it is
+// acknowledged, or when the topic's retention removes it, and in no other way: a
+// handler that fails, panics, hangs or dies with its process gets the event
+// again. Less formally: return nil when you are done with an event, return an
+// error when you are not, and be ready to see an event twice.
+//
+// A lease is ownership. While a handler holds an event nobody else in its group
+// does, as long as clocks run at like speed. The bus extends the lease while the
+// handler runs; when it cannot, the handler's context is canceled with the cause
+// [ErrLeaseExpired], and what the handler then says about the event is refused.
+//
+// # Concurrency
+//
+// Everything here may be used from several goroutines at once, unless its
+// comment says otherwise. Options are plain structs whose zero value is the
+// documented default; they marshal to JSON under the names that clients in other
+// languages use.
+//
+// # Errors
+//
+// Conditions are sentinels for errors.Is ([ErrClosed], [ErrInvalidTopic], ...);
+// errors that carry data are types for errors.As ([PublishError],
+// [ConflictError], ...). Act on the kind of an error, never on its text.
+package jetbus

@@ -1,0 +1,174 @@
+package jetbus
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Conditions, for errors.Is. Errors returned by a bus wrap them with the
+// operation and its subject.
+var (
+	// ErrClosed: the bus was closed, or its connection was closed under it.
+	ErrClosed = errors.New("bus is closed")
+	// ErrUnavailable: the broker did not answer in time, has no JetStream, or is too old.
+	ErrUnavailable = errors.New("broker is unavailable")
+	// ErrDenied: the connection's user may not do this at the broker.
+	ErrDenied = errors.New("permission denied by the broker")
+	// ErrUnsupported: this server version, or this topic's configuration, cannot do it.
+	ErrUnsupported = errors.New("not supported")
+
+	// ErrInvalidTopic: a name that ValidTopic refuses.
+	ErrInvalidTopic = errors.New("invalid topic")
+	// ErrInvalidGroup: a name that ValidGroup refuses.
+	ErrInvalidGroup = errors.New("invalid group")
+	// ErrInvalidEvent: an event whose id, key, time or list fields cannot be stored.
+	ErrInvalidEvent = errors.New("invalid event")
+	// ErrInvalidHeader: a header that ValidHeader refuses.
+	ErrInvalidHeader = errors.New("invalid header")
+	// ErrInvalidOption: options that contradict each other or are out of range.
+	ErrInvalidOption = errors.New("invalid option")
+	// ErrPayloadTooLarge: the event exceeds what the broker accepts. Nothing was sent.
+	ErrPayloadTooLarge = errors.New("payload too large")
+
+	// ErrNoTopic: the topic was not declared; see EnsureTopic.
+	ErrNoTopic = errors.New("no such topic")
+	// ErrNoGroup: the group has never subscribed to the topic.
+	ErrNoGroup = errors.New("no such group")
+	// ErrConflict: what exists differs from what was asked and cannot be changed to it; see ConflictError.
+	ErrConflict = errors.New("conflict")
+	// ErrNeedsKeySubject: the operation needs TopicConfig.KeyInSubject.
+	ErrNeedsKeySubject = errors.New("the topic does not keep keys in its subjects (TopicConfig.KeyInSubject)")
+	// ErrWrongSequence: ExpectLastSeq did not hold; nothing was stored.
+	ErrWrongSequence = errors.New("wrong last sequence")
+	// ErrTopicFull: the topic reached its limit and refuses new events (DiscardNew).
+	ErrTopicFull = errors.New("topic is full")
+	// ErrPositionUnknown: no event with that id was found; pass its sequence.
+	ErrPositionUnknown = errors.New("position unknown: pass the sequence")
+	// ErrGroupBusy: members of the group hold events; see GroupBusyError.
+	ErrGroupBusy = errors.New("group is busy")
+
+	// ErrLeaseExpired: the lease ran out; the event may be in other hands.
+	ErrLeaseExpired = errors.New("lease expired")
+	// ErrNotHeld: this process holds no lease for that event.
+	ErrNotHeld = errors.New("event is not held")
+	// ErrAlreadySettled: the delivery was acknowledged, refused or given back before.
+	ErrAlreadySettled = errors.New("delivery is already settled")
+	// ErrStopped: the cause of a handler's canceled context when its subscription stopped and ShutdownTimeout passed.
+	ErrStopped = errors.New("subscription stopped")
+	// ErrUndecodable: a stored message is no event and cannot be read as one.
+	ErrUndecodable = errors.New("undecodable event")
+)
+
+// Stored says what a failed publish means for the log.
+type Stored int
+
+// The two answers a failed publish can give.
+const (
+	StoredNo      Stored = iota // nothing was stored
+	StoredUnknown               // the request went out and no answer came: the event may be stored
+)
+
+// String returns "no" or "unknown".
+func (s Stored) String() string {
+	if s == StoredNo {
+		return "no"
+	}
+	return "unknown"
+}
+
+// PublishError is returned by Publish when a valid event was not acknowledged.
+// With Stored unknown, publishing the same event (same ID) again within the
+// topic's duplicate window is safe.
+type PublishError struct {
+	Event  Event  // with the ID it was or would have been stored under
+	Stored Stored // whether it may be in the log all the same
+	Err    error
+}
+
+// Error names the topic, the event and what is known of its storage.
+func (e *PublishError) Error() string {
+	return fmt.Sprintf("publish %s %s (stored: %s): %v", e.Event.Topic, e.Event.ID, e.Stored, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *PublishError) Unwrap() error { return e.Err }
+
+// BatchError is returned by PublishBatch when not all events were acknowledged.
+// Its Failed list holds one error for each event without a receipt, in the
+// order of the batch.
+type BatchError struct {
+	Failed []*PublishError
+	Total  int // events in the batch
+}
+
+// Error gives the counts and the first cause.
+func (e *BatchError) Error() string {
+	return fmt.Sprintf("publish batch: %d of %d events not acknowledged, first: %v", len(e.Failed), e.Total, e.Failed[0])
+}
+
+// Unwrap returns the first cause.
+func (e *BatchError) Unwrap() error { return e.Failed[0] }
+
+// Difference is one field in which what exists differs from what was asked.
+type Difference struct {
+	Field      string // as spelled in the options or the configuration
+	Have, Want string
+}
+
+// ConflictError says what exists with other settings. It matches [ErrConflict].
+type ConflictError struct {
+	What        string // "topic process.state", "group heartbeat.received/ops"
+	Differences []Difference
+	Hint        string // the remedy, if there is one
+}
+
+// Error lists the differences and the remedy.
+func (e *ConflictError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s exists with other settings:", e.What)
+	for i, d := range e.Differences {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, " %s is %s, not %s", d.Field, d.Have, d.Want)
+	}
+	if e.Hint != "" {
+		b.WriteString("; " + e.Hint)
+	}
+	return b.String()
+}
+
+// Is reports whether target is ErrConflict.
+func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
+
+// GroupBusyError says how many events members of a group still hold. It
+// matches [ErrGroupBusy].
+type GroupBusyError struct {
+	Topic, Group string
+	Held         int // deliveries not settled yet
+}
+
+// Error gives the count and the remedy.
+func (e *GroupBusyError) Error() string {
+	return fmt.Sprintf("group %s/%s is busy: %d events are held; wait longer, stop its members, or force", e.Topic, e.Group, e.Held)
+}
+
+// Is reports whether target is ErrGroupBusy.
+func (e *GroupBusyError) Is(target error) bool { return target == ErrGroupBusy }
+
+// PanicError is what a handler's panic becomes: a failure like any other, with
+// the panic's value and stack. Observers and logs see it; the process lives on.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+// Error gives the panic's value without the stack.
+func (e *PanicError) Error() string { return fmt.Sprintf("handler panicked: %v", e.Value) }
+
+// Unwrap returns the panic's value where it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}

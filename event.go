@@ -1,0 +1,159 @@
+package jetbus
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
+
+// NoPartition is the Partition of an event whose topic has no partitions.
+const NoPartition = -1
+
+// Event is one fact in a topic. The same struct travels everywhere: it is what
+// a publisher fills in, what is stored, and what a handler gets.
+type Event struct {
+	// ID identifies the event within its topic: publishing it again within the
+	// duplicate window stores nothing. At most 200 bytes of printable UTF-8.
+	// Publish sets a UUIDv7 where it is empty.
+	ID string
+	// SID is the boot or session id of the publisher, printable UTF-8. Publish sets
+	// that of the bus where it is empty.
+	SID string
+	// Time is when the fact came about, kept in milliseconds. Publish sets the
+	// current time where it is zero. It need not agree with the order of the log.
+	Time time.Time
+	// Topic is where the event belongs; see ValidTopic.
+	Topic string
+	// Key groups events that are about one thing: order, compaction and partitions
+	// go by it. At most 256 bytes of UTF-8 without control characters; may be empty.
+	Key string
+	// Partition is set on events that were stored, NoPartition where the topic has
+	// no partitions. Publish ignores it.
+	Partition int
+	// Headers are "x-" names and a few standard ones; see ValidHeader. Nil and empty mean the same.
+	Headers map[string]string
+	// Payload is opaque to the bus and stored as it is. JSON unless the header
+	// content-type says otherwise. Nil and empty mean the same.
+	Payload []byte
+	// CausedBy lists ids of events that led to this one.
+	CausedBy []string
+	// Tags are free labels.
+	Tags []string
+	// Seq is the event's position in its topic, ascending and with gaps, set on
+	// events that were stored. Publish ignores it.
+	Seq uint64
+}
+
+// ContentType returns the media type of the payload, "application/json" where
+// the event does not say.
+func (e *Event) ContentType() string {
+	if t := e.Headers[HeaderContentType]; t != "" {
+		return t
+	}
+	return "application/json"
+}
+
+// maxListItems and maxListBytes bound CausedBy and Tags, which travel in headers.
+const (
+	maxListItems = 256
+	maxListBytes = 16 << 10
+	maxSIDBytes  = 512
+)
+
+// Validate reports what keeps the event from being published: its topic, key,
+// id, time, headers or lists. Size limits of the broker are not known here. The
+// error wraps [ErrInvalidTopic], [ErrInvalidHeader] or [ErrInvalidEvent].
+func (e *Event) Validate() error {
+	if err := ValidTopic(e.Topic); err != nil {
+		return err
+	}
+	if err := ValidKey(e.Key); err != nil {
+		return err
+	}
+	switch {
+	case len(e.ID) > MaxIDBytes:
+		return fmt.Errorf("%w: id has %d bytes, at most %d are allowed", ErrInvalidEvent, len(e.ID), MaxIDBytes)
+	case !printable(e.ID) || strings.TrimSpace(e.ID) != e.ID:
+		return fmt.Errorf("%w: id %q has control characters or spaces at its ends, or is no UTF-8", ErrInvalidEvent, e.ID)
+	case len(e.SID) > maxSIDBytes || !printable(e.SID):
+		return fmt.Errorf("%w: sid has more than %d bytes or control characters, or is no UTF-8", ErrInvalidEvent, maxSIDBytes)
+	case !e.Time.IsZero() && (e.Time.UTC().Year() < 0 || e.Time.UTC().Year() > 9999):
+		return fmt.Errorf("%w: time %v has no year of four digits", ErrInvalidEvent, e.Time)
+	case len(e.Headers) > MaxHeaders:
+		return fmt.Errorf("%w: %d headers, at most %d are allowed", ErrInvalidHeader, len(e.Headers), MaxHeaders)
+	}
+	for name, value := range e.Headers {
+		if err := ValidHeader(name, value); err != nil {
+			return err
+		}
+	}
+	if err := validList("caused_by", e.CausedBy); err != nil {
+		return err
+	}
+	return validList("tags", e.Tags)
+}
+
+// ValidKey reports whether key may be an event's key: at most 256 bytes of UTF-8
+// without control characters. The empty key is valid. The error wraps
+// [ErrInvalidEvent].
+func ValidKey(key string) error {
+	switch {
+	case len(key) > MaxKeyBytes:
+		return fmt.Errorf("%w: key has %d bytes, at most %d are allowed", ErrInvalidEvent, len(key), MaxKeyBytes)
+	case !printable(key):
+		return fmt.Errorf("%w: key %q has control characters or is no UTF-8", ErrInvalidEvent, key)
+	}
+	return nil
+}
+
+func validList(name string, items []string) error {
+	bytes := 0
+	for _, item := range items {
+		bytes += len(item)
+		if item == "" || !printable(item) {
+			return fmt.Errorf("%w: %s has an item that is empty, has control characters or is no UTF-8", ErrInvalidEvent, name)
+		}
+	}
+	if len(items) > maxListItems || bytes > maxListBytes {
+		return fmt.Errorf("%w: %s has %d items in %d bytes, at most %d in %d are allowed", ErrInvalidEvent, name, len(items), bytes, maxListItems, maxListBytes)
+	}
+	return nil
+}
+
+// printable reports whether s is UTF-8 without control characters.
+func printable(s string) bool {
+	ascii := true
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= utf8.RuneSelf:
+			ascii = false
+		case c < ' ' || c == 0x7f:
+			return false
+		}
+	}
+	return ascii || utf8.ValidString(s) && strings.IndexFunc(s, unicode.IsControl) < 0
+}
+
+// NewID returns a new event id: a UUIDv7, whose first 48 bits are the time in
+// milliseconds, so that a position in a topic can be found by id.
+func NewID() string {
+	id, err := uuid.NewV7()
+	if err != nil { // the system has no randomness; Go's reader does not return errors
+		panic("jetbus: " + err.Error())
+	}
+	return id.String()
+}
+
+// IDTime returns the time inside a UUIDv7, and false for any other id.
+func IDTime(id string) (time.Time, bool) {
+	u, err := uuid.Parse(id)
+	if err != nil || len(id) != 36 || u.Version() != 7 {
+		return time.Time{}, false
+	}
+	sec, nsec := u.Time().UnixTime()
+	return time.Unix(sec, nsec).Truncate(time.Millisecond), true
+}

@@ -1,0 +1,37 @@
+package jetbus
+
+import (
+	"context"
+	"iter"
+	"time"
+)
+
+// Keys is a small store of named values with conditional writes, for leases,
+// sessions, resume tokens and the like. It is no place for events. Buckets are created at the
+// first write; names consist of letters, digits, '_' and '-'. Keys may be any
+// non-empty UTF-8 of at most 256 bytes without control characters.
+type Keys interface {
+	// KeyGet returns the value and its revision, or revision 0 and no error where
+	// the key does not exist. It reads from the leader, not from a replica.
+	KeyGet(ctx context.Context, bucket, key string) (KeyEntry, error)
+	// KeySet stores value if the key's revision is the given one, 0 meaning that
+	// the key does not exist, and returns the new revision. Otherwise the error is
+	// [ErrWrongSequence] and nothing changed. With a ttl of at least 1 second the
+	// key vanishes that long after this write; 0 keeps it.
+	KeySet(ctx context.Context, bucket, key string, value []byte, revision uint64, ttl time.Duration) (uint64, error)
+	// KeyDelete removes the key if its revision is the given one ([ErrWrongSequence]).
+	KeyDelete(ctx context.Context, bucket, key string, revision uint64) error
+	// KeyWatch returns the present entries of the bucket whose keys start with
+	// prefix, then one entry with Synced set, then every change until ctx ends or
+	// the caller stops. Deleted and expired keys come with Revision set and Deleted true.
+	KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[KeyEntry, error]
+}
+
+// KeyEntry is one key's state.
+type KeyEntry struct {
+	Key      string
+	Value    []byte
+	Revision uint64 // ascending over the bucket
+	Deleted  bool   // the key was deleted or expired
+	Synced   bool   // marks the end of the present entries; no key
+}

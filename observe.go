@@ -1,0 +1,46 @@
+package jetbus
+
+import "time"
+
+// ObservationKind names what happened.
+type ObservationKind string
+
+// What an Observer is told.
+const (
+	Published   ObservationKind = "published"    // an event was stored; Duration is the call's
+	PublishFail ObservationKind = "publish_fail" // Publish returned an error, Err
+	Polled      ObservationKind = "polled"       // a request to the broker brought Count events; Duration is the wait for the first
+	Delivered   ObservationKind = "delivered"    // a handler is about to run; Duration is the time since the event was stored
+	Acked       ObservationKind = "acked"        // acknowledged; Duration is the handler's
+	Nacked      ObservationKind = "nacked"       // refused, because of Reason or Err; Duration is the handler's
+	Extended    ObservationKind = "extended"     // Count leases were extended
+	LeaseLost   ObservationKind = "lease_lost"   // a lease ran out here; the event will be delivered again
+	GivenBack   ObservationKind = "given_back"   // returned without an attempt, because of Reason
+	Filtered    ObservationKind = "filtered"     // acknowledged unseen
+	Undecodable ObservationKind = "undecodable"  // a message is no event, Err
+)
+
+// Observation is one thing that happened. Fields that do not apply are zero.
+type Observation struct {
+	Kind     ObservationKind
+	Topic    string
+	Group    string
+	ID       string
+	Seq      uint64
+	Attempt  int
+	Count    int
+	Duration time.Duration
+	Reason   string
+	Err      error
+}
+
+// Observer is told what the bus does, on the goroutine that does it: it must be
+// quick, must not block and must be safe for concurrent use. Nil observes nothing.
+type Observer func(Observation)
+
+// Observe calls the observer if there is one.
+func (o Observer) Observe(what Observation) {
+	if o != nil {
+		o(what)
+	}
+}
