@@ -386,7 +386,7 @@ func thirdParty(to string) bool {
 	return host != "." && strings.Contains(host, ".")
 }
 
-// good is a small tree without a fault. The cases of TestCheckTree spoil it.
+// good is a small tree without a fault. The cases below spoil it.
 var good = map[string]string{
 	"go.mod":                       "module " + module + "\n",
 	"doc.go":                       "// Package jetbus is documented.\npackage jetbus\n",
@@ -418,84 +418,86 @@ func lines(n int) string {
 	return "func f() {\n" + strings.Repeat("\t_ = 0\n", n-2) + "}\n"
 }
 
+// treeCases spoil the good tree by one file each.
+var treeCases = []struct {
+	name, file, src string
+	want            []string // the problem's parts; none if the tree is still good
+}{
+	{name: "good tree", file: "errors.go", src: source("jetbus", "errors")},
+	{
+		"heavy import in the root", "nats.go", source("jetbus", "fmt", "github.com/nats-io/nats.go"),
+		[]string{"nats.go:4:8: imports github.com/nats-io/nats.go,", `the room "." may not (may: adapter, cmd/jetbus,`, "move the code", "rooms_test.go"},
+	},
+	{
+		"sibling of a listed package", "adapter/micro.go", source("adapter", "github.com/nats-io/nats.go/micro"),
+		[]string{"adapter/micro.go:3:8: imports github.com/nats-io/nats.go/micro,", `"adapter"`},
+	},
+	{
+		"path that only begins like a listed one", "gateway/ws.go", "// Package gateway is documented.\n" + source("gateway", "github.com/coder/websocketry"),
+		[]string{"gateway/ws.go:4:8: imports github.com/coder/websocketry,", "(no room may)"},
+	},
+	{
+		"arrow away from the root", "bus.go", source("jetbus", module+"/adapter"),
+		[]string{"bus.go:3:8: imports " + module + "/adapter,", `"."`},
+	},
+	{
+		"nested module", "cmd/jetbus/bench.go", source("main", module+"/e2e/bench"),
+		[]string{"cmd/jetbus/bench.go:3:8: imports " + module + "/e2e/bench,", "(no room may)"},
+	},
+	{
+		"testing in production", "adapter/check.go", source("adapter", "testing"),
+		[]string{"adapter/check.go:3:8: imports testing in production code", "_test.go"},
+	},
+	{
+		"a package of testing in production", "cmd/jetbus/time.go", source("main", "testing/synctest"),
+		[]string{"cmd/jetbus/time.go:3:8: imports testing/synctest in production code"},
+	},
+	{
+		"kit in production", "cmd/jetbus/kit.go", source("main", module+"/embedded/bustest"),
+		[]string{"cmd/jetbus/kit.go:3:8: imports " + module + "/embedded/bustest, a kit for tests"},
+	},
+	{
+		"heavy import in a test", "partition/p_test.go", source("partition_test", module+"/partition", "github.com/nats-io/nats.go"),
+		[]string{"partition/p_test.go:4:8: imports github.com/nats-io/nats.go,", `tests of the room "partition" may not`, "e2e"},
+	},
+	{
+		"kit in an internal test", "partition/p_test.go", source("partition", module+"/embedded/bustest"),
+		[]string{"partition/p_test.go:3:8: imports " + module + "/embedded/bustest in package partition", "package partition_test"},
+	},
+	{
+		"no room", "gateway/client/client.go", "// Package client is documented.\n" + source("client", "github.com/some/thing"),
+		[]string{"gateway/client: package client has no room", "add a row"},
+	},
+	{
+		"no package comment", "outbox/outbox.go", source("outbox", "database/sql"),
+		[]string{"outbox: package outbox has no package comment"},
+	},
+	{
+		"vague name", "embedded/net.go", "// Package netutils is documented.\n" + source("netutils"),
+		[]string{`embedded: "netutils" says nothing`},
+	},
+	{
+		"file at the limit", "long.go", source("jetbus") + strings.Repeat("//\n", maxFileLines-2),
+		nil,
+	},
+	{
+		"file over the limit", "long.go", source("jetbus") + strings.Repeat("//\n", maxFileLines-1),
+		[]string{"long.go: 601 lines, at most 600 (aim for 500)", "split"},
+	},
+	{name: "long test file", file: "long_test.go", src: source("jetbus") + lines(maxFileLines+1)},
+	{name: "function at the limit", file: "f.go", src: source("jetbus") + "// f is\n// documented.\n" + lines(maxFuncLines)},
+	{
+		"function over the limit", "f.go", source("jetbus") + lines(maxFuncLines+1),
+		[]string{"f.go:3: func f has 101 lines, at most 100 (aim for 80)"},
+	},
+	{
+		"broken file", "adapter/broken.go", "package adapter\n\nfunc {\n",
+		[]string{"adapter/broken.go:3:", "does not parse"},
+	},
+}
+
 func TestCheckTree(t *testing.T) {
-	tests := []struct {
-		name, file, src string
-		want            []string // the problem's parts; none if the tree is still good
-	}{
-		{name: "good tree", file: "errors.go", src: source("jetbus", "errors")},
-		{
-			"heavy import in the root", "nats.go", source("jetbus", "fmt", "github.com/nats-io/nats.go"),
-			[]string{"nats.go:4:8: imports github.com/nats-io/nats.go,", `the room "." may not (may: adapter, cmd/jetbus,`, "move the code", "rooms_test.go"},
-		},
-		{
-			"sibling of a listed package", "adapter/micro.go", source("adapter", "github.com/nats-io/nats.go/micro"),
-			[]string{"adapter/micro.go:3:8: imports github.com/nats-io/nats.go/micro,", `"adapter"`},
-		},
-		{
-			"path that only begins like a listed one", "gateway/ws.go", "// Package gateway is documented.\n" + source("gateway", "github.com/coder/websocketry"),
-			[]string{"gateway/ws.go:4:8: imports github.com/coder/websocketry,", "(no room may)"},
-		},
-		{
-			"arrow away from the root", "bus.go", source("jetbus", module+"/adapter"),
-			[]string{"bus.go:3:8: imports " + module + "/adapter,", `"."`},
-		},
-		{
-			"nested module", "cmd/jetbus/bench.go", source("main", module+"/e2e/bench"),
-			[]string{"cmd/jetbus/bench.go:3:8: imports " + module + "/e2e/bench,", "(no room may)"},
-		},
-		{
-			"testing in production", "adapter/check.go", source("adapter", "testing"),
-			[]string{"adapter/check.go:3:8: imports testing in production code", "_test.go"},
-		},
-		{
-			"a package of testing in production", "cmd/jetbus/time.go", source("main", "testing/synctest"),
-			[]string{"cmd/jetbus/time.go:3:8: imports testing/synctest in production code"},
-		},
-		{
-			"kit in production", "cmd/jetbus/kit.go", source("main", module+"/embedded/bustest"),
-			[]string{"cmd/jetbus/kit.go:3:8: imports " + module + "/embedded/bustest, a kit for tests"},
-		},
-		{
-			"heavy import in a test", "partition/p_test.go", source("partition_test", module+"/partition", "github.com/nats-io/nats.go"),
-			[]string{"partition/p_test.go:4:8: imports github.com/nats-io/nats.go,", `tests of the room "partition" may not`, "e2e"},
-		},
-		{
-			"kit in an internal test", "partition/p_test.go", source("partition", module+"/embedded/bustest"),
-			[]string{"partition/p_test.go:3:8: imports " + module + "/embedded/bustest in package partition", "package partition_test"},
-		},
-		{
-			"no room", "gateway/client/client.go", "// Package client is documented.\n" + source("client", "github.com/some/thing"),
-			[]string{"gateway/client: package client has no room", "add a row"},
-		},
-		{
-			"no package comment", "outbox/outbox.go", source("outbox", "database/sql"),
-			[]string{"outbox: package outbox has no package comment"},
-		},
-		{
-			"vague name", "embedded/net.go", "// Package netutils is documented.\n" + source("netutils"),
-			[]string{`embedded: "netutils" says nothing`},
-		},
-		{
-			"file at the limit", "long.go", source("jetbus") + strings.Repeat("//\n", maxFileLines-2),
-			nil,
-		},
-		{
-			"file over the limit", "long.go", source("jetbus") + strings.Repeat("//\n", maxFileLines-1),
-			[]string{"long.go: 601 lines, at most 600 (aim for 500)", "split"},
-		},
-		{name: "long test file", file: "long_test.go", src: source("jetbus") + lines(maxFileLines+1)},
-		{name: "function at the limit", file: "f.go", src: source("jetbus") + "// f is\n// documented.\n" + lines(maxFuncLines)},
-		{
-			"function over the limit", "f.go", source("jetbus") + lines(maxFuncLines+1),
-			[]string{"f.go:3: func f has 101 lines, at most 100 (aim for 80)"},
-		},
-		{
-			"broken file", "adapter/broken.go", "package adapter\n\nfunc {\n",
-			[]string{"adapter/broken.go:3:", "does not parse"},
-		},
-	}
-	for _, tt := range tests {
+	for _, tt := range treeCases {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			writeTree(t, dir, good)
