@@ -1,0 +1,292 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+var (
+	// ErrNotRunning is returned where a running server is needed and there is
+	// none, after Kill or a Restart that failed. Restart starts it again.
+	ErrNotRunning = errors.New("embedded: broker is not running")
+	// ErrStopped is returned by a Broker that was stopped. Start a new one.
+	ErrStopped = errors.New("embedded: broker is stopped")
+	// ErrInUse is returned by Start if another running Broker, of this process
+	// or another one, uses the folder.
+	ErrInUse = errors.New("embedded: folder is in use by another broker")
+)
+
+// errLocked is what the lockFile of every platform returns for a taken lock.
+var errLocked = errors.New("locked")
+
+const (
+	lockName = "jetbus.lock"
+
+	reconnectWait   = 20 * time.Millisecond
+	reconnectJitter = 10 * time.Millisecond
+)
+
+// Broker is a NATS server with JetStream in this process. Its methods may be
+// called concurrently; Restart, Kill and Stop wait for each other. A Broker is
+// made by [Start] and must be stopped.
+type Broker struct {
+	cfg  Config
+	dir  string
+	temp bool // dir is ours to remove
+	lock io.Closer
+	// member is the broker's place in a cluster, nil outside one.
+	member *member
+
+	// ops holds one token while an operation changes what runs.
+	ops chan struct{}
+
+	mu      sync.RWMutex
+	run     *run // nil when the server is down
+	ports   ports
+	stopped bool
+}
+
+// run is one life of the server.
+type run struct {
+	srv  *server.Server
+	gate *gate
+	log  *serverLog
+}
+
+// Start starts a broker and returns when it accepts connections. If it fails,
+// nothing of it is left behind. A start cannot be interrupted half way: when ctx
+// ends meanwhile, the broker is taken down again and the context's error is returned.
+//
+// Errors are those of [Config.Validate], [ErrInUse], and what keeps the server
+// from starting, such as an address that is taken.
+func Start(ctx context.Context, cfg Config) (*Broker, error) {
+	return startMember(ctx, cfg, nil)
+}
+
+// startMember is Start for a broker that may be part of a cluster.
+func startMember(ctx context.Context, cfg Config, m *member) (*Broker, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("embedded: start: %w", err)
+	}
+	b := &Broker{cfg: cfg.withDefaults(), member: m, ops: make(chan struct{}, 1)}
+	if err := b.claimDir(); err != nil {
+		return nil, fmt.Errorf("embedded: start: %w", err)
+	}
+	if err := b.boot(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("embedded: start: %w", err), b.releaseDir())
+	}
+	return b, nil
+}
+
+// claimDir creates and locks the store folder, and completes what a crash in the
+// middle of Kill left there.
+func (b *Broker) claimDir() error {
+	if b.cfg.Dir == "" {
+		dir, err := os.MkdirTemp("", "jetbus-*")
+		if err != nil {
+			return fmt.Errorf("temporary store folder: %w", err)
+		}
+		b.dir, b.temp = dir, true
+	} else {
+		dir, err := filepath.Abs(b.cfg.Dir)
+		if err != nil {
+			return fmt.Errorf("store folder %s: %w", b.cfg.Dir, err)
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("store folder: %w", err)
+		}
+		b.dir = dir
+	}
+	lock, err := lockFile(filepath.Join(b.dir, lockName))
+	if err != nil {
+		if errors.Is(err, errLocked) {
+			return fmt.Errorf("%w: %s (stop that one first, or use another folder)", ErrInUse, b.dir)
+		}
+		return errors.Join(fmt.Errorf("lock store folder: %w", err), b.removeTemp())
+	}
+	b.lock = lock
+	if err := finishSwap(b.dir); err != nil {
+		return errors.Join(err, b.releaseDir())
+	}
+	return nil
+}
+
+// releaseDir undoes claimDir.
+func (b *Broker) releaseDir() error {
+	return errors.Join(b.lock.Close(), b.removeTemp())
+}
+
+func (b *Broker) removeTemp() error {
+	if !b.temp {
+		return nil
+	}
+	return os.RemoveAll(b.dir)
+}
+
+// boot starts the server and publishes it as the running one.
+func (b *Broker) boot(ctx context.Context) error {
+	opts, err := b.cfg.options(b.dir, b.ports)
+	if err != nil {
+		return err
+	}
+	g := newGate(b.cfg)
+	opts.CustomClientAuthentication = g
+	if b.member != nil {
+		b.member.join(opts)
+	}
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		return err
+	}
+	r := &run{srv: srv, gate: g, log: &serverLog{out: b.cfg.Logger}}
+	srv.SetLoggerV2(r.log, r.log.debug(), false, false)
+	// Start returns when every listener of clients is open and the store is
+	// recovered, or after a fatal line in the log.
+	srv.Start()
+	if err = r.log.err(); err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		r.shutdown()
+		return err
+	}
+	p := listening(srv, b.cfg)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.run, b.ports = r, p
+	return nil
+}
+
+// shutdown ends the server and returns when all of it is gone.
+func (r *run) shutdown() {
+	r.srv.Shutdown()
+	r.srv.WaitForShutdown()
+}
+
+// listening says which ports the server got.
+func listening(srv *server.Server, cfg Config) ports {
+	var p ports
+	if a, ok := srv.Addr().(*net.TCPAddr); ok {
+		p.client = a.Port
+	}
+	if _, hostport, ok := cutScheme(srv.WebsocketURL()); ok && cfg.WebSocket != "" {
+		_, p.webSocket, _ = splitAddr(hostport)
+	}
+	return p
+}
+
+// Connect opens a connection to the broker through an in-process pipe, with the
+// configured credentials. The connection survives Restart and Kill: it
+// reconnects without limit, after about 20 ms each time. The options are
+// applied after these defaults and may override them.
+func (b *Broker) Connect(o ...nats.Option) (*nats.Conn, error) {
+	if _, err := b.current(); err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	opts := append([]nats.Option{nats.InProcessServer(b)}, b.cfg.clientDefaults()...)
+	nc, err := nats.Connect("", append(opts, o...)...)
+	if err != nil {
+		return nil, fmt.Errorf("embedded: connect: %w", err)
+	}
+	return nc, nil
+}
+
+// clientDefaults are the options of every client that this package connects.
+func (c Config) clientDefaults() []nats.Option {
+	opts := []nats.Option{
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(reconnectWait),
+		nats.ReconnectJitter(reconnectJitter, reconnectJitter),
+	}
+	switch {
+	case c.Token != "":
+		opts = append(opts, nats.Token(c.Token))
+	case c.User != "":
+		opts = append(opts, nats.UserInfo(c.User, c.Password))
+	}
+	return opts
+}
+
+// InProcessConn opens a pipe to the server that currently runs. It makes Broker
+// a [nats.InProcessConnProvider], for clients that are not made by Connect. It
+// fails with [ErrNotRunning] or [ErrStopped].
+func (b *Broker) InProcessConn() (net.Conn, error) {
+	r, err := b.current()
+	if err != nil {
+		return nil, err
+	}
+	return r.srv.InProcessConn()
+}
+
+// URL is the address of the TCP listener, "nats://host:port" or, with TLS,
+// "tls://host:port". It is "" without Config.Listen. It does not change over
+// Restart and holds no credentials.
+func (b *Broker) URL() string {
+	if b.cfg.Listen == "" {
+		return ""
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	scheme := "nats"
+	if b.cfg.TLS != nil {
+		scheme = "tls"
+	}
+	host, _, _ := splitAddr(b.cfg.Listen)
+	return dialURL(scheme, host, b.ports.client)
+}
+
+// WebSocketURL is the address of the WebSocket listener, "ws://host:port" or,
+// with TLS, "wss://host:port". It is "" without Config.WebSocket. It does not
+// change over Restart and holds no credentials.
+func (b *Broker) WebSocketURL() string {
+	if b.cfg.WebSocket == "" {
+		return ""
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	scheme := "ws"
+	if b.cfg.WebSocketTLS != nil {
+		scheme = "wss"
+	}
+	host, _, _ := splitAddr(b.cfg.WebSocket)
+	return dialURL(scheme, host, b.ports.webSocket)
+}
+
+// Dir is the absolute path of the store folder.
+func (b *Broker) Dir() string { return b.dir }
+
+// Server is the running server, for assertions in tests; nil when it is down.
+// Each Restart makes a new one. Do not shut it down.
+func (b *Broker) Server() *server.Server {
+	r, err := b.current()
+	if err != nil {
+		return nil
+	}
+	return r.srv
+}
+
+// current is what runs now, or the error that says why nothing does.
+func (b *Broker) current() (*run, error) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	switch {
+	case b.stopped:
+		return nil, ErrStopped
+	case b.run == nil:
+		return nil, ErrNotRunning
+	}
+	return b.run, nil
+}

@@ -1,0 +1,18 @@
+// Package bustest helps to test what is built on the bus.
+//
+// [Run] runs a test in a testing/synctest bubble in which a whole embedded
+// broker works. Inside, time is fake: it stands still while anything is busy and
+// jumps ahead when everything waits, so a 30 second lease or an hour of backoff
+// takes milliseconds and ends at the same instant in every run. It promises:
+//
+//   - A broker without listeners, any number of them, started, restarted, killed
+//     and stopped inside the bubble, works as outside, with file storage too.
+//   - A test that leaves a goroutine behind, of the broker, of a client or of its
+//     own, does not pass unnoticed: the bubble cannot end, and the test fails.
+//   - Nothing of a bubble reaches another test, and no setup of the caller's is
+//     needed.
+//
+// Not covered: TCP, TLS and WebSocket listeners, and clusters. A goroutine that
+// waits for the network is not idle in the sense of a bubble, and the fake clock
+// would stand still; test these outside.
+package bustest

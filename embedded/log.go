@@ -1,0 +1,54 @@
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+)
+
+// serverLog passes the server's log lines on and remembers the first fatal one,
+// which is how the server reports that it cannot start.
+type serverLog struct {
+	out *slog.Logger // nil: lines are discarded
+
+	mu    sync.Mutex
+	fatal error
+}
+
+func (l *serverLog) write(level slog.Level, format string, v []any) {
+	if l.out == nil {
+		return
+	}
+	ctx := context.Background()
+	if l.out.Enabled(ctx, level) {
+		l.out.LogAttrs(ctx, level, "nats-server", slog.String("line", fmt.Sprintf(format, v...)))
+	}
+}
+
+func (l *serverLog) Noticef(format string, v ...any) { l.write(slog.LevelInfo, format, v) }
+func (l *serverLog) Warnf(format string, v ...any)   { l.write(slog.LevelWarn, format, v) }
+func (l *serverLog) Errorf(format string, v ...any)  { l.write(slog.LevelError, format, v) }
+func (l *serverLog) Debugf(format string, v ...any)  { l.write(slog.LevelDebug, format, v) }
+func (l *serverLog) Tracef(format string, v ...any)  { l.write(slog.LevelDebug-4, format, v) }
+
+// Fatalf does not end the process, as the server's own logger would.
+func (l *serverLog) Fatalf(format string, v ...any) {
+	l.write(slog.LevelError, format, v)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fatal == nil {
+		l.fatal = fmt.Errorf(format, v...)
+	}
+}
+
+// err is the first fatal line, nil if there was none.
+func (l *serverLog) err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fatal
+}
+
+func (l *serverLog) debug() bool {
+	return l.out != nil && l.out.Enabled(context.Background(), slog.LevelDebug)
+}
