@@ -1,0 +1,113 @@
+package jetbus
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Defaults and bounds of the options beside SubscribeOptions.
+const (
+	DefaultReceiveMax  = 100             // ReceiveOptions.Max
+	DefaultReceiveWait = 5 * time.Second // ReceiveOptions.Wait
+
+	maxTTL   = 10 * 365 * 24 * time.Hour
+	maxDelay = 365 * 24 * time.Hour
+)
+
+// Validate reports a TTL that is not zero and not 1 second to 10 years in whole
+// seconds, or a DeliverAt more than 1 year from now. Both may be set: the TTL
+// then counts from the arrival in the topic. The error wraps [ErrInvalidOption].
+func (o PublishOptions) Validate() error {
+	switch {
+	case o.TTL < 0 || o.TTL > maxTTL || o.TTL%time.Second != 0:
+		return fmt.Errorf("%w: TTL is %v, use whole seconds from 1s to %v, or 0 for none", ErrInvalidOption, o.TTL, maxTTL)
+	case !o.DeliverAt.IsZero() && time.Until(o.DeliverAt) > maxDelay:
+		return fmt.Errorf("%w: DeliverAt is %v, use at most 1 year from now", ErrInvalidOption, o.DeliverAt)
+	}
+	return nil
+}
+
+// Validate reports an ExpectLastSeq without Atomic, which is all it holds for.
+// The error wraps [ErrInvalidOption].
+func (o BatchOptions) Validate() error {
+	if o.ExpectLastSeq != nil && !o.Atomic {
+		return fmt.Errorf("%w: ExpectLastSeq needs Atomic", ErrInvalidOption)
+	}
+	return nil
+}
+
+// Validate reports a negative Wait, or ToLatest beside a cursor that names a
+// position itself. The error wraps [ErrInvalidOption].
+func (o SeekOptions) Validate(c Cursor) error {
+	switch {
+	case o.Wait < 0:
+		return fmt.Errorf("%w: Wait is %v, use 0 for the default, or Force to move without waiting", ErrInvalidOption, o.Wait)
+	case o.ToLatest && (c.LastSeq != 0 || c.LastID != "" || !c.LastTime.IsZero()):
+		return fmt.Errorf("%w: ToLatest is set and so is a position of the cursor; choose one", ErrInvalidOption)
+	}
+	return nil
+}
+
+// Validate reports a negative Delay other than -1. The error wraps [ErrInvalidOption].
+func (o NackOptions) Validate() error {
+	if o.Delay < -1 {
+		return fmt.Errorf("%w: Delay is %v, use 0 for the backoff, or -1 for at once", ErrInvalidOption, o.Delay)
+	}
+	return nil
+}
+
+// Normalize returns the options with defaults filled in, or an error wrapping
+// [ErrInvalidOption] that names the field.
+func (o ReceiveOptions) Normalize() (ReceiveOptions, error) {
+	setDefault(&o.Max, DefaultReceiveMax)
+	setDefault(&o.Wait, DefaultReceiveWait)
+	setDefault(&o.AckTimeout, DefaultAckTimeout)
+	setDefault(&o.MaxAttempts, DefaultMaxAttempts)
+	switch {
+	case o.Max < 1 || o.Max > maxBatchSize:
+		return o, fmt.Errorf("%w: Max is %d, use 1 to %d", ErrInvalidOption, o.Max, maxBatchSize)
+	case o.Wait < -1:
+		return o, fmt.Errorf("%w: Wait is %v, use -1 for no wait", ErrInvalidOption, o.Wait)
+	case o.AckTimeout < minAckTimeout:
+		return o, fmt.Errorf("%w: AckTimeout is %v, use at least %v", ErrInvalidOption, o.AckTimeout, minAckTimeout)
+	case o.MaxAttempts < -1:
+		return o, fmt.Errorf("%w: MaxAttempts is %d, use 1 or more, or -1 for no end", ErrInvalidOption, o.MaxAttempts)
+	}
+	return o, o.From.Validate()
+}
+
+// Validate reports a From, After or Filter that is not valid. The error wraps
+// [ErrInvalidOption] or [ErrInvalidTopic].
+func (o ReadOptions) Validate() error {
+	if err := o.From.Validate(); err != nil {
+		return err
+	}
+	for topic := range o.After {
+		if err := ValidTopic(topic); err != nil {
+			return fmt.Errorf("option After: %w", err)
+		}
+	}
+	return o.Filter.Validate()
+}
+
+// Validate reports a From or Filter that is not valid, or a negative Limit. The
+// error wraps [ErrInvalidOption].
+func (q ScanQuery) Validate() error {
+	if err := q.From.Validate(); err != nil {
+		return err
+	}
+	if q.Limit < 0 {
+		return fmt.Errorf("%w: Limit is %d, use 1 or more, or 0 for no limit", ErrInvalidOption, q.Limit)
+	}
+	return q.Filter.Validate()
+}
+
+// Validate reports a filter that can select nothing: a Key that does not start
+// with KeyPrefix. The error wraps [ErrInvalidOption].
+func (f *Filter) Validate() error {
+	if f.Key != "" && !strings.HasPrefix(f.Key, f.KeyPrefix) {
+		return fmt.Errorf("%w: Filter selects nothing: key %q does not start with %q", ErrInvalidOption, f.Key, f.KeyPrefix)
+	}
+	return nil
+}
