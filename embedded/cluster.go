@@ -1,0 +1,254 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	defaultNodes = 3
+	// startAttempts is how often a cluster is tried on other ports, after
+	// somebody took a port between its reservation and its use.
+	startAttempts = 5
+	clusterPoll   = 10 * time.Millisecond
+)
+
+// ClusterConfig configures a [Cluster]. The zero value is a cluster of three
+// nodes with temporary stores, on loopback, without credentials.
+type ClusterConfig struct {
+	// Nodes is the number of nodes, at least 3. Default 3.
+	Nodes int
+	// Name is the cluster's name, a single word; its nodes are called Name-0,
+	// Name-1 and so on. Default "jetbus".
+	Name string
+	// Dir is the folder that holds one store folder for each node, called like
+	// the node. Default "": a temporary folder that Stop removes.
+	Dir string
+	// User and Password, or Token, are the credentials that every client must
+	// present; Connect presents them by itself. Default "": none.
+	User, Password, Token string
+	// SyncAlways, MaxMemory, MaxStore and MaxPayload are, for each node, what
+	// they are in [Config], with the same defaults.
+	SyncAlways          bool
+	MaxMemory, MaxStore int64
+	MaxPayload          int
+	// Logger receives the log lines of all nodes, each with the attribute
+	// "node". Default nil: they are discarded.
+	Logger *slog.Logger
+}
+
+// Cluster is a JetStream cluster in this process. Nodes are numbered from 0. Its
+// methods may be called concurrently. A Cluster is made by [StartCluster] and
+// must be stopped.
+type Cluster struct {
+	cfg   ClusterConfig
+	dir   string
+	temp  bool
+	nodes []*Broker // fixed once StartCluster has returned
+
+	removing sync.Mutex // one Stop at a time removes the folder
+}
+
+// StartCluster starts a cluster and returns when it can be used, see
+// [Cluster.WaitReady]. All its ports are on loopback: one for clients and one
+// for routes per node, the latter protected by TLS. If it fails or ctx ends
+// before, nothing is left behind.
+func StartCluster(ctx context.Context, cfg ClusterConfig) (*Cluster, error) {
+	if cfg.Nodes == 0 {
+		cfg.Nodes = defaultNodes
+	}
+	if cfg.Nodes < defaultNodes {
+		return nil, fmt.Errorf("embedded: invalid cluster config: Nodes %d is less than %d (Start makes a single broker)", cfg.Nodes, defaultNodes)
+	}
+	if cfg.Name == "" {
+		cfg.Name = defaultName
+	}
+	c := &Cluster{cfg: cfg, dir: cfg.Dir}
+	if cfg.Dir == "" {
+		dir, err := os.MkdirTemp("", "jetbus-cluster-*")
+		if err != nil {
+			return nil, fmt.Errorf("embedded: start cluster: %w", err)
+		}
+		c.dir, c.temp = dir, true
+	}
+	err := c.start(ctx)
+	for range startAttempts - 1 {
+		if err == nil || !strings.Contains(err.Error(), "address already in use") {
+			break
+		}
+		err = c.start(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("embedded: start cluster: %w", err), c.removeTemp())
+	}
+	return c, nil
+}
+
+// start starts the nodes on ports of their own and stops them if that fails.
+func (c *Cluster) start(ctx context.Context) error {
+	ports, err := freePorts(c.cfg.Nodes)
+	if err != nil {
+		return err
+	}
+	m, err := newMesh(c.cfg.Name, ports)
+	if err != nil {
+		return err
+	}
+	c.nodes = nil
+	for i := range c.cfg.Nodes {
+		b, err := startMember(ctx, c.nodeConfig(i), &member{mesh: m, index: i})
+		if err != nil {
+			return errors.Join(err, c.stopNodes(context.WithoutCancel(ctx)))
+		}
+		c.nodes = append(c.nodes, b)
+	}
+	if err := c.WaitReady(ctx); err != nil {
+		return errors.Join(err, c.stopNodes(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+func (c *Cluster) nodeConfig(i int) Config {
+	name := c.nodeName(i)
+	cfg := Config{
+		Name: name, Dir: filepath.Join(c.dir, name),
+		// Without a listener of clients a clustered server waits for one for ever.
+		Listen: "127.0.0.1:0",
+		User:   c.cfg.User, Password: c.cfg.Password, Token: c.cfg.Token,
+		SyncAlways: c.cfg.SyncAlways, MaxMemory: c.cfg.MaxMemory, MaxStore: c.cfg.MaxStore, MaxPayload: c.cfg.MaxPayload,
+	}
+	if c.cfg.Logger != nil {
+		cfg.Logger = c.cfg.Logger.With(slog.String("node", name))
+	}
+	return cfg
+}
+
+func (c *Cluster) nodeName(i int) string { return fmt.Sprintf("%s-%d", c.cfg.Name, i) }
+
+// freePorts finds n loopback ports that are free now.
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	for range n {
+		// All are held until the last one is known, so that they differ.
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// Connect opens a connection to any node, with the configured credentials. It
+// knows all nodes and reconnects without limit, after about 20 ms each time. The
+// options are applied after these defaults and may override them.
+func (c *Cluster) Connect(o ...nats.Option) (*nats.Conn, error) {
+	nc, err := nats.Connect(strings.Join(c.URLs(), ","), append(c.nodeConfig(0).clientDefaults(), o...)...)
+	if err != nil {
+		return nil, fmt.Errorf("embedded: connect to cluster: %w", err)
+	}
+	return nc, nil
+}
+
+// URLs are the client addresses of all nodes, also of those that are down. They
+// do not change and hold no credentials.
+func (c *Cluster) URLs() []string {
+	urls := make([]string, len(c.nodes))
+	for i, b := range c.nodes {
+		urls[i] = b.URL()
+	}
+	return urls
+}
+
+// Node is the broker of node i, nil if there is no such node. Its Restart and
+// Kill may be used instead of RestartNode and KillNode; it must not be stopped
+// by itself.
+func (c *Cluster) Node(i int) *Broker {
+	if i < 0 || i >= len(c.nodes) {
+		return nil
+	}
+	return c.nodes[i]
+}
+
+// KillNode ends node i as [Broker.Kill] does. The other nodes lose it between
+// two messages and learn nothing of it but that; what node i had confirmed to
+// them is in its store. It does not wait for them to elect another leader: see
+// WaitReady.
+func (c *Cluster) KillNode(ctx context.Context, i int) error {
+	b, err := c.node(i)
+	if err != nil {
+		return err
+	}
+	if err := b.Kill(ctx); err != nil {
+		return fmt.Errorf("node %d: %w", i, err)
+	}
+	return nil
+}
+
+// RestartNode starts node i again on the same store and ports; it stops it
+// cleanly first if it runs. It does not wait for the node to catch up: see
+// WaitReady.
+func (c *Cluster) RestartNode(ctx context.Context, i int) error {
+	b, err := c.node(i)
+	if err != nil {
+		return err
+	}
+	if err := b.Restart(ctx); err != nil {
+		return fmt.Errorf("node %d: %w", i, err)
+	}
+	return nil
+}
+
+func (c *Cluster) node(i int) (*Broker, error) {
+	if b := c.Node(i); b != nil {
+		return b, nil
+	}
+	return nil, fmt.Errorf("embedded: no node %d in a cluster of %d", i, len(c.nodes))
+}
+
+// Stop stops all nodes and removes the folder if it is a temporary one. It may
+// be called again and concurrently. If ctx ends first, its error is returned
+// while the shutdown goes on, and a further Stop completes it.
+func (c *Cluster) Stop(ctx context.Context) error {
+	if err := c.stopNodes(ctx); err != nil {
+		return err
+	}
+	if err := c.removeTemp(); err != nil {
+		return fmt.Errorf("embedded: stop cluster: %w", err)
+	}
+	return nil
+}
+
+func (c *Cluster) stopNodes(ctx context.Context) error {
+	errs := make([]error, len(c.nodes))
+	var wg sync.WaitGroup
+	for i, b := range c.nodes {
+		wg.Go(func() {
+			if err := b.Stop(ctx); err != nil {
+				errs[i] = fmt.Errorf("node %d: %w", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (c *Cluster) removeTemp() error {
+	if !c.temp {
+		return nil
+	}
+	c.removing.Lock()
+	defer c.removing.Unlock()
+	return os.RemoveAll(c.dir)
+}
