@@ -228,7 +228,12 @@ func (b *Broker) InProcessConn() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.srv.InProcessConn()
+	conn, err := r.srv.InProcessConn()
+	if err != nil {
+		// Only a server that is being shut down refuses.
+		return nil, fmt.Errorf("%w: %w", ErrNotRunning, err)
+	}
+	return &pipeConn{Conn: conn}, nil
 }
 
 // URL is the address of the TCP listener, "nats://host:port" or, with TLS,

@@ -1,9 +1,15 @@
 package embedded_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -109,4 +115,163 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 	if len(acked) < rounds*20 {
 		t.Fatalf("only %d acknowledged: the test shows nothing", len(acked))
 	}
+}
+
+func TestKillWritesNothing(t *testing.T) {
+	b := start(t, embedded.Config{})
+	js := connect(t, b)
+	s := stream(t, js, 1)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "M", Storage: jetstream.MemoryStorage}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "d"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(t.Context(), "s.a", nil); err != nil {
+		t.Fatal(err)
+	}
+	// The server writes the index of a stream when it shuts down.
+	index := filepath.Join(b.Dir(), "jetstream", "$G", "streams", "S", "msgs", "index.db")
+	if err := b.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(index); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the index after Kill: %v, want none", err)
+	}
+	entries, err := os.ReadDir(b.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Name() != "jetstream" && e.Name() != "jetbus.lock" {
+			t.Errorf("Kill left %s behind", e.Name())
+		}
+	}
+	if err := b.Kill(t.Context()); err != nil {
+		t.Errorf("second Kill: %v", err)
+	}
+	if _, err := b.Connect(); !errors.Is(err, embedded.ErrNotRunning) {
+		t.Errorf("Connect after Kill: %v, want ErrNotRunning", err)
+	}
+	for range 2 { // after the kill, and after a clean stop
+		if err := b.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := waitMsgs(t, js); n != 1 {
+			t.Errorf("%d messages, want 1", n)
+		}
+		if _, err := js.Consumer(t.Context(), "S", "d"); err != nil {
+			t.Errorf("the durable consumer: %v", err)
+		}
+		if _, err := js.Stream(t.Context(), "M"); !errors.Is(err, jetstream.ErrStreamNotFound) {
+			t.Errorf("the memory stream: %v, want none", err)
+		}
+	}
+	if _, err := os.Stat(index); err != nil {
+		t.Errorf("the index after a clean stop: %v", err)
+	}
+}
+
+// TestKillAndImpatientClients lets clients knock all the time while the store is
+// copied. None may be answered with a refusal, which would end it for good.
+func TestKillAndImpatientClients(t *testing.T) {
+	b := start(t, embedded.Config{Listen: "127.0.0.1:0", WebSocket: "127.0.0.1:0", Token: "t"})
+	js := connect(t, b)
+	stream(t, js, 1)
+	for range 32 { // some work for the copy
+		if _, err := js.Publish(t.Context(), "s.a", make([]byte, 1<<19)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var clients []*nats.Conn
+	for i := range 6 {
+		nc, err := nats.Connect([]string{b.URL(), b.WebSocketURL()}[i%2], nats.Token("t"), nats.MaxReconnects(-1),
+			nats.ReconnectWait(time.Microsecond), nats.ReconnectJitter(0, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		clients = append(clients, nc)
+	}
+	for range 3 {
+		if err := b.Kill(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, nc := range clients {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			if err := nc.FlushWithContext(ctx); err != nil {
+				t.Errorf("the client did not come back: %v", err)
+			}
+			cancel()
+		}
+	}
+	if n := waitMsgs(t, js); n != 32 {
+		t.Errorf("%d messages, want 32", n)
+	}
+}
+
+func TestKillThatFails(t *testing.T) {
+	b := start(t, embedded.Config{Listen: "127.0.0.1:0"})
+	js := connect(t, b)
+	stream(t, js, 1)
+	first := b.Server()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.Kill(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("Kill: %v, want context.Canceled", err)
+	}
+	odd := filepath.Join(b.Dir(), "jetstream", "odd")
+	if err := os.Symlink("nowhere", odd); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Kill(t.Context()); err == nil || !strings.Contains(err.Error(), "odd is neither a file nor a folder") {
+		t.Errorf("Kill: %v, want the odd file", err)
+	}
+	if b.Server() != first || !first.Running() {
+		t.Error("the broker does not run as before")
+	}
+	if _, err := os.Stat(filepath.Join(b.Dir(), "jetstream.copy")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the copy: %v, want none", err)
+	}
+	if _, err := js.Publish(t.Context(), "s.a", nil); err != nil {
+		t.Error(err)
+	}
+	roundTrip(t, b.URL())
+	if err := os.Remove(odd); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestConcurrentOperations only proves that they end in a defined state.
+func TestConcurrentOperations(t *testing.T) {
+	b := start(t, embedded.Config{Listen: "127.0.0.1:0"})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for range 3 {
+				if err := errors.Join(b.Kill(t.Context()), b.Restart(t.Context())); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		wg.Go(func() {
+			for range 20 {
+				_, _, _ = b.Server(), b.URL(), b.Dir()
+				if nc, err := b.Connect(); err == nil {
+					nc.Close()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := b.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	connect(t, b)
 }

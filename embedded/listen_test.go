@@ -1,0 +1,222 @@
+package embedded_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"math/big"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus/embedded"
+)
+
+// certificate makes a self-signed certificate for 127.0.0.1, as a server's and
+// as a client's configuration.
+func certificate(t *testing.T) (srv, client *tls.Config) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, &tls.Config{RootCAs: pool}
+}
+
+// roundTrip connects and sends a message to itself.
+func roundTrip(t *testing.T, url string, o ...nats.Option) {
+	t.Helper()
+	nc, err := nats.Connect(url, o...)
+	if err != nil {
+		t.Fatalf("connect to %s: %v", url, err)
+	}
+	defer nc.Close()
+	sub, err := nc.SubscribeSync("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Publish("x", []byte("payload")); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := sub.NextMsgWithContext(t.Context()); err != nil || string(m.Data) != "payload" {
+		t.Fatalf("got %v, %v", m, err)
+	}
+}
+
+func TestNoListener(t *testing.T) {
+	b := start(t, embedded.Config{})
+	if b.URL() != "" || b.WebSocketURL() != "" {
+		t.Errorf("URL() = %q, WebSocketURL() = %q, want none", b.URL(), b.WebSocketURL())
+	}
+	if a := b.Server().Addr(); a != nil {
+		t.Errorf("the server listens on %v", a)
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	user := embedded.Config{User: "u", Password: "p"}
+	token := embedded.Config{Token: "t"}
+	for name, tc := range map[string]struct {
+		cfg  embedded.Config
+		opts []nats.Option
+		ok   bool
+	}{
+		"user":               {user, []nats.Option{nats.UserInfo("u", "p")}, true},
+		"user, wrong pass":   {user, []nats.Option{nats.UserInfo("u", "q")}, false},
+		"user, wrong name":   {user, []nats.Option{nats.UserInfo("v", "p")}, false},
+		"user, no pass":      {user, []nats.Option{nats.UserInfo("u", "")}, false},
+		"user, nothing":      {user, nil, false},
+		"user, but a token":  {user, []nats.Option{nats.Token("p")}, false},
+		"token":              {token, []nats.Option{nats.Token("t")}, true},
+		"token, wrong":       {token, []nats.Option{nats.Token("tt")}, false},
+		"token, nothing":     {token, nil, false},
+		"token, but a user":  {token, []nats.Option{nats.UserInfo("t", "t")}, false},
+		"none, nothing":      {embedded.Config{}, nil, true},
+		"none, superfluous":  {embedded.Config{}, []nats.Option{nats.UserInfo("u", "p")}, true},
+		"none, spare tokens": {embedded.Config{}, []nats.Option{nats.Token("t")}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.cfg.Listen, tc.cfg.WebSocket = "127.0.0.1:0", "127.0.0.1:0"
+			b := start(t, tc.cfg)
+			for _, way := range []struct {
+				url  string
+				opts []nats.Option
+			}{
+				{b.URL(), nil},
+				{b.WebSocketURL(), nil},
+				{"", []nats.Option{nats.InProcessServer(b)}},
+			} {
+				if tc.ok {
+					roundTrip(t, way.url, append(way.opts, tc.opts...)...)
+					continue
+				}
+				nc, err := nats.Connect(way.url, append(way.opts, tc.opts...)...)
+				if !errors.Is(err, nats.ErrAuthorization) {
+					t.Errorf("%q: %v, want ErrAuthorization", way.url, err)
+				}
+				nc.Close()
+			}
+			connect(t, b) // has the right ones
+		})
+	}
+}
+
+func TestTLS(t *testing.T) {
+	srv, client := certificate(t)
+	b := start(t, embedded.Config{Listen: "127.0.0.1:0", TLS: srv, WebSocket: "127.0.0.1:0", WebSocketTLS: srv, Token: "t"})
+	if !strings.HasPrefix(b.URL(), "tls://") || !strings.HasPrefix(b.WebSocketURL(), "wss://") {
+		t.Errorf("URL() = %q, WebSocketURL() = %q", b.URL(), b.WebSocketURL())
+	}
+	roundTrip(t, b.URL(), nats.Secure(client), nats.Token("t"))
+	roundTrip(t, b.WebSocketURL(), nats.Secure(client), nats.Token("t"))
+	connect(t, b)
+	for _, url := range []string{b.URL(), b.WebSocketURL()} {
+		if _, err := nats.Connect(url, nats.Token("t")); err == nil {
+			t.Errorf("%s: an unknown certificate is accepted", url)
+		}
+	}
+	plain, err := net.Dial("tcp", strings.TrimPrefix(b.URL(), "tls://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	if _, err := plain.Write([]byte("CONNECT {}\r\nPING\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4096)
+	for n, err := plain.Read(buf); err == nil; n, err = plain.Read(buf) {
+		if strings.Contains(string(buf[:n]), "PONG") {
+			t.Fatal("the TLS port serves plain text")
+		}
+	}
+}
+
+func TestPortsAreKeptOverRestart(t *testing.T) {
+	b := start(t, embedded.Config{Listen: "127.0.0.1:0", WebSocket: "127.0.0.1:0"})
+	url, ws := b.URL(), b.WebSocketURL()
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	for _, restart := range []func() error{
+		func() error { return b.Restart(t.Context()) },
+		func() error { return errors.Join(b.Kill(t.Context()), b.Restart(t.Context())) },
+	} {
+		if err := restart(); err != nil {
+			t.Fatal(err)
+		}
+		if b.URL() != url || b.WebSocketURL() != ws {
+			t.Fatalf("now at %s and %s, before at %s and %s", b.URL(), b.WebSocketURL(), url, ws)
+		}
+		roundTrip(t, url)
+		roundTrip(t, ws)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if err := nc.FlushWithContext(ctx); err != nil {
+			t.Fatalf("the client did not come back: %v", err)
+		}
+	}
+}
+
+func TestWebSocketOrigins(t *testing.T) {
+	for name, tc := range map[string]struct {
+		origins []string
+		origin  string
+		ok      bool
+	}{
+		"default, other page": {nil, "https://evil.example", false},
+		"default, no browser": {nil, "", true},
+		"listed":              {[]string{"https://app.example"}, "https://app.example", true},
+		"not listed":          {[]string{"https://app.example"}, "https://evil.example", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, embedded.Config{WebSocket: "127.0.0.1:0", WebSocketOrigins: tc.origins})
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http"+strings.TrimPrefix(b.WebSocketURL(), "ws"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header = http.Header{
+				"Connection": {"Upgrade"}, "Upgrade": {"websocket"},
+				"Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="},
+			}
+			if tc.origin != "" {
+				req.Header.Set("Origin", tc.origin)
+			}
+			tr := &http.Transport{DisableKeepAlives: true}
+			defer tr.CloseIdleConnections()
+			resp, err := tr.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if got := resp.StatusCode == http.StatusSwitchingProtocols; got != tc.ok {
+				t.Errorf("status %s, want accepted: %v", resp.Status, tc.ok)
+			}
+		})
+	}
+}
