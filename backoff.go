@@ -3,17 +3,16 @@ package jetbus
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"time"
 )
 
 // Backoff is the wait before an event that failed is tried again: after the
-// n-th failed attempt a random time between 0 and Min * 2^(n-1), at most Max
+// n-th failed attempt a random time of up to Min * 2^(n-1), at most Max
 // ("full jitter": many events that failed together do not come back together).
 type Backoff struct {
-	Min time.Duration // bound of the first wait; defaults to 1 second
-	Max time.Duration // bound of every wait; defaults to 5 minutes
+	Min time.Duration // bound of the first wait; defaults to 1 second, or Max where that is shorter
+	Max time.Duration // bound of every wait; defaults to 5 minutes, or Min where that is longer
 	// NoJitter waits the whole bound instead of a random part of it.
 	NoJitter bool
 }
@@ -36,32 +35,34 @@ func (b Backoff) Normalize() (Backoff, error) {
 // Delay returns the wait after the given number of failed attempts, which
 // counts from 1. The backoff must be normalized.
 func (b Backoff) Delay(attempt int) time.Duration {
-	bound := float64(b.Min) * math.Pow(2, float64(max(attempt, 1)-1))
-	d := time.Duration(min(bound, float64(b.Max)))
-	if b.NoJitter {
-		return d
+	d := b.Max
+	if doublings := max(attempt, 1) - 1; b.Min <= b.Max>>doublings { // a wide shift gives 0
+		d = b.Min << doublings
 	}
-	return rand.N(d + 1) //nolint:gosec // spreading load needs no secret randomness
+	if b.NoJitter || d <= 0 {
+		return max(d, 0)
+	}
+	return 1 + rand.N(d) //nolint:gosec // spreading load needs no secret randomness
 }
 
 // backoffJSON is the JSON form of a Backoff.
 type backoffJSON struct {
-	MinMs    int64 `json:"minMs,omitempty"`
-	MaxMs    int64 `json:"maxMs,omitempty"`
-	NoJitter bool  `json:"noJitter,omitempty"`
+	MinMs    millis `json:"minMs,omitempty"`
+	MaxMs    millis `json:"maxMs,omitempty"`
+	NoJitter bool   `json:"noJitter,omitempty"`
 }
 
 // MarshalJSON gives {"minMs":...,"maxMs":...,"noJitter":...}.
 func (b Backoff) MarshalJSON() ([]byte, error) {
-	return json.Marshal(backoffJSON{MinMs: b.Min.Milliseconds(), MaxMs: b.Max.Milliseconds(), NoJitter: b.NoJitter})
+	return json.Marshal(backoffJSON{millis(b.Min), millis(b.Max), b.NoJitter})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes. It does not validate.
 func (b *Backoff) UnmarshalJSON(text []byte) error {
-	var w backoffJSON
-	if err := json.Unmarshal(text, &w); err != nil {
-		return fmt.Errorf("unmarshal backoff: %w", err)
+	w, err := unmarshal[backoffJSON](text, "backoff")
+	if err != nil {
+		return err
 	}
-	*b = Backoff{Min: fromMillis(w.MinMs), Max: fromMillis(w.MaxMs), NoJitter: w.NoJitter}
+	*b = Backoff{Min: time.Duration(w.MinMs), Max: time.Duration(w.MaxMs), NoJitter: w.NoJitter}
 	return nil
 }

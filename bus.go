@@ -26,21 +26,21 @@ type PublishOptions struct {
 	ExpectLastSeq *uint64 `json:"expectLastSeq,omitempty"`
 	// TTL removes the event from the topic after that time, at least 1 second,
 	// whole seconds. Zero: the topic's retention alone decides.
-	TTL time.Duration `json:"ttl,omitempty"`
+	TTL time.Duration `json:"-"`
 	// DeliverAt stores the event now and lets it enter the topic at that time. Its
 	// Receipt has no Seq yet, since its position is that of its arrival. Zero, or
 	// a time that has passed: at once.
-	DeliverAt time.Time `json:"deliverAt,omitzero"`
+	DeliverAt time.Time `json:"-"`
 }
 
 // Receipt says what Publish stored.
 type Receipt struct {
-	Event Event // as stored, with ID, Time, SID, Partition and Seq
+	Event Event `json:"event"` // as stored, with ID, Time, SID, Partition and Seq
 	// Duplicate: the topic already held an event with this ID, stored within the
 	// duplicate window; nothing was stored, and Event.Seq is the position of the first one.
-	Duplicate bool
+	Duplicate bool `json:"duplicate,omitempty"`
 	// Scheduled: the event waits for its DeliverAt.
-	Scheduled bool
+	Scheduled bool `json:"scheduled,omitempty"`
 }
 
 // Batcher stores many events at once.
@@ -132,7 +132,7 @@ type Cursor struct {
 	// LastID is the id of the event at LastSeq while the topic still has it.
 	LastID string `json:"lastId,omitempty"`
 	// LastTime is the time of that event.
-	LastTime time.Time `json:"lastTs,omitzero"`
+	LastTime time.Time `json:"-"`
 }
 
 // Cursors read and move the positions of groups.
@@ -150,7 +150,7 @@ type Cursors interface {
 type SeekOptions struct {
 	// Wait is how long to wait for held events to be settled before the error is a
 	// [GroupBusyError] and nothing has changed. Defaults to the group's AckTimeout.
-	Wait time.Duration `json:"wait,omitempty"`
+	Wait time.Duration `json:"-"`
 	// Force moves without waiting. What members hold at that moment is lost to
 	// them: their later acknowledgements have no effect.
 	Force bool `json:"force,omitempty"`
@@ -176,12 +176,16 @@ type Receiver interface {
 
 // ReceiveOptions say what Receive asks for.
 type ReceiveOptions struct {
-	From       Start         // for a group that does not exist yet; defaults to Latest
-	Max        int           // events at most; defaults to 100
-	Wait       time.Duration // how long to wait for the first event; defaults to 5 seconds, -1 means not at all
-	AckTimeout time.Duration // how long the leases last; defaults to 30 seconds
-	// MaxAttempts is carried by the deliveries; defaults to 5, -1 means without end.
-	MaxAttempts int
+	// From is where a group that does not exist yet begins. Defaults to Latest.
+	From Start `json:"-"`
+	// Max is how many events are returned at most. Defaults to 100.
+	Max int `json:"max,omitempty"`
+	// Wait is how long to wait for the first event. Defaults to 5 seconds, -1 means not at all.
+	Wait time.Duration `json:"-"`
+	// AckTimeout is how long the leases last. Defaults to 30 seconds, at least 100 milliseconds.
+	AckTimeout time.Duration `json:"-"`
+	// MaxAttempts is carried by the deliveries. Defaults to 5, -1 means without end.
+	MaxAttempts int `json:"maxAttempts,omitempty"`
 }
 
 // Reader reads topics without a group.
@@ -196,10 +200,10 @@ type Reader interface {
 
 // ReadOptions say what Read returns.
 type ReadOptions struct {
-	From   Start             // where to begin; defaults to Earliest, and with Follow to Latest
-	After  map[string]uint64 // per topic: begin behind this sequence, whatever From says
-	Follow bool              // go on with new events
-	Filter Filter
+	From   Start             `json:"-"`                // where to begin; defaults to Earliest, and with Follow to Latest
+	After  map[string]uint64 `json:"after,omitempty"`  // per topic: begin behind this sequence, whatever From says
+	Follow bool              `json:"follow,omitempty"` // go on with new events
+	Filter Filter            `json:"filter,omitzero"`  // defaults to all events
 }
 
 // Store reads what a topic holds.
@@ -215,9 +219,9 @@ type Store interface {
 
 // ScanQuery selects what Scan returns.
 type ScanQuery struct {
-	From   Start  // where to begin; defaults to Earliest
-	Limit  int    // events at most; 0: no limit
-	Filter Filter // applied before Limit
+	From   Start  `json:"-"`               // where to begin; defaults to Earliest
+	Limit  int    `json:"limit,omitempty"` // events at most; 0: no limit
+	Filter Filter `json:"filter,omitzero"` // applied before Limit
 }
 
 // Backend is everything a bus can do; decorators take and return one.

@@ -104,11 +104,20 @@ type BatchError struct {
 
 // Error gives the counts and the first cause.
 func (e *BatchError) Error() string {
-	return fmt.Sprintf("publish batch: %d of %d events not acknowledged, first: %v", len(e.Failed), e.Total, e.Failed[0])
+	text := fmt.Sprintf("publish batch: %d of %d events not acknowledged", len(e.Failed), e.Total)
+	if len(e.Failed) > 0 {
+		text += ", first: " + e.Failed[0].Error()
+	}
+	return text
 }
 
 // Unwrap returns the first cause.
-func (e *BatchError) Unwrap() error { return e.Failed[0] }
+func (e *BatchError) Unwrap() error {
+	if len(e.Failed) == 0 {
+		return nil
+	}
+	return e.Failed[0]
+}
 
 // Difference is one field in which what exists differs from what was asked.
 type Difference struct {
@@ -126,12 +135,11 @@ type ConflictError struct {
 // Error lists the differences and the remedy.
 func (e *ConflictError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s exists with other settings:", e.What)
-	for i, d := range e.Differences {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, " %s is %s, not %s", d.Field, d.Have, d.Want)
+	b.WriteString(e.What + " exists with other settings")
+	separator := ": "
+	for _, d := range e.Differences {
+		fmt.Fprintf(&b, "%s%s is %s, not %s", separator, d.Field, d.Have, d.Want)
+		separator = ", "
 	}
 	if e.Hint != "" {
 		b.WriteString("; " + e.Hint)

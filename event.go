@@ -1,6 +1,7 @@
 package jetbus
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"time"
@@ -17,14 +18,16 @@ const NoPartition = -1
 // a publisher fills in, what is stored, and what a handler gets.
 type Event struct {
 	// ID identifies the event within its topic: publishing it again within the
-	// duplicate window stores nothing. At most 200 bytes of printable UTF-8.
+	// duplicate window stores nothing. At most 200 bytes of printable
+	// UTF-8 without spaces at its ends.
 	// Publish sets a UUIDv7 where it is empty.
 	ID string
-	// SID is the boot or session id of the publisher, printable UTF-8. Publish sets
-	// that of the bus where it is empty.
+	// SID is the boot or session id of the publisher, at most 512 bytes of printable
+	// UTF-8. Publish sets that of the bus where it is empty.
 	SID string
-	// Time is when the fact came about, kept in milliseconds. Publish sets the
-	// current time where it is zero. It need not agree with the order of the log.
+	// Time is when the fact came about. Publish drops what is finer than a
+	// millisecond, and sets the current time where it is zero. It need not agree
+	// with the order of the log. Its year, in UTC, has at most four digits.
 	Time time.Time
 	// Topic is where the event belongs; see ValidTopic.
 	Topic string
@@ -39,9 +42,10 @@ type Event struct {
 	// Payload is opaque to the bus and stored as it is. JSON unless the header
 	// content-type says otherwise. Nil and empty mean the same.
 	Payload []byte
-	// CausedBy lists ids of events that led to this one.
+	// CausedBy lists ids of events that led to this one: at most 256 in 16 KiB,
+	// printable UTF-8, none empty.
 	CausedBy []string
-	// Tags are free labels.
+	// Tags are free labels, within the bounds of CausedBy.
 	Tags []string
 	// Seq is the event's position in its topic, ascending and with gaps, set on
 	// events that were stored. Publish ignores it.
@@ -81,7 +85,7 @@ func (e *Event) Validate() error {
 		return fmt.Errorf("%w: id %q has control characters or spaces at its ends, or is no UTF-8", ErrInvalidEvent, e.ID)
 	case len(e.SID) > maxSIDBytes || !printable(e.SID):
 		return fmt.Errorf("%w: sid has more than %d bytes or control characters, or is no UTF-8", ErrInvalidEvent, maxSIDBytes)
-	case !e.Time.IsZero() && (e.Time.UTC().Year() < 0 || e.Time.UTC().Year() > 9999):
+	case !yearInRange(e.Time):
 		return fmt.Errorf("%w: time %v has no year of four digits", ErrInvalidEvent, e.Time)
 	case len(e.Headers) > MaxHeaders:
 		return fmt.Errorf("%w: %d headers, at most %d are allowed", ErrInvalidHeader, len(e.Headers), MaxHeaders)
@@ -124,7 +128,15 @@ func validList(name string, items []string) error {
 	return nil
 }
 
-// printable reports whether s is UTF-8 without control characters.
+// yearInRange reports whether t can be written in RFC 3339.
+func yearInRange(t time.Time) bool {
+	year := t.UTC().Year()
+	return year >= 0 && year <= 9999
+}
+
+// printable reports whether s is UTF-8 without control characters (C0, DEL and
+// C1) and without noncharacters: what CloudEvents allows in a string. Line and
+// paragraph separators (U+2028, U+2029) are allowed there, and here.
 func printable(s string) bool {
 	ascii := true
 	for i := range len(s) {
@@ -135,11 +147,17 @@ func printable(s string) bool {
 			return false
 		}
 	}
-	return ascii || utf8.ValidString(s) && strings.IndexFunc(s, unicode.IsControl) < 0
+	return ascii || utf8.ValidString(s) && strings.IndexFunc(s, unprintable) < 0
+}
+
+func unprintable(r rune) bool {
+	return unicode.IsControl(r) || r&0xfffe == 0xfffe || r >= 0xfdd0 && r <= 0xfdef
 }
 
 // NewID returns a new event id: a UUIDv7, whose first 48 bits are the time in
-// milliseconds, so that a position in a topic can be found by id.
+// milliseconds, so that a position in a topic can be found by id. The ids of one
+// process ascend as strings; where many are made within a millisecond, or the
+// clock is set back, their time runs ahead of the clock for as long as it takes.
 func NewID() string {
 	id, err := uuid.NewV7()
 	if err != nil { // the system has no randomness; Go's reader does not return errors
@@ -148,12 +166,12 @@ func NewID() string {
 	return id.String()
 }
 
-// IDTime returns the time inside a UUIDv7, and false for any other id.
+// IDTime returns the time inside a UUIDv7, in milliseconds and UTC, and false for
+// any other id.
 func IDTime(id string) (time.Time, bool) {
 	u, err := uuid.Parse(id)
-	if err != nil || len(id) != 36 || u.Version() != 7 {
+	if err != nil || len(id) != 36 || u.Version() != 7 || u.Variant() != uuid.RFC4122 {
 		return time.Time{}, false
 	}
-	sec, nsec := u.Time().UnixTime()
-	return time.Unix(sec, nsec).Truncate(time.Millisecond), true
+	return time.UnixMilli(int64(binary.BigEndian.Uint64(u[:8]) >> 16)).UTC(), true
 }

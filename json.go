@@ -1,11 +1,10 @@
 package jetbus
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"time"
+	"unicode/utf8"
 )
 
 // record is the JSON form of an Event. The names are those of the bus's first
@@ -13,7 +12,7 @@ import (
 type record struct {
 	ID            string            `json:"id"`
 	SID           string            `json:"sid,omitempty"`
-	TS            int64             `json:"ts"` // epoch milliseconds
+	TS            *int64            `json:"ts,omitempty"` // epoch milliseconds
 	Topic         string            `json:"topic"`
 	Key           string            `json:"key,omitempty"`
 	Partition     *int              `json:"partition,omitempty"`
@@ -27,62 +26,59 @@ type record struct {
 
 // MarshalJSON gives the event as an object {id, sid, ts, topic, key, partition,
 // headers, payload, caused_by, tags, seq}: ts in epoch milliseconds, members
-// that are empty left out. A payload that is JSON stands there as it is, byte
-// for byte when encoded with [AppendJSON] (json.Marshal itself compacts what
-// this method returns); any other is base64 text in the member payload_base64,
-// and an empty payload has no member.
+// that are empty left out, ts where the time is zero. A payload that is JSON in
+// UTF-8, nested at most 1,000 deep, stands there as it is, byte for byte when
+// encoded with [AppendJSON] (json.Marshal itself compacts what this method
+// returns and escapes '<', '>' and '&'); any other is base64 text in the member
+// payload_base64, and an empty payload has no member.
 func (e Event) MarshalJSON() ([]byte, error) { return AppendJSON(nil, &e) }
 
 // AppendJSON appends the JSON form of e to b; see [Event.MarshalJSON]. The bytes
-// of a JSON payload, white space included, are copied unchanged.
+// of a JSON payload, white space and line ends included, are copied unchanged.
+// No other part of the text has white space or line ends outside of strings.
 func AppendJSON(b []byte, e *Event) ([]byte, error) {
 	r := record{
-		ID: e.ID, SID: e.SID, TS: e.Time.UnixMilli(), Topic: e.Topic, Key: e.Key,
+		ID: e.ID, SID: e.SID, TS: toEpoch(e.Time), Topic: e.Topic, Key: e.Key,
 		Headers: e.Headers, CausedBy: e.CausedBy, Tags: e.Tags, Seq: e.Seq,
-	}
-	if e.Time.IsZero() {
-		r.TS = 0
 	}
 	if e.Partition >= 0 {
 		r.Partition = &e.Partition
 	}
-	isJSON := len(e.Payload) > 0 && json.Valid(e.Payload)
+	isJSON := embeddable(e.Payload)
 	if len(e.Payload) > 0 && !isJSON {
 		text := base64.StdEncoding.EncodeToString(e.Payload)
 		r.PayloadBase64 = &text
 	}
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
+	out := appender(b)
+	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(r); err != nil {
-		return nil, fmt.Errorf("marshal event %s: %w", e.ID, err)
+		return b, fmt.Errorf("marshal event %s: %w", e.ID, err)
 	}
-	out := bytes.TrimRight(buf.Bytes(), "\n")
+	b = out[:len(out)-len("\n")]
 	if !isJSON {
-		return append(b, out...), nil
+		return b, nil
 	}
-	b = append(b, out[:len(out)-1]...) // without the closing brace: encoding/json would compact the payload
+	b = b[:len(b)-len("}")] // encoding/json would compact the payload
 	b = append(b, `,"payload":`...)
 	b = append(b, e.Payload...)
 	return append(b, '}'), nil
 }
 
 // UnmarshalJSON reads what MarshalJSON writes. The payload keeps the bytes it
-// has in the text; an object without ts has the zero time, one without partition
-// has NoPartition. It does not validate the event.
+// has in the text, but for white space around it, which is no part of a JSON
+// value; an object without ts has the zero time, one without partition has
+// NoPartition. It does not validate the event.
 func (e *Event) UnmarshalJSON(text []byte) error {
-	var r record
-	if err := json.Unmarshal(text, &r); err != nil {
-		return fmt.Errorf("unmarshal event: %w", err)
+	r, err := unmarshal[record](text, "event")
+	if err != nil {
+		return err
 	}
 	*e = Event{
 		ID: r.ID, SID: r.SID, Topic: r.Topic, Key: r.Key, Partition: NoPartition,
-		Headers: r.Headers, Payload: r.Payload, CausedBy: r.CausedBy, Tags: r.Tags, Seq: r.Seq,
+		Time: fromEpoch(r.TS), Headers: r.Headers, Payload: r.Payload, CausedBy: r.CausedBy, Tags: r.Tags, Seq: r.Seq,
 	}
-	if r.TS != 0 {
-		e.Time = time.UnixMilli(r.TS).UTC()
-	}
-	if r.Partition != nil {
+	if r.Partition != nil && *r.Partition >= 0 {
 		e.Partition = *r.Partition
 	}
 	if r.PayloadBase64 != nil {
@@ -96,4 +92,42 @@ func (e *Event) UnmarshalJSON(text []byte) error {
 		e.Payload = raw
 	}
 	return nil
+}
+
+// maxPayloadDepth leaves readers, encoding/json with its 10,000 among them, room
+// for what an event is wrapped in.
+const maxPayloadDepth = 1000
+
+// embeddable reports whether a payload can stand in a JSON text.
+func embeddable(payload []byte) bool {
+	return len(payload) > 0 && json.Valid(payload) && utf8.Valid(payload) && depth(payload) <= maxPayloadDepth
+}
+
+// depth returns how deep objects and arrays nest in a valid JSON text.
+func depth(text []byte) int {
+	deepest, now, quoted := 0, 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+			if c == '\\' {
+				i++ // what is escaped may be a quote
+			}
+		case c == '{' || c == '[':
+			now++
+			deepest = max(deepest, now)
+		case c == '}' || c == ']':
+			now--
+		}
+	}
+	return deepest
+}
+
+// appender is an io.Writer that appends.
+type appender []byte
+
+func (a *appender) Write(p []byte) (int, error) {
+	*a = append(*a, p...)
+	return len(p), nil
 }

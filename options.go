@@ -12,41 +12,42 @@ import (
 // they differ from what the group has, the newest subscriber's stand.
 type SubscribeOptions struct {
 	// From is where a group that does not exist yet begins. Defaults to Latest.
-	From Start
+	From Start `json:"-"`
 	// Topics are further topics of the same subscription, besides the one named
 	// in the call. There is no order between topics.
-	Topics []string
+	Topics []string `json:"topics,omitempty"`
 	// Concurrency is how many handlers run at once. Defaults to 1.
-	Concurrency int
+	Concurrency int `json:"concurrency,omitempty"`
 	// BatchSize is how many events one request to the broker asks for at most. Defaults to 100.
-	BatchSize int
+	BatchSize int `json:"batchSize,omitempty"`
 	// MaxInFlight is how many events this member holds at most, running or
-	// waiting for a handler. Defaults to 1000.
-	MaxInFlight int
+	// waiting for a handler. Defaults to 1000, or Concurrency where that is more.
+	MaxInFlight int `json:"maxInFlight,omitempty"`
 	// GroupMaxInFlight is how many events all members of the group hold at most,
 	// delayed retries included. Defaults to 10000.
-	GroupMaxInFlight int
+	GroupMaxInFlight int `json:"groupMaxInFlight,omitempty"`
 	// AckTimeout is how long the lease on an event lasts unless it is extended.
 	// Defaults to 30 seconds, at least 100 milliseconds.
-	AckTimeout time.Duration
+	AckTimeout time.Duration `json:"-"`
 	// MaxLease is how long the bus keeps extending the lease of a running handler,
-	// counted from its start. Defaults to 10 minutes; -1 means never extended.
-	MaxLease time.Duration
+	// counted from its start. Defaults to 10 minutes, or AckTimeout where that is
+	// longer; -1 means never extended.
+	MaxLease time.Duration `json:"-"`
 	// MaxAttempts is how often a handler is meant to try an event. Defaults to 5,
 	// -1 means without end. Deliveries carry it.
-	MaxAttempts int
+	MaxAttempts int `json:"maxAttempts,omitempty"`
 	// Backoff is the wait between attempts. Defaults to Backoff{}.
-	Backoff Backoff
+	Backoff Backoff `json:"backoff,omitzero"`
 	// ShutdownTimeout is how long Stop lets running handlers finish before it
 	// cancels them. Defaults to 30 seconds.
-	ShutdownTimeout time.Duration
+	ShutdownTimeout time.Duration `json:"-"`
 	// Filter selects events; the others are acknowledged unseen.
-	Filter Filter
+	Filter Filter `json:"filter,omitzero"`
 	// FilterFunc selects further, in Go only. It must be quick and must not block.
-	FilterFunc func(*Event) bool
+	FilterFunc func(*Event) bool `json:"-"`
 	// ManualAck leaves settling to the handler or to others who know the delivery
 	// or the id. A handler that returns an error still refuses the event.
-	ManualAck bool
+	ManualAck bool `json:"manualAck,omitempty"`
 }
 
 // Defaults of SubscribeOptions and ReceiveOptions.
@@ -71,10 +72,10 @@ const (
 func (o SubscribeOptions) Normalize() (SubscribeOptions, error) {
 	setDefault(&o.Concurrency, DefaultConcurrency)
 	setDefault(&o.BatchSize, DefaultBatchSize)
-	setDefault(&o.MaxInFlight, DefaultMaxInFlight)
+	setDefault(&o.MaxInFlight, max(DefaultMaxInFlight, o.Concurrency))
 	setDefault(&o.GroupMaxInFlight, DefaultGroupMaxInFlight)
 	setDefault(&o.AckTimeout, DefaultAckTimeout)
-	setDefault(&o.MaxLease, DefaultMaxLease)
+	setDefault(&o.MaxLease, max(DefaultMaxLease, o.AckTimeout))
 	setDefault(&o.MaxAttempts, DefaultMaxAttempts)
 	setDefault(&o.ShutdownTimeout, DefaultShutdownTimeout)
 	if err := o.validate(); err != nil {
@@ -88,6 +89,9 @@ func (o SubscribeOptions) Normalize() (SubscribeOptions, error) {
 
 func (o *SubscribeOptions) validate() error {
 	if err := o.From.Validate(); err != nil {
+		return err
+	}
+	if err := o.Filter.Validate(); err != nil {
 		return err
 	}
 	switch {
@@ -128,21 +132,14 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// subscribeJSON is the JSON form of SubscribeOptions, durations in milliseconds.
+type plainSubscribeOptions SubscribeOptions
+
 type subscribeJSON struct {
 	startJSON
-	Topics            []string `json:"topics,omitempty"`
-	Concurrency       int      `json:"concurrency,omitempty"`
-	BatchSize         int      `json:"batchSize,omitempty"`
-	MaxInFlight       int      `json:"maxInFlight,omitempty"`
-	GroupMaxInFlight  int      `json:"groupMaxInFlight,omitempty"`
-	AckTimeoutMs      int64    `json:"ackTimeoutMs,omitempty"`
-	MaxLeaseMs        int64    `json:"maxLeaseMs,omitempty"`
-	MaxAttempts       int      `json:"maxAttempts,omitempty"`
-	Backoff           *Backoff `json:"backoff,omitempty"`
-	ShutdownTimeoutMs int64    `json:"shutdownTimeoutMs,omitempty"`
-	Filter            *Filter  `json:"filter,omitempty"`
-	ManualAck         bool     `json:"manualAck,omitempty"`
+	plainSubscribeOptions
+	AckTimeoutMs      millis `json:"ackTimeoutMs,omitempty"`
+	MaxLeaseMs        millis `json:"maxLeaseMs,omitempty"`
+	ShutdownTimeoutMs millis `json:"shutdownTimeoutMs,omitempty"`
 }
 
 // MarshalJSON gives the members from, ts, afterId, afterSeq, topics,
@@ -150,53 +147,21 @@ type subscribeJSON struct {
 // maxLeaseMs, maxAttempts, backoff, shutdownTimeoutMs, filter and manualAck,
 // leaving out what is zero. FilterFunc has no JSON form.
 func (o SubscribeOptions) MarshalJSON() ([]byte, error) {
-	w := subscribeJSON{
-		startJSON: o.From.wire(), Topics: o.Topics, Concurrency: o.Concurrency, BatchSize: o.BatchSize,
-		MaxInFlight: o.MaxInFlight, GroupMaxInFlight: o.GroupMaxInFlight, AckTimeoutMs: toMillis(o.AckTimeout),
-		MaxLeaseMs: toMillis(o.MaxLease), MaxAttempts: o.MaxAttempts, ShutdownTimeoutMs: toMillis(o.ShutdownTimeout),
-		ManualAck: o.ManualAck,
-	}
-	if o.Backoff != (Backoff{}) {
-		w.Backoff = &o.Backoff
-	}
-	if !o.Filter.IsZero() {
-		w.Filter = &o.Filter
-	}
-	return json.Marshal(w)
+	return json.Marshal(subscribeJSON{
+		o.From.wire(), plainSubscribeOptions(o),
+		millis(o.AckTimeout), millis(o.MaxLease), millis(o.ShutdownTimeout),
+	})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes. It does not validate.
 func (o *SubscribeOptions) UnmarshalJSON(text []byte) error {
-	var w subscribeJSON
-	if err := json.Unmarshal(text, &w); err != nil {
-		return fmt.Errorf("unmarshal subscribe options: %w", err)
+	w, err := unmarshal[subscribeJSON](text, "subscribe options")
+	if err != nil {
+		return err
 	}
-	*o = SubscribeOptions{
-		From: w.start(), Topics: w.Topics, Concurrency: w.Concurrency, BatchSize: w.BatchSize,
-		MaxInFlight: w.MaxInFlight, GroupMaxInFlight: w.GroupMaxInFlight, AckTimeout: fromMillis(w.AckTimeoutMs),
-		MaxLease: fromMillis(w.MaxLeaseMs), MaxAttempts: w.MaxAttempts, ShutdownTimeout: fromMillis(w.ShutdownTimeoutMs),
-		ManualAck: w.ManualAck,
-	}
-	if w.Backoff != nil {
-		o.Backoff = *w.Backoff
-	}
-	if w.Filter != nil {
-		o.Filter = *w.Filter
-	}
-	return nil
-}
-
-// toMillis and fromMillis keep -1, which stands for "never" and is no duration.
-func toMillis(d time.Duration) int64 {
-	if d == -1 {
-		return -1
-	}
-	return d.Milliseconds()
-}
-
-func fromMillis(ms int64) time.Duration {
-	if ms == -1 {
-		return -1
-	}
-	return time.Duration(ms) * time.Millisecond
+	*o = SubscribeOptions(w.plainSubscribeOptions)
+	o.AckTimeout, o.MaxLease = time.Duration(w.AckTimeoutMs), time.Duration(w.MaxLeaseMs)
+	o.ShutdownTimeout = time.Duration(w.ShutdownTimeoutMs)
+	o.From, err = w.start()
+	return err
 }

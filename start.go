@@ -22,7 +22,7 @@ const (
 // exists goes on where it was and ignores it.
 type Start struct {
 	Kind StartKind
-	Time time.Time // with FromTime: the broker's time of storage, not Event.Time
+	Time time.Time // with FromTime: the broker's time of storage, not Event.Time; milliseconds in JSON
 	ID   string    // with FromAfterID
 	Seq  uint64    // with FromAfterSeq
 }
@@ -56,6 +56,9 @@ func (s Start) Validate() error {
 	case FromTime:
 		if !hasTime || hasID || hasSeq {
 			return bad("takes a time and nothing else")
+		}
+		if !yearInRange(s.Time) {
+			return bad("takes a time whose year has four digits")
 		}
 	case FromAfterID:
 		if !hasID || hasTime || hasSeq {
@@ -96,37 +99,35 @@ type startJSON struct {
 }
 
 func (s Start) wire() startJSON {
-	w := startJSON{From: s.Kind, AfterID: s.ID}
-	if !s.Time.IsZero() {
-		ms := s.Time.UnixMilli()
-		w.TS = &ms
-	}
-	if s.Kind == FromAfterSeq {
+	w := startJSON{From: s.Kind, TS: toEpoch(s.Time), AfterID: s.ID}
+	if s.Kind == FromAfterSeq || s.Seq != 0 {
 		w.AfterSeq = &s.Seq
 	}
 	return w
 }
 
-func (w startJSON) start() Start {
-	s := Start{Kind: w.From, ID: w.AfterID}
-	if w.TS != nil {
-		s.Time = time.UnixMilli(*w.TS).UTC()
-	}
+// start refuses what Validate could not see any more: a sequence that is missing
+// would read as 0, the beginning.
+func (w startJSON) start() (Start, error) {
+	s := Start{Kind: w.From, Time: fromEpoch(w.TS), ID: w.AfterID}
 	if w.AfterSeq != nil {
 		s.Seq = *w.AfterSeq
+	} else if w.From == FromAfterSeq {
+		return Start{}, fmt.Errorf("%w: from afterSeq: the member afterSeq is missing", ErrInvalidOption)
 	}
-	return s
+	return s, nil
 }
 
 // MarshalJSON gives {"from":...} with ts, afterId or afterSeq beside it.
 func (s Start) MarshalJSON() ([]byte, error) { return json.Marshal(s.wire()) }
 
-// UnmarshalJSON reads what MarshalJSON writes. It does not validate.
+// UnmarshalJSON reads what MarshalJSON writes. It does not validate, but for an
+// afterSeq that is missing: [ErrInvalidOption].
 func (s *Start) UnmarshalJSON(text []byte) error {
-	var w startJSON
-	if err := json.Unmarshal(text, &w); err != nil {
-		return fmt.Errorf("unmarshal start: %w", err)
+	w, err := unmarshal[startJSON](text, "start")
+	if err != nil {
+		return err
 	}
-	*s = w.start()
-	return nil
+	*s, err = w.start()
+	return err
 }

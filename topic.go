@@ -2,7 +2,9 @@ package jetbus
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Limits of names. They leave room for the prefix, the key token and the names
@@ -33,7 +35,8 @@ func ValidTopic(name string) error {
 			return fmt.Errorf("%w: %q has an empty segment", ErrInvalidTopic, name)
 		}
 		if i := strings.IndexFunc(segment, notTopicRune); i >= 0 {
-			return fmt.Errorf("%w: %q: segments consist of a-z, 0-9, '_' and '-', found %q", ErrInvalidTopic, name, segment[i:i+1])
+			_, size := utf8.DecodeRuneInString(segment[i:])
+			return fmt.Errorf("%w: %q: segments consist of a-z, 0-9, '_' and '-', found %q", ErrInvalidTopic, name, segment[i:i+size])
 		}
 		last = segment
 	}
@@ -54,13 +57,15 @@ func looksLikeVersion(segment string) bool {
 
 // TopicVersion splits a topic name into the name before its version segment and
 // the version: "process.state.v2" is ("process.state", 2). A name without one
-// has version 1. It does not validate the name.
+// has version 1, as has one whose version does not fit an int. It does not
+// validate the name.
 func TopicVersion(name string) (base string, version int) {
 	i := strings.LastIndexByte(name, '.')
-	if i < 0 || !looksLikeVersion(name[i+1:]) {
+	if i < 0 || !looksLikeVersion(name[i+1:]) || name[i+2] == '0' {
 		return name, 1
 	}
-	if _, err := fmt.Sscanf(name[i+1:], "v%d", &version); err != nil || version < 1 {
+	version, err := strconv.Atoi(name[i+2:])
+	if err != nil {
 		return name, 1
 	}
 	return name[:i], version

@@ -54,7 +54,7 @@ type TopicConfig struct {
 	Name        string `json:"name"` // see ValidTopic
 	Description string `json:"description,omitempty"`
 	// Retention is how long events are kept. Defaults to 7 days.
-	Retention time.Duration `json:"retention,omitempty"`
+	Retention time.Duration `json:"-"`
 	// MaxBytes bounds the topic's size with headers. Defaults to 10 GiB.
 	MaxBytes int64 `json:"maxBytes,omitempty"`
 	// MaxEvents bounds the number of events. Defaults to none.
@@ -67,7 +67,7 @@ type TopicConfig struct {
 	Replicas int `json:"replicas,omitempty"`
 	// DuplicateWindow is how long an id is remembered. Defaults to 2 minutes, or
 	// Retention where that is shorter; at least 100 milliseconds.
-	DuplicateWindow time.Duration `json:"duplicateWindow,omitempty"`
+	DuplicateWindow time.Duration `json:"-"`
 	// KeyInSubject puts each key into the subject of its events. LatestByKey and
 	// ExpectLastSeq need it; every distinct key then costs the server about 200 bytes of
 	// memory. It cannot be changed while the topic holds events.
@@ -90,12 +90,12 @@ type TopicConfig struct {
 type TopicInfo struct {
 	Config   TopicConfig `json:"config"` // all defaults resolved
 	Stream   string      `json:"stream"`
-	Created  time.Time   `json:"created"`
+	Created  time.Time   `json:"-"`
 	Events   uint64      `json:"events"`
 	Bytes    uint64      `json:"bytes"` // of the whole stream
 	FirstSeq uint64      `json:"firstSeq"`
 	LastSeq  uint64      `json:"lastSeq"` // of the whole stream
-	LastTime time.Time   `json:"lastTs,omitzero"`
+	LastTime time.Time   `json:"-"`
 	Groups   int         `json:"groups"` // of the whole stream
 }
 
@@ -103,13 +103,13 @@ type TopicInfo struct {
 type GroupInfo struct {
 	Topic      string        `json:"topic"`
 	Group      string        `json:"group"`
-	Created    time.Time     `json:"created"`
-	AckTimeout time.Duration `json:"ackTimeout"`
+	Created    time.Time     `json:"-"`
+	AckTimeout time.Duration `json:"-"`
 	Pending    uint64        `json:"pending"`  // events not delivered yet
 	Held       int           `json:"held"`     // delivered, not settled
 	Retrying   int           `json:"retrying"` // of those, delivered more than once
 	AckedSeq   uint64        `json:"ackedSeq"` // everything up to here is settled
 	Waiting    int           `json:"waiting"`  // requests of members waiting for events
 	Paused     bool          `json:"paused"`   // by PauseGroup, or while its start is being set
-	LastAck    time.Time     `json:"lastAck,omitzero"`
+	LastAck    time.Time     `json:"-"`
 }

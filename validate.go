@@ -16,14 +16,14 @@ const (
 )
 
 // Validate reports a TTL that is not zero and not 1 second to 10 years in whole
-// seconds, or a DeliverAt more than 1 year from now. Both may be set: the TTL
-// then counts from the arrival in the topic. The error wraps [ErrInvalidOption].
+// seconds, or a DeliverAt more than 1 year from now. Both may be set. The error
+// wraps [ErrInvalidOption].
 func (o PublishOptions) Validate() error {
 	switch {
 	case o.TTL < 0 || o.TTL > maxTTL || o.TTL%time.Second != 0:
 		return fmt.Errorf("%w: TTL is %v, use whole seconds from 1s to %v, or 0 for none", ErrInvalidOption, o.TTL, maxTTL)
 	case !o.DeliverAt.IsZero() && time.Until(o.DeliverAt) > maxDelay:
-		return fmt.Errorf("%w: DeliverAt is %v, use at most 1 year from now", ErrInvalidOption, o.DeliverAt)
+		return fmt.Errorf("%w: DeliverAt is %v, use at most 1 year from now", ErrInvalidOption, o.DeliverAt.UTC())
 	}
 	return nil
 }

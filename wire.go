@@ -1,0 +1,168 @@
+package jetbus
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+// millis is a duration in JSON: whole milliseconds, in a member whose name ends
+// with Ms. -1 stands for "none" or "never" and is no duration.
+type millis time.Duration
+
+// MarshalJSON rounds down, but never to 0, which would mean the default. Other
+// negative durations, which no option takes, are errors: rounded they could turn
+// into -1.
+func (m millis) MarshalJSON() ([]byte, error) {
+	switch d := time.Duration(m); {
+	case d == -1 || d == 0:
+		return strconv.AppendInt(nil, int64(d), 10), nil
+	case d < 0:
+		return nil, fmt.Errorf("%w: negative duration %v", ErrInvalidOption, d)
+	default:
+		return strconv.AppendInt(nil, max(d.Milliseconds(), 1), 10), nil
+	}
+}
+
+func (m *millis) UnmarshalJSON(text []byte) error {
+	var ms int64
+	if err := json.Unmarshal(text, &ms); err != nil {
+		return err
+	}
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	switch {
+	case ms == -1:
+		*m = -1
+	case ms > most || ms < -most:
+		return fmt.Errorf("%w: %d milliseconds are out of range", ErrInvalidOption, ms)
+	default:
+		*m = millis(time.Duration(ms) * time.Millisecond)
+	}
+	return nil
+}
+
+// toEpoch and fromEpoch are a time in JSON: epoch milliseconds, with no member
+// for the zero time, so that 0 is the beginning of 1970.
+func toEpoch(t time.Time) *int64 {
+	if t.IsZero() {
+		return nil
+	}
+	ms := t.UnixMilli()
+	return &ms
+}
+
+func fromEpoch(ms *int64) time.Time {
+	if ms == nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(*ms).UTC()
+}
+
+// unmarshal reads a JSON form; members it does not have are ignored.
+func unmarshal[T any](text []byte, what string) (T, error) {
+	var form T
+	if err := json.Unmarshal(text, &form); err != nil {
+		return form, fmt.Errorf("unmarshal %s: %w", what, err)
+	}
+	return form, nil
+}
+
+// The JSON forms below are the structs themselves, without their methods, with
+// durations and times beside them.
+
+type plainPublishOptions PublishOptions
+
+type publishJSON struct {
+	plainPublishOptions
+	TTLMs     millis `json:"ttlMs,omitempty"`
+	DeliverAt *int64 `json:"deliverAt,omitempty"`
+}
+
+// MarshalJSON gives the members expectLastSeq, ttlMs and deliverAt (epoch
+// milliseconds), leaving out what is zero.
+func (o PublishOptions) MarshalJSON() ([]byte, error) {
+	return json.Marshal(publishJSON{plainPublishOptions(o), millis(o.TTL), toEpoch(o.DeliverAt)})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. It does not validate.
+func (o *PublishOptions) UnmarshalJSON(text []byte) error {
+	w, err := unmarshal[publishJSON](text, "publish options")
+	if err != nil {
+		return err
+	}
+	*o = PublishOptions(w.plainPublishOptions)
+	o.TTL, o.DeliverAt = time.Duration(w.TTLMs), fromEpoch(w.DeliverAt)
+	return nil
+}
+
+type plainCursor Cursor
+
+type cursorJSON struct {
+	plainCursor
+	LastTS *int64 `json:"lastTs,omitempty"`
+}
+
+// MarshalJSON gives the members topic, lastSeq, lastId and lastTs (epoch
+// milliseconds), leaving out what is zero, except topic.
+func (c Cursor) MarshalJSON() ([]byte, error) {
+	return json.Marshal(cursorJSON{plainCursor(c), toEpoch(c.LastTime)})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (c *Cursor) UnmarshalJSON(text []byte) error {
+	w, err := unmarshal[cursorJSON](text, "cursor")
+	if err != nil {
+		return err
+	}
+	*c = Cursor(w.plainCursor)
+	c.LastTime = fromEpoch(w.LastTS)
+	return nil
+}
+
+type plainSeekOptions SeekOptions
+
+type seekJSON struct {
+	plainSeekOptions
+	WaitMs millis `json:"waitMs,omitempty"`
+}
+
+// MarshalJSON gives the members waitMs, force and toLatest, leaving out what is zero.
+func (o SeekOptions) MarshalJSON() ([]byte, error) {
+	return json.Marshal(seekJSON{plainSeekOptions(o), millis(o.Wait)})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. It does not validate.
+func (o *SeekOptions) UnmarshalJSON(text []byte) error {
+	w, err := unmarshal[seekJSON](text, "seek options")
+	if err != nil {
+		return err
+	}
+	*o = SeekOptions(w.plainSeekOptions)
+	o.Wait = time.Duration(w.WaitMs)
+	return nil
+}
+
+type plainNackOptions NackOptions
+
+type nackJSON struct {
+	plainNackOptions
+	DelayMs millis `json:"delayMs,omitempty"`
+}
+
+// MarshalJSON gives the members delayMs and reason, leaving out what is zero.
+func (o NackOptions) MarshalJSON() ([]byte, error) {
+	return json.Marshal(nackJSON{plainNackOptions(o), millis(o.Delay)})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. It does not validate.
+func (o *NackOptions) UnmarshalJSON(text []byte) error {
+	w, err := unmarshal[nackJSON](text, "nack options")
+	if err != nil {
+		return err
+	}
+	*o = NackOptions(w.plainNackOptions)
+	o.Delay = time.Duration(w.DelayMs)
+	return nil
+}
