@@ -1,0 +1,641 @@
+package adapter
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// An event is stored as a CloudEvents 1.0 message in binary mode. Its attributes
+// are the headers below, their values percent-encoded as the binding demands.
+//
+//   - partitionkey, causedby and tags are extensions; attributes that are empty are left out.
+//   - causedby and tags are lists: items separated by commas, each percent-encoded, its own commas too.
+//   - The content type is always there, in ce-datacontenttype and in content-type. On
+//     reading, ce-datacontenttype goes first, and Event.Headers has it only where it is not application/json.
+//   - A header x-ce-<name> of the event is the CloudEvents attribute <name>
+//     (x-ce-dataschema is ce-dataschema), where the name consists of a-z and 0-9 and is none of ours.
+//   - All other headers stand there as they are, in UTF-8, which NATS carries byte for byte.
+//
+// What is read is always an event that could be published: an attribute of a
+// foreign event that ours cannot hold (an id of 300 bytes, a type that is not
+// the topic) is kept in the header x-ce-<name> instead, percent-encoded where a
+// header could not hold it either.
+const (
+	headerMsgID        = "Nats-Msg-Id"
+	headerMarker       = "Nats-Marker-Reason"
+	headerSpecVersion  = "ce-specversion"
+	headerID           = "ce-id"
+	headerType         = "ce-type"
+	headerSource       = "ce-source"
+	headerTime         = "ce-time"
+	headerKey          = "ce-partitionkey"
+	headerCausedBy     = "ce-causedby"
+	headerTags         = "ce-tags"
+	headerDataType     = "ce-datacontenttype"
+	attributePrefix    = "ce-"
+	extensionPrefix    = "x-ce-" // of headers of the event that are attributes of the message
+	specVersion        = "1.0"
+	defaultContentType = "application/json"
+	cloudEventsType    = "application/cloudevents" // how the media types of structured mode begin
+	sourcePrefix       = "urn:jetbus:"
+)
+
+// msgID is what the server dedupes by: the id within the topic, since a stream
+// may hold several topics.
+func msgID(topic, id string) string { return topic + "|" + id }
+
+// encodeHeader returns the headers of a message that stores e, which must be
+// valid and have its ID and Time.
+func encodeHeader(e *jetbus.Event) nats.Header {
+	n := 11 + len(e.Headers)
+	w := headerWriter{h: make(nats.Header, n-2), values: make([]string, 0, n)} // few events have lists
+	w.text.Grow(len(e.Topic) + len(e.ID) + len(e.SID) + len(sourcePrefix) + timeBytes + 8)
+
+	at := w.text.Len()
+	w.text.WriteString(e.Topic)
+	w.text.WriteByte('|')
+	w.text.WriteString(e.ID)
+	w.set(headerMsgID, w.since(at))
+	w.set(headerSpecVersion, specVersion)
+	w.attribute(headerID, e.ID)
+	w.set(headerType, e.Topic)
+	w.source(e.SID)
+	w.time(e.Time)
+	if e.Key != "" {
+		w.attribute(headerKey, e.Key)
+	}
+	w.list(headerCausedBy, e.CausedBy)
+	w.list(headerTags, e.Tags)
+
+	contentType := e.ContentType()
+	w.attribute(headerDataType, contentType)
+	if !isCloudEventsType(contentType) { // it would say that the payload is the whole event
+		w.set(jetbus.HeaderContentType, contentType)
+	}
+	for name, value := range e.Headers {
+		if name == jetbus.HeaderContentType {
+			continue
+		}
+		if ext, ok := strings.CutPrefix(name, extensionPrefix); ok && isExtension(ext) {
+			w.attribute(name[len("x-"):], value)
+			continue
+		}
+		w.set(name, value)
+	}
+	return w.h
+}
+
+// headerWriter fills a header. All values share one array, and all texts that
+// are made here share one buffer; when it is outgrown, the old one stays valid.
+type headerWriter struct {
+	h      nats.Header
+	values []string
+	text   strings.Builder
+}
+
+func (w *headerWriter) set(name, value string) {
+	w.values = append(w.values, value)
+	n := len(w.values)
+	w.h[name] = w.values[n-1 : n : n]
+}
+
+// since returns what was written to the buffer from position at on.
+func (w *headerWriter) since(at int) string { return w.text.String()[at:] }
+
+// attribute sets a value, percent-encoded.
+func (w *headerWriter) attribute(name, value string) {
+	if !attributeEscape.anyIn(value) {
+		w.set(name, value)
+		return
+	}
+	at := w.text.Len()
+	attributeEscape.write(&w.text, value)
+	w.set(name, w.since(at))
+}
+
+func (w *headerWriter) source(sid string) {
+	if sidEscape.anyIn(sid) { // '%' in the URI is escaped once more in the header
+		w.attribute(headerSource, sourceURN(sid))
+		return
+	}
+	at := w.text.Len()
+	w.text.WriteString(sourcePrefix)
+	w.text.WriteString(sid)
+	w.set(headerSource, w.since(at))
+}
+
+func (w *headerWriter) time(t time.Time) {
+	var digits [timeBytes]byte
+	at := w.text.Len()
+	w.text.Write(appendTime(digits[:0], t))
+	w.set(headerTime, w.since(at))
+}
+
+func (w *headerWriter) list(name string, items []string) {
+	if len(items) == 0 {
+		return
+	}
+	w.set(name, joinList(items))
+}
+
+// isField reports whether an attribute is a field of an event or written by us
+// for other reasons.
+func isField(attribute string) bool {
+	switch attributePrefix + attribute {
+	case headerSpecVersion, headerID, headerType, headerSource, headerTime, headerKey, headerCausedBy, headerTags, headerDataType:
+		return true
+	}
+	return false
+}
+
+// isExtension reports whether a header x-ce-<name> is written as the attribute
+// of that name. The name "data" is none in CloudEvents.
+func isExtension(name string) bool {
+	return name != "" && name != "data" && !isField(name) &&
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
+}
+
+// isCloudEventsType reports whether a media type is one of those of structured mode.
+func isCloudEventsType(mediaType string) bool {
+	return len(mediaType) >= len(cloudEventsType) && strings.EqualFold(mediaType[:len(cloudEventsType)], cloudEventsType)
+}
+
+// timeBytes is the length of a time on the wire.
+const timeBytes = len("2006-01-02T15:04:05.000Z")
+
+// appendTime appends t in UTC with milliseconds. The year has four digits.
+func appendTime(b []byte, t time.Time) []byte {
+	return t.UTC().AppendFormat(b, "2006-01-02T15:04:05.000Z")
+}
+
+// parseTime reads RFC 3339 in any precision and zone and gives milliseconds in UTC.
+func parseTime(s string) (time.Time, bool) {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		if t, err = time.Parse(time.RFC3339Nano, strings.ToUpper(s)); err != nil { // "t" and "z" are allowed
+			return time.Time{}, false
+		}
+	}
+	return millis(t), true
+}
+
+// millis cuts t to the precision of events.
+func millis(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
+
+// sourceURN returns the CloudEvents source of a session id: the id itself where
+// it is an absolute URI, otherwise urn:jetbus: and the id, percent-encoded.
+func sourceURN(sid string) string {
+	if isURI(sid) && !strings.HasPrefix(sid, sourcePrefix) {
+		return sid
+	}
+	var b strings.Builder
+	b.Grow(len(sourcePrefix) + len(sid))
+	b.WriteString(sourcePrefix)
+	sidEscape.write(&b, sid)
+	return b.String()
+}
+
+// sidOf returns the session id of a CloudEvents source: what sourceURN was given,
+// or the source itself where that did not make it.
+func sidOf(source string) string {
+	if rest, ok := strings.CutPrefix(source, sourcePrefix); ok {
+		return unescape(rest)
+	}
+	return source
+}
+
+// isURI reports whether s is an absolute URI: a scheme, a colon, and one or
+// more of the characters of a URI, without a fragment.
+func isURI(s string) bool {
+	i := strings.IndexByte(s, ':')
+	if i < 1 || i+1 == len(s) || s[0]|0x20 < 'a' || s[0]|0x20 > 'z' {
+		return false
+	}
+	for j := range i {
+		if c := s[j]; !isAlphanumeric(c) && c != '+' && c != '-' && c != '.' {
+			return false
+		}
+	}
+	for j := i + 1; j < len(s); j++ {
+		c := s[j]
+		if c == '%' && escapeAt(s, j) {
+			continue
+		}
+		if !isAlphanumeric(c) && !strings.ContainsRune("-._~:/?@!$&'()*+,;=", rune(c)) {
+			return false
+		}
+	}
+	return true
+}
+
+func isAlphanumeric(c byte) bool {
+	return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9'
+}
+
+// escapes is a set of bytes that are written as "%" and two hex digits.
+type escapes [256]bool
+
+// What is escaped: in the value of an attribute (as the binding says), in an
+// item of a list, in a session id inside a URN, in a key inside a subject.
+var (
+	attributeEscape = newEscapes(func(c byte) bool { return c <= ' ' || c > '~' || c == '"' || c == '%' })
+	itemEscape      = newEscapes(func(c byte) bool { return attributeEscape[c] || c == ',' })
+	sidEscape       = newEscapes(func(c byte) bool { return !isAlphanumeric(c) && strings.IndexByte("-._~", c) < 0 })
+	tokenEscape     = newEscapes(func(c byte) bool { return c <= ' ' || c > '~' || strings.IndexByte("%.*>", c) >= 0 })
+)
+
+func newEscapes(f func(c byte) bool) *escapes {
+	var set escapes
+	for c := range 256 {
+		set[c] = f(byte(c))
+	}
+	return &set
+}
+
+// anyIn reports whether s has a byte to escape.
+func (set *escapes) anyIn(s string) bool {
+	for i := range len(s) {
+		if set[s[i]] {
+			return true
+		}
+	}
+	return false
+}
+
+// write writes s, escaped.
+func (set *escapes) write(b *strings.Builder, s string) {
+	from := 0
+	for i := range len(s) {
+		if set[s[i]] {
+			b.WriteString(s[from:i])
+			writeEscape(b, s[i])
+			from = i + 1
+		}
+	}
+	b.WriteString(s[from:])
+}
+
+// encode returns s, escaped.
+func (set *escapes) encode(s string) string {
+	if !set.anyIn(s) {
+		return s
+	}
+	var b strings.Builder
+	b.Grow(len(s) + 16)
+	set.write(&b, s)
+	return b.String()
+}
+
+func writeEscape(b *strings.Builder, c byte) {
+	const digits = "0123456789ABCDEF"
+	b.WriteByte('%')
+	b.WriteByte(digits[c>>4])
+	b.WriteByte(digits[c&15])
+}
+
+// unescape replaces every "%" with two hex digits by the byte they name and
+// leaves any other "%" alone.
+func unescape(s string) string {
+	i := strings.IndexByte(s, '%')
+	if i < 0 {
+		return s
+	}
+	out := append(make([]byte, 0, len(s)), s[:i]...)
+	for ; i < len(s); i++ {
+		if s[i] == '%' && escapeAt(s, i) {
+			out = append(out, byte(hexValue(s[i+1])<<4|hexValue(s[i+2])))
+			i += 2
+			continue
+		}
+		out = append(out, s[i])
+	}
+	return string(out)
+}
+
+// escapeAt reports whether two hex digits follow the byte at i.
+func escapeAt(s string, i int) bool {
+	return i+2 < len(s) && hexValue(s[i+1]) >= 0 && hexValue(s[i+2]) >= 0
+}
+
+// hexValue returns the value of a hex digit, -1 for any other byte.
+func hexValue(c byte) int {
+	switch {
+	case c >= '0' && c <= '9':
+		return int(c - '0')
+	case c|0x20 >= 'a' && c|0x20 <= 'f':
+		return int(c|0x20-'a') + 10
+	}
+	return -1
+}
+
+// stored is where a message came from.
+type stored struct {
+	Topic  string    // of its subject
+	Stream string    // for the id of a message without one
+	Seq    uint64    // in the stream
+	Time   time.Time // of storage, for a message without a time
+	// Token is the key token of its subject, for a message without a key. Empty
+	// where subjects say nothing about keys.
+	Token string
+}
+
+// fallbackID is the id of a message that has none: <stream>-<seq>, with a hash in
+// place of a stream name that does not fit into an id.
+func (s *stored) fallbackID() string {
+	seq := strconv.FormatUint(s.Seq, 10)
+	id := s.Stream + "-" + seq
+	if invalid(&jetbus.Event{ID: id}) {
+		id = shortHash(s.Stream) + "-" + seq
+	}
+	return id
+}
+
+// key is the key that the subject names, empty if it names none that is valid.
+func (s *stored) key() string {
+	if s.Token == "" {
+		return ""
+	}
+	key, ok := parseKeyToken(s.Token)
+	if !ok || jetbus.ValidKey(key) != nil {
+		return ""
+	}
+	return key
+}
+
+// decodeEvent reads a stored message. It takes whatever there is, CloudEvents in
+// binary or structured mode or anything else, and gives an event that
+// [jetbus.Event.Validate] accepts: what a message does not say comes from where
+// it was stored. A marker that the server left for an expired event is the payload null.
+// The payload is data itself, not a copy. The error wraps
+// [jetbus.ErrUndecodable]: the message says that it is in structured mode and is not.
+func decodeEvent(h nats.Header, data []byte, at stored) (jetbus.Event, error) {
+	r := eventReader{h: h, at: at, e: jetbus.Event{
+		Topic: at.Topic, Partition: jetbus.NoPartition, Payload: data, Seq: at.Seq,
+	}}
+	for name, values := range h {
+		if len(values) > 0 {
+			r.header(name, values)
+		}
+	}
+	r.oddHeaders()
+	if isStructured(r.mediaType) {
+		if err := r.document(data); err != nil {
+			return jetbus.Event{}, err
+		}
+	}
+	r.complete()
+	return r.e, nil
+}
+
+// eventReader collects the attributes of one message. Values of attributes are
+// unescaped here.
+type eventReader struct {
+	h         nats.Header
+	at        stored
+	e         jetbus.Event
+	odd       []string // names of headers with upper-case letters
+	mediaType string   // content-type: of the message as a whole
+	dataType  string   // datacontenttype
+	eventType string
+	version   string
+	sent      string // time
+	source    string
+	marker    bool
+}
+
+// header takes one header, whose name has no upper-case letters unless the
+// server's own does.
+func (r *eventReader) header(name string, values []string) {
+	value := values[0]
+	switch name {
+	case headerMsgID:
+	case headerMarker:
+		r.marker = true
+	case jetbus.HeaderContentType:
+		r.mediaType = value
+	case headerCausedBy, headerTags: // split before they are unescaped
+		r.attribute(name[len(attributePrefix):], value)
+	default:
+		attribute, ok := strings.CutPrefix(name, attributePrefix)
+		if !ok || attribute == "" || hasUpper(attribute) {
+			r.other(name, values)
+			return
+		}
+		r.attribute(attribute, unescape(value))
+	}
+}
+
+// attribute takes one CloudEvents attribute.
+func (r *eventReader) attribute(name, value string) {
+	switch name {
+	case "specversion":
+		r.version = value
+	case "id":
+		r.e.ID = value
+	case "type":
+		r.eventType = value
+	case "source":
+		r.source = value
+	case "time":
+		r.sent = value
+	case "partitionkey":
+		r.e.Key = value
+	case "causedby":
+		r.e.CausedBy = splitList(value)
+	case "tags":
+		r.e.Tags = splitList(value)
+	case "datacontenttype":
+		r.dataType = value
+	default:
+		r.keepAttribute(name, value)
+	}
+}
+
+// other takes a header that is no attribute. Headers of the server stay out.
+func (r *eventReader) other(name string, values []string) {
+	switch {
+	case strings.HasPrefix(name, "Nats-"):
+		return
+	case hasUpper(name):
+		r.odd = append(r.odd, name)
+		return
+	}
+	if ext, ok := strings.CutPrefix(name, extensionPrefix); ok && !isField(ext) && len(r.h[attributePrefix+ext]) > 0 {
+		return // the attribute goes before a header of its name
+	}
+	value := values[0]
+	if len(values) > 1 {
+		value = strings.Join(values, ", ")
+	}
+	r.keep(name, value)
+}
+
+// oddHeaders takes the headers whose names are not lower case. A lower-case
+// name goes first, then the one that sorts first.
+func (r *eventReader) oddHeaders() {
+	if len(r.odd) == 0 {
+		return
+	}
+	odd := r.odd
+	slices.Sort(odd)
+	taken := make(map[string]bool, len(odd))
+	for _, name := range odd {
+		lower := strings.ToLower(name)
+		_, kept := r.e.Headers[lower]
+		if kept || taken[lower] || len(r.h[lower]) > 0 {
+			continue
+		}
+		taken[lower] = true
+		r.header(lower, r.h[name])
+	}
+}
+
+// hasUpper reports whether a name has one of the letters A-Z.
+func hasUpper(name string) bool {
+	for i := range len(name) {
+		if name[i] >= 'A' && name[i] <= 'Z' {
+			return true
+		}
+	}
+	return false
+}
+
+// splitList returns the items of a list, nil if there is none.
+func splitList(list string) []string {
+	if list == "" {
+		return nil
+	}
+	items := make([]string, 0, strings.Count(list, ",")+1)
+	for item := range strings.SplitSeq(list, ",") {
+		if item = strings.Trim(item, " "); item != "" {
+			items = append(items, unescape(item))
+		}
+	}
+	if len(items) == 0 {
+		return nil
+	}
+	return items
+}
+
+// joinList is the inverse of splitList.
+func joinList(items []string) string {
+	var b strings.Builder
+	for i, item := range items {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		itemEscape.write(&b, item)
+	}
+	return b.String()
+}
+
+// keep puts a header into the event if an event may carry it.
+func (r *eventReader) keep(name, value string) bool {
+	if jetbus.ValidHeader(name, value) != nil {
+		return false
+	}
+	if r.e.Headers == nil {
+		r.e.Headers = make(map[string]string)
+	}
+	r.e.Headers[name] = value
+	return true
+}
+
+// keepAttribute keeps an attribute that is no field of an event as a header,
+// escaped where it must be.
+func (r *eventReader) keepAttribute(name, value string) {
+	if value != "" && !r.keep(extensionPrefix+name, value) {
+		r.keep(extensionPrefix+name, attributeEscape.encode(value))
+	}
+}
+
+// complete fills in what the message did not say, and keeps what it said and an
+// event cannot hold.
+func (r *eventReader) complete() {
+	e := &r.e
+	if r.dataType == "" {
+		r.dataType = r.mediaType
+	}
+	if r.dataType != "" && r.dataType != defaultContentType && !r.keep(jetbus.HeaderContentType, r.dataType) {
+		r.keepAttribute("datacontenttype", r.dataType)
+	}
+	if r.eventType != e.Topic {
+		r.keepAttribute("type", r.eventType)
+	}
+	if r.version != specVersion {
+		r.keepAttribute("specversion", r.version)
+	}
+	e.SID = sidOf(r.source)
+	sent, ok := parseTime(r.sent)
+	if !ok {
+		sent = millis(r.at.Time)
+		r.keepAttribute("time", r.sent)
+	}
+	e.Time = sent
+	if e.ID == "" {
+		e.ID = r.at.fallbackID()
+	}
+	if e.Key == "" {
+		e.Key = r.at.key()
+	}
+	if r.marker {
+		e.Payload = []byte("null")
+	}
+	if invalid(&jetbus.Event{ID: e.ID, SID: e.SID, Time: e.Time, Key: e.Key, CausedBy: e.CausedBy, Tags: e.Tags}) {
+		r.repair()
+	}
+	if len(e.Headers) > jetbus.MaxHeaders {
+		r.trim()
+	}
+}
+
+// invalid reports whether an event with these fields could not be published. Its
+// topic and headers are not looked at.
+func invalid(e *jetbus.Event) bool {
+	e.Topic = "t"
+	return e.Validate() != nil
+}
+
+// repair moves the fields that an event cannot hold into its headers.
+func (r *eventReader) repair() {
+	e := &r.e
+	if invalid(&jetbus.Event{ID: e.ID}) {
+		r.keepAttribute("id", e.ID)
+		e.ID = r.at.fallbackID()
+	}
+	if invalid(&jetbus.Event{SID: e.SID}) {
+		r.keepAttribute("source", r.source)
+		e.SID = ""
+	}
+	if invalid(&jetbus.Event{Time: e.Time}) {
+		r.keepAttribute("time", r.sent)
+		e.Time = millis(r.at.Time)
+	}
+	if jetbus.ValidKey(e.Key) != nil {
+		r.keepAttribute("partitionkey", e.Key)
+		e.Key = r.at.key()
+	}
+	if invalid(&jetbus.Event{CausedBy: e.CausedBy}) {
+		r.keepAttribute("causedby", joinList(e.CausedBy))
+		e.CausedBy = nil
+	}
+	if invalid(&jetbus.Event{Tags: e.Tags}) {
+		r.keepAttribute("tags", joinList(e.Tags))
+		e.Tags = nil
+	}
+}
+
+// trim leaves as many headers as an event may have, the first ones by name.
+func (r *eventReader) trim() {
+	names := slices.Sorted(maps.Keys(r.e.Headers))
+	for _, name := range names[jetbus.MaxHeaders:] {
+		delete(r.e.Headers, name)
+	}
+}
