@@ -62,7 +62,7 @@ func stream(t *testing.T, js jetstream.JetStream, replicas int) jetstream.Stream
 func waitMsgs(t *testing.T, js jetstream.JetStream) uint64 {
 	t.Helper()
 	for {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		s, err := js.Stream(ctx, "S")
 		cancel()
 		if err == nil {

@@ -82,6 +82,51 @@ func TestRedeliveryAfterAckWait(t *testing.T) {
 	}
 }
 
+// TestConsumerGoesOnAfterKill also shows what a crash costs: nothing that was
+// published, and acks only if they are younger than the server's write-behind.
+func TestConsumerGoesOnAfterKill(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		b, js := open(t, embedded.Config{})
+		s, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := s.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan string, 16)
+		cc, err := c.Consume(func(m jetstream.Msg) {
+			if err := m.DoubleAck(context.Background()); err != nil {
+				t.Error(err)
+			}
+			got <- string(m.Data())
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cc.Stop()
+		for i := range 5 {
+			want := fmt.Sprint("event ", i)
+			if _, err := js.Publish(t.Context(), "s", []byte(want)); err != nil {
+				t.Fatal(err)
+			}
+			if m := <-got; m != want {
+				t.Errorf("got %q, want %q", m, want)
+			}
+			time.Sleep(5 * time.Second)
+			if err := b.Kill(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if err := b.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
 // TestSharedTimers uses client calls that recycle timers, in and out of
 // bubbles: a timer of one bubble must not turn up in another, nor outside.
 func TestSharedTimers(t *testing.T) {

@@ -1,0 +1,47 @@
+package embedded_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/seed-63e9a637/jetbus/embedded"
+)
+
+func TestLogger(t *testing.T) {
+	for level, want := range map[slog.Level][]string{
+		slog.LevelDebug: {"level=DEBUG", "level=INFO", "Server is ready", "Server Exiting"},
+		slog.LevelInfo:  {"level=INFO", "Server is ready", "Server Exiting"},
+		slog.LevelError: nil,
+	} {
+		// The handler of slog writes whole lines under its own lock, and the
+		// broker is gone before they are read.
+		var buf bytes.Buffer
+		b, err := embedded.Start(t.Context(), embedded.Config{
+			Logger: slog.New(slog.NewTextHandler(&buf, &slog.HandlerOptions{Level: level})),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc, err := b.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc.Close()
+		if err := b.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			if !strings.Contains(buf.String(), w) {
+				t.Errorf("level %v: %q is not in the log:\n%s", level, w, buf.String())
+			}
+		}
+		if len(want) == 0 && buf.Len() > 0 {
+			t.Errorf("level %v: unexpected lines:\n%s", level, buf.String())
+		}
+		if level > slog.LevelDebug && strings.Contains(buf.String(), "level=DEBUG") {
+			t.Errorf("level %v: debug lines in the log", level)
+		}
+	}
+}
