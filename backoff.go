@@ -42,7 +42,7 @@ func (b Backoff) Delay(attempt int) time.Duration {
 	if b.NoJitter || d <= 0 {
 		return max(d, 0)
 	}
-	return 1 + rand.N(d) //nolint:gosec // spreading load needs no secret randomness
+	return 1 + rand.N(d) // spreading load needs no secret randomness
 }
 
 // backoffJSON is the JSON form of a Backoff.

@@ -24,10 +24,11 @@ type PublishOptions struct {
 	// nothing is stored and the error is [ErrWrongSequence]. The topic needs
 	// KeyInSubject ([ErrNeedsKeySubject]). Nil: unconditional.
 	ExpectLastSeq *uint64 `json:"expectLastSeq,omitempty"`
-	// TTL removes the event from the topic after that time, at least 1 second,
+	// TTL removes the event from the topic after that time, 1 second to 10 years in
 	// whole seconds. Zero: the topic's retention alone decides.
 	TTL time.Duration `json:"-"`
-	// DeliverAt stores the event now and lets it enter the topic at that time. Its
+	// DeliverAt stores the event now and lets it enter the topic at that time, at
+	// most 1 year from now. Its
 	// Receipt has no Seq yet, since its position is that of its arrival. Zero, or
 	// a time that has passed: at once.
 	DeliverAt time.Time `json:"-"`

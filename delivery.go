@@ -83,11 +83,20 @@ func (d *Delivery) held() Lease {
 	return d.lease
 }
 
-// noLease is the lease of a Delivery without one: nothing is held.
+// noLease is the lease of a Delivery without one.
 type noLease struct{}
 
-func (noLease) Ack(context.Context) error                   { return ErrNotHeld }
-func (noLease) Nack(context.Context, NackOptions) error     { return ErrNotHeld }
+// Ack returns ErrNotHeld.
+func (noLease) Ack(context.Context) error { return ErrNotHeld }
+
+// Nack returns ErrNotHeld.
+func (noLease) Nack(context.Context, NackOptions) error { return ErrNotHeld }
+
+// Extend returns ErrNotHeld.
 func (noLease) Extend(context.Context, time.Duration) error { return ErrNotHeld }
-func (noLease) GiveBack(context.Context) error              { return ErrNotHeld }
-func (noLease) Deadline() time.Time                         { return time.Time{} }
+
+// GiveBack returns ErrNotHeld.
+func (noLease) GiveBack(context.Context) error { return ErrNotHeld }
+
+// Deadline returns the zero time, which has passed.
+func (noLease) Deadline() time.Time { return time.Time{} }

@@ -33,7 +33,8 @@
 // Everything here may be used from several goroutines at once, unless its
 // comment says otherwise. Options are plain structs whose zero value is the
 // documented default; they marshal to JSON under the names that clients in other
-// languages use.
+// languages use: durations in whole milliseconds with names that end in Ms, -1
+// kept, times in epoch milliseconds. Members that are not known are ignored.
 //
 // # Errors
 //

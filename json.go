@@ -127,6 +127,7 @@ func depth(text []byte) int {
 // appender is an io.Writer that appends.
 type appender []byte
 
+// Write appends p and never fails.
 func (a *appender) Write(p []byte) (int, error) {
 	*a = append(*a, p...)
 	return len(p), nil

@@ -53,7 +53,7 @@ const (
 type TopicConfig struct {
 	Name        string `json:"name"` // see ValidTopic
 	Description string `json:"description,omitempty"`
-	// Retention is how long events are kept. Defaults to 7 days.
+	// Retention is how long events are kept, at least 100 milliseconds. Defaults to 7 days.
 	Retention time.Duration `json:"-"`
 	// MaxBytes bounds the topic's size with headers. Defaults to 10 GiB.
 	MaxBytes int64 `json:"maxBytes,omitempty"`
@@ -66,7 +66,8 @@ type TopicConfig struct {
 	// Replicas in a cluster, 1 to 5. Defaults to 1.
 	Replicas int `json:"replicas,omitempty"`
 	// DuplicateWindow is how long an id is remembered. Defaults to 2 minutes, or
-	// Retention where that is shorter; at least 100 milliseconds.
+	// Retention where that is shorter; at least 100 milliseconds, at most Retention.
+	// It cannot be none.
 	DuplicateWindow time.Duration `json:"-"`
 	// KeyInSubject puts each key into the subject of its events. LatestByKey and
 	// ExpectLastSeq need it; every distinct key then costs the server about 200 bytes of

@@ -34,7 +34,7 @@ func (f *fakeBus) Publish(_ context.Context, e jetbus.Event, o ...jetbus.Publish
 
 func (f *fakeBus) Subscribe(_ context.Context, topic, group string, h jetbus.Handler, o jetbus.SubscribeOptions) (jetbus.Subscription, error) {
 	f.topic, f.group, f.handle, f.subOpts = topic, group, h, o
-	return nil, nil //nolint:nilnil // no test uses it
+	return nil, nil // no test uses it
 }
 
 type reading struct {
@@ -93,6 +93,7 @@ func (intCodec) Encode(n int) ([]byte, error) {
 	}
 	return strconv.AppendInt(nil, int64(n), 10), nil
 }
+
 func (intCodec) Decode(b []byte) (int, error) { return strconv.Atoi(string(b)) }
 func (intCodec) ContentType() string          { return "text/plain" }
 
@@ -130,13 +131,17 @@ func (r *recorder) did(call string) error {
 	r.calls = append(r.calls, call)
 	return r.err
 }
+
 func (r *recorder) Ack(context.Context) error { return r.did("ack") }
+
 func (r *recorder) Nack(_ context.Context, o jetbus.NackOptions) error {
 	return r.did("nack " + o.Delay.String() + " " + o.Reason)
 }
+
 func (r *recorder) Extend(_ context.Context, by time.Duration) error {
 	return r.did("extend " + by.String())
 }
+
 func (r *recorder) GiveBack(context.Context) error { return r.did("give back") }
 func (r *recorder) Deadline() time.Time            { return time.UnixMilli(7) }
 

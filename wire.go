@@ -26,6 +26,7 @@ func (m millis) MarshalJSON() ([]byte, error) {
 	}
 }
 
+// UnmarshalJSON reads what MarshalJSON writes, and refuses what is no Duration.
 func (m *millis) UnmarshalJSON(text []byte) error {
 	var ms int64
 	if err := json.Unmarshal(text, &ms); err != nil {
