@@ -83,7 +83,7 @@ func StartCluster(ctx context.Context, cfg ClusterConfig) (*Cluster, error) {
 	}
 	err := c.start(ctx)
 	for range startAttempts - 1 {
-		if err == nil || !strings.Contains(err.Error(), "address already in use") {
+		if err == nil || !portTaken(err) {
 			break
 		}
 		err = c.start(ctx)
@@ -92,6 +92,13 @@ func StartCluster(ctx context.Context, cfg ClusterConfig) (*Cluster, error) {
 		return nil, errors.Join(fmt.Errorf("embedded: start cluster: %w", err), c.removeTemp())
 	}
 	return c, nil
+}
+
+// portTaken recognizes an error that other ports may heal. The server reports it
+// as text only; the second form is that of Windows.
+func portTaken(err error) bool {
+	return strings.Contains(err.Error(), "address already in use") ||
+		strings.Contains(err.Error(), "Only one usage of each socket address")
 }
 
 // start starts the nodes on ports of their own and stops them if that fails.

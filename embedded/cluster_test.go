@@ -2,16 +2,23 @@ package embedded_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
 // patience bounds what waits for an election.
-const patience = 30 * time.Second
+const patience = 40 * time.Second
 
 func startCluster(t *testing.T, cfg embedded.ClusterConfig) (*embedded.Cluster, jetstream.JetStream) {
 	t.Helper()
@@ -36,40 +43,229 @@ func startCluster(t *testing.T, cfg embedded.ClusterConfig) (*embedded.Cluster, 
 	return c, js
 }
 
-func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+// writers publish to a stream until they are stopped, whatever happens to it.
+type writers struct {
+	wg   sync.WaitGroup
+	stop context.CancelFunc
+
+	mu    sync.Mutex
+	acked []string
+	more  chan struct{} // has a value when acked has grown
+}
+
+func startWriters(t *testing.T, js jetstream.JetStream, n int) *writers {
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &writers{stop: cancel, more: make(chan struct{}, 1)}
+	for i := range n {
+		w.wg.Go(func() {
+			for j := 0; ctx.Err() == nil; j++ {
+				w.publish(ctx, js, fmt.Sprintf("w%d-%d", i, j))
+			}
+		})
+	}
+	return w
+}
+
+func (w *writers) publish(ctx context.Context, js jetstream.JetStream, id string) {
+	try, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
-	began := time.Now()
+	if _, err := js.Publish(try, "s.a", []byte(id)); err != nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.acked = append(w.acked, id)
+	select {
+	case w.more <- struct{}{}:
+	default:
+	}
+}
+
+// wait waits until n more are acknowledged.
+func (w *writers) wait(t *testing.T, ctx context.Context, n int) {
+	t.Helper()
+	count := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.acked)
+	}
+	for want := count() + n; count() < want; {
+		select {
+		case <-w.more:
+		case <-ctx.Done():
+			t.Fatal("publishing does not go on")
+		}
+	}
+}
+
+func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	c, js := startCluster(t, embedded.ClusterConfig{})
-	t.Log("started", time.Since(began))
-	stream(t, js, 3)
-	leader, err := c.StreamLeader("S")
-	if err != nil {
+	s := stream(t, js, 3)
+	if _, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
 	}
-	t.Log("leader", leader, time.Since(began))
+	w := startWriters(t, js, 3)
+	defer w.stop()
+	w.wait(t, ctx, 50)
+
+	old := leader(t, c)
 	if err := c.StepDown(ctx, "S"); err != nil {
 		t.Fatal(err)
 	}
-	t.Log("stepped down", time.Since(began))
-	leader, err = c.StreamLeader("S")
+	if now := leader(t, c); now == old {
+		t.Errorf("node %d leads after its step down", now)
+	}
+	w.wait(t, ctx, 50)
+
+	// Two different nodes, the second as soon as the first has caught up: what
+	// the first had confirmed is then needed.
+	for range 2 {
+		victim := leader(t, c)
+		if err := c.KillNode(ctx, victim); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.WaitReady(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if now := leader(t, c); now == victim {
+			t.Errorf("dead node %d leads", victim)
+		}
+		if i, err := c.ConsumerLeader("S", "d"); err != nil || i == victim {
+			t.Errorf("node %d leads the consumer, %v; dead is %d", i, err, victim)
+		}
+		w.wait(t, ctx, 20)
+		if err := c.RestartNode(ctx, victim); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.WaitReady(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.wait(t, ctx, 20)
+	w.stop()
+	w.wg.Wait()
+	have := stored(t, js)
+	for _, id := range w.acked {
+		if !have[id] {
+			t.Fatalf("%s was acknowledged and is lost", id)
+		}
+	}
+}
+
+func leader(t *testing.T, c *embedded.Cluster) int {
+	t.Helper()
+	i, err := c.StreamLeader("S")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.KillNode(ctx, leader); err != nil {
+	if !c.Node(i).Server().JetStreamIsStreamLeader("$G", "S") {
+		t.Errorf("node %d does not know that it leads", i)
+	}
+	return i
+}
+
+func TestClusterFolderAndCredentials(t *testing.T) {
+	cfg := embedded.ClusterConfig{Name: "c", Dir: t.TempDir(), User: "u", Password: "p", MaxPayload: 1 << 16}
+	c, js := startCluster(t, cfg)
+	if len(c.URLs()) != 3 {
+		t.Fatalf("URLs() = %q", c.URLs())
+	}
+	for i, url := range c.URLs() {
+		if nc, err := nats.Connect(url); err == nil {
+			nc.Close()
+			t.Errorf("node %d needs no credentials", i)
+		}
+		roundTrip(t, url, nats.UserInfo("u", "p"))
+		connect(t, c.Node(i))
+		if want := filepath.Join(cfg.Dir, fmt.Sprintf("c-%d", i)); c.Node(i).Dir() != want {
+			t.Errorf("Dir() of node %d = %q, want %q", i, c.Node(i).Dir(), want)
+		}
+	}
+	stream(t, js, 3)
+	if _, err := js.Publish(t.Context(), "s.a", []byte("kept")); err != nil {
 		t.Fatal(err)
 	}
-	t.Log("killed", time.Since(began))
-	if err := c.WaitReady(ctx); err != nil {
-		t.Fatal(err)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			if err := c.Stop(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	t.Log("ready", time.Since(began))
-	if err := c.RestartNode(ctx, leader); err != nil {
-		t.Fatal(err)
+	wg.Wait()
+	if err := c.WaitReady(t.Context()); !errors.Is(err, embedded.ErrStopped) {
+		t.Errorf("WaitReady after Stop: %v, want ErrStopped", err)
 	}
-	t.Log("restarted", time.Since(began))
-	if err := c.WaitReady(ctx); err != nil {
-		t.Fatal(err)
+	_, js = startCluster(t, cfg)
+	if n := waitMsgs(t, js); n != 1 {
+		t.Errorf("%d messages in the folder, want 1", n)
 	}
-	t.Log("ready", time.Since(began))
+}
+
+func TestClusterErrors(t *testing.T) {
+	c, js := startCluster(t, embedded.ClusterConfig{})
+	stream(t, js, 1)
+	ctx := t.Context()
+	if i, err := c.StreamLeader("S"); err != nil || c.Node(i) == nil {
+		t.Errorf("leader of one replica: %d, %v", i, err)
+	}
+	if err := c.StepDown(ctx, "S"); err == nil || !strings.Contains(err.Error(), "single replica") {
+		t.Errorf("StepDown of one replica: %v", err)
+	}
+	_, err := c.StreamLeader("T")
+	_, err2 := c.ConsumerLeader("S", "nobody")
+	for _, err := range []error{err, err2, c.StepDown(ctx, "T")} {
+		if !errors.Is(err, embedded.ErrNoLeader) {
+			t.Errorf("%v, want ErrNoLeader", err)
+		}
+	}
+	for _, i := range []int{-1, 3} {
+		if c.Node(i) != nil || c.KillNode(ctx, i) == nil || c.RestartNode(ctx, i) == nil {
+			t.Errorf("there is a node %d", i)
+		}
+	}
+	// Without a majority it is never ready, and says why.
+	for i := range 2 {
+		if err := c.KillNode(ctx, i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	if err := c.WaitReady(short); !errors.Is(err, context.DeadlineExceeded) || len(err.Error()) < 60 {
+		t.Errorf("WaitReady without a majority: %v", err)
+	}
+}
+
+func TestClusterThatCannotStart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cfg  embedded.ClusterConfig
+		want string
+	}{
+		"one node":  {embedded.ClusterConfig{Nodes: 1}, "Nodes 1 is less than 3"},
+		"negative":  {embedded.ClusterConfig{Nodes: -1}, "Nodes -1 is less than 3"},
+		"no secret": {embedded.ClusterConfig{User: "u"}, "has no Password"},
+		"bad name":  {embedded.ClusterConfig{Name: "a b"}, "has spaces"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := embedded.StartCluster(t.Context(), tc.cfg); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("StartCluster: %v, want %q", err, tc.want)
+			}
+		})
+	}
+	// Interrupted while it waits for its leader.
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	if _, err := embedded.StartCluster(ctx, embedded.ClusterConfig{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("StartCluster: %v, want context.DeadlineExceeded", err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
 }

@@ -40,7 +40,7 @@ func TestBadConfig(t *testing.T) {
 		"negative store":         {embedded.Config{MaxStore: -1}, "must not be negative"},
 		"negative payload":       {embedded.Config{MaxPayload: -1}, "MaxPayload -1"},
 		"payload of a gigabyte":  {embedded.Config{MaxPayload: 1 << 30}, "MaxPayload 1073741824"},
-		"all mistakes are named": {embedded.Config{MaxPayload: -1, Password: "p"}, "MaxPayload -1"},
+		"all mistakes are named": {embedded.Config{MaxPayload: -1, Password: "p"}, "Password without User\nMaxPayload -1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := tc.cfg.Validate(); err == nil || !strings.Contains(err.Error(), tc.want) {

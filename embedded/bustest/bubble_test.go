@@ -3,6 +3,9 @@ package bustest_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -157,6 +160,22 @@ func TestSharedTimers(t *testing.T) {
 	for i := range 20 {
 		t.Run(fmt.Sprint("bubble", i), func(t *testing.T) { bustest.Run(t, use) })
 		t.Run(fmt.Sprint("outside", i), use)
+	}
+}
+
+// leakEnv makes TestLeak leak a goroutine, which ends its process.
+const leakEnv = "JETBUS_BUSTEST_LEAK"
+
+func TestLeak(t *testing.T) {
+	if os.Getenv(leakEnv) != "" {
+		bustest.Run(t, func(*testing.T) { go func() { select {} }() })
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLeak$")
+	cmd.Env = append(os.Environ(), leakEnv+"=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "blocked goroutines remain") {
+		t.Errorf("a leaked goroutine goes unnoticed: %v\n%s", err, out)
 	}
 }
 

@@ -1,0 +1,184 @@
+package embedded
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// TestCutNodeAcknowledgesNothing is why Kill of a node is sound: the leader of a
+// stream with one replica, which needs nobody's consent, answers no client of
+// another node once it is cut off.
+func TestCutNodeAcknowledgesNothing(t *testing.T) {
+	c, err := StartCluster(t.Context(), ClusterConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	ready, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	leader := place(t, ready, c)
+	nc, err := c.Node((leader + 1) % 3).Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(t.Context(), "p", nil); err != nil {
+		t.Fatal(err)
+	}
+	results := make(chan error, 200)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	c.Node(leader).member.cut()
+	for range cap(results) {
+		go func() {
+			_, err := js.Publish(ctx, "p", nil)
+			results <- err
+		}()
+	}
+	for range cap(results) {
+		if err := <-results; err == nil {
+			t.Fatal("a node that is cut off acknowledges")
+		}
+	}
+	if n := c.Node(leader).Server().NumRoutes(); n != 0 {
+		t.Errorf("it has %d routes", n)
+	}
+	c.Node(leader).member.reconnect()
+	if err := c.WaitReady(ready); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// place creates the stream p with one replica and returns its node.
+func place(t *testing.T, ctx context.Context, c *Cluster) int {
+	t.Helper()
+	nc, err := c.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "p", Subjects: []string{"p"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	i, err := c.StreamLeader("p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// TestStrangersAreNoNodes dials a route port without the cluster's certificate.
+func TestStrangersAreNoNodes(t *testing.T) {
+	ports, err := freePorts(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newMesh("a", ports)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := newMesh("a", ports)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		client *tls.Config
+		ok     bool
+	}{
+		"node":           {m.tls[1], true},
+		"other cluster":  {other.tls[1], false},
+		"no certificate": {&tls.Config{RootCAs: m.tls[0].RootCAs}, false},
+	} {
+		if err := handshake(t, m.tls[0], tc.client); (err == nil) != tc.ok {
+			t.Errorf("%s: %v, want accepted: %v", name, err, tc.ok)
+		}
+	}
+	if len(m.routes) != 1 {
+		t.Errorf("%d routes are known, want 1", len(m.routes))
+	}
+	m.cut(1)
+	if err := handshake(t, m.tls[0], m.tls[1]); err == nil || len(m.routes) != 0 {
+		t.Errorf("a cut node is accepted: %v, routes %d", err, len(m.routes))
+	}
+	m.open(1)
+	if err := handshake(t, m.tls[0], m.tls[1]); err != nil {
+		t.Error(err)
+	}
+}
+
+// handshake returns the accepting end's view.
+func handshake(t *testing.T, srv, client *tls.Config) error {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		conn, err := tls.Dial("tcp", l.Addr().String(), client)
+		if err != nil {
+			return // refused
+		}
+		defer conn.Close()
+		// Until the other end, which decides, is done.
+		_, _ = conn.Read(make([]byte, 1))
+	})
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return tls.Server(conn, srv).HandshakeContext(t.Context())
+}
+
+// TestPortTakenByRoutes makes the failure visible that the server only logs.
+func TestPortTakenByRoutes(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	taken := l.Addr().(*net.TCPAddr).Port
+	m, err := newMesh("a", []int{taken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Cluster{cfg: ClusterConfig{Nodes: 1, Name: "a"}, dir: t.TempDir()}
+	b, err := startMember(t.Context(), c.nodeConfig(0), &member{mesh: m})
+	if err == nil {
+		c.nodes = []*Broker{b}
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		err = errors.Join(c.WaitReady(ctx), c.Stop(t.Context()))
+	}
+	if err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want the port to be taken", err)
+	}
+	if !portTaken(err) {
+		t.Errorf("%v is not recognized", err)
+	}
+}
