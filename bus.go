@@ -28,9 +28,8 @@ type PublishOptions struct {
 	// whole seconds. Zero: the topic's retention alone decides.
 	TTL time.Duration `json:"-"`
 	// DeliverAt stores the event now and lets it enter the topic at that time, at
-	// most 1 year from now. Its
-	// Receipt has no Seq yet, since its position is that of its arrival. Zero, or
-	// a time that has passed: at once.
+	// most 1 year from now. Its Receipt has no Seq yet, since its position is that
+	// of its arrival. Zero, or a time that has passed: at once.
 	DeliverAt time.Time `json:"-"`
 }
 
