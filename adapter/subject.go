@@ -78,17 +78,22 @@ func delayFilter(prefix, topic string) string {
 	return prefix + "." + topic + "." + delayToken + ".*"
 }
 
-// streamName is the name of the topic's own stream: with the prefix ev,
-// process.state is kept in EV_PROCESS_STATE. An underscore in either, or a dot
-// in the prefix, would make two topics look alike: the name then ends in "__"
-// and a hash of both; no other name contains "__". Names never differ in case
-// only, since they are folders at the server.
-func streamName(prefix, topic string) string {
-	name := strings.ToUpper(strings.ReplaceAll(prefix+"_"+topic, ".", "_"))
-	if strings.Contains(topic, "_") || strings.ContainsAny(prefix, "_.") {
-		name += "__" + strings.ToUpper(shortHash(prefix+"\x00"+topic))
+// maxStreamBytes bounds stream names. The server allows 255 bytes; the rest is
+// room for another prefix in front and a hash of it at the end.
+const maxStreamBytes = 200
+
+// streamName is the name of the topic's own stream: process.state is kept in
+// EV_PROCESS_STATE. A topic with an underscore, which would look like a dot, and
+// one that is too long and cut, has "__" and a hash of the topic at the end; no
+// other name contains "__". Names never differ in case only, since they are
+// folders at the server.
+func streamName(topic string) string {
+	name := "EV_" + strings.ToUpper(strings.ReplaceAll(topic, ".", "_"))
+	if len(name) <= maxStreamBytes && !strings.Contains(topic, "_") {
+		return name
 	}
-	return name
+	hash := "__" + strings.ToUpper(shortHash(topic))
+	return name[:min(len(name), maxStreamBytes-len(hash))] + hash
 }
 
 // Bounds of consumer names. The server allows 255 bytes; the rest is room for
