@@ -222,6 +222,12 @@ func TestDurationsInJSON(t *testing.T) {
 			t.Errorf("%s: %+v, %v", text, o, err)
 		}
 	}
+	for _, text := range []string{`{"waitMs":"5s"}`, `{"waitMs":1.5}`, `{"waitMs":9223372036854775808}`} {
+		var o jetbus.ReceiveOptions
+		if err := json.Unmarshal([]byte(text), &o); err == nil {
+			t.Errorf("%s was read as %+v", text, o)
+		}
+	}
 }
 
 func TestOptionsJSONRefused(t *testing.T) {
