@@ -1,0 +1,81 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// Error codes of the server's API that nats.go does not name.
+const (
+	codeStoreFull         = 10023 // insufficient resources
+	codeStoreReserved     = 10047 // insufficient storage resources available
+	codeMemoryReserved    = 10028 // insufficient memory resources available
+	codeBadConfig         = 10052
+	codeSubjectsOverlap   = 10065
+	codeStreamStoreFailed = 10077 // also: maximum bytes, messages or messages per subject exceeded
+	codeTooManyRequests   = 10167
+	codeDuplicatePending  = 10158 // the first publish of this id is still on its way (R>1)
+)
+
+// errLost ends a wait for an answer that cannot come: the connection broke.
+var errLost = errors.New("connection lost")
+
+// apiCode returns the server's error code, 0 if err carries none.
+func apiCode(err error) jetstream.ErrorCode {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
+		return api.ErrorCode
+	}
+	if js, ok := errors.AsType[jetstream.JetStreamError](err); ok && js.APIError() != nil {
+		return js.APIError().ErrorCode
+	}
+	return 0
+}
+
+// translate turns an error of nats.go into one of the contract. op is the
+// operation with its subject; request is the subject of the request, to tell a
+// silent refusal from a silent server.
+func (b *Bus) translate(op, request string, err error) error {
+	if err == nil {
+		return nil
+	}
+	switch apiCode(err) {
+	case jetstream.JSErrCodeJetStreamNotEnabled, jetstream.JSErrCodeJetStreamNotEnabledForAccount:
+		return fmt.Errorf("%s: %w: JetStream is not enabled for this account", op, jetbus.ErrUnavailable)
+	case codeStoreFull, codeStoreReserved, codeMemoryReserved:
+		return fmt.Errorf("%s: %w: the server's storage limit does not leave room for it; lower TopicConfig.MaxBytes or raise the limit: %w", op, jetbus.ErrUnavailable, err)
+	case jetstream.JSErrCodeStreamNotFound:
+		return fmt.Errorf("%s: %w", op, jetbus.ErrNoTopic)
+	case jetstream.JSErrCodeConsumerNotFound, jetstream.JSErrCodeConsumerDoesNotExist:
+		return fmt.Errorf("%s: %w", op, jetbus.ErrNoGroup)
+	case codeSubjectsOverlap:
+		return fmt.Errorf("%s: %w: another stream holds its subjects: %w", op, jetbus.ErrConflict, err)
+	}
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		return fmt.Errorf("%s: %w: JetStream is not enabled", op, jetbus.ErrUnavailable)
+	case errors.Is(err, nats.ErrConnectionClosed), b.link != nil && b.link.isClosed():
+		return fmt.Errorf("%s: %w", op, jetbus.ErrClosed)
+	case b.denied(request):
+		return fmt.Errorf("%s: %w: no permission to publish to %s", op, jetbus.ErrDenied, request)
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
+		return fmt.Errorf("%s: %w: nobody answers %s; is JetStream enabled, and has the cluster a leader?", op, jetbus.ErrUnavailable, request)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), errors.Is(err, errLost):
+		return fmt.Errorf("%s: %w: no answer from the server: %w", op, jetbus.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// denied reports whether the server refused a publish to subject. It says so in
+// an error that belongs to no request; nats.go keeps the last one.
+func (b *Bus) denied(subject string) bool {
+	err := b.nc.LastError()
+	return subject != "" && err != nil && errors.Is(err, nats.ErrPermissionViolation) &&
+		strings.Contains(strings.ToLower(err.Error()), strings.ToLower(`"`+subject+`"`))
+}

@@ -1,0 +1,129 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// maxAtomic is how many messages the server takes in one atomic batch.
+const maxAtomic = 1000
+
+// storeAtomic stores all events or none, by the server's atomic batch (2.12).
+func (p *batch) storeAtomic(ctx context.Context, o jetbus.BatchOptions) ([]jetbus.Receipt, error) {
+	if err := p.checkAtomic(o); err != nil {
+		return nil, err
+	}
+	last := len(p.messages) - 1
+	ack, err := p.b.storeUnit(ctx, p)
+	if err != nil {
+		out := &jetbus.BatchError{Total: len(p.messages)}
+		for i := range p.receipts {
+			out.Failed = append(out.Failed, p.b.publishError(&p.receipts[i].Event, p.messages[i].Subject, err))
+		}
+		return nil, out
+	}
+	for i := range p.receipts {
+		p.receipts[i].Event.Seq = ack.seq - uint64(last-i)
+	}
+	return p.receipts, nil
+}
+
+func (p *batch) checkAtomic(o jetbus.BatchOptions) error {
+	if err := p.b.needs(levelBatches, "an atomic batch", "2.12"); err != nil {
+		return err
+	}
+	if len(p.messages) > maxAtomic {
+		return fmt.Errorf("%w: an atomic batch of %d events, the server takes %d", jetbus.ErrInvalidOption, len(p.messages), maxAtomic)
+	}
+	for i, t := range p.topics {
+		if t.stream != p.topics[0].stream {
+			return fmt.Errorf("%w: an atomic batch needs one stream: topic %s is in %s, %s is in %s; declare them with the same TopicConfig.Stream",
+				jetbus.ErrConflict, p.topics[0].name(), p.topics[0].stream, t.name(), p.topics[i].stream)
+		}
+	}
+	if o.ExpectLastSeq != nil {
+		if !p.topics[0].config.KeyInSubject {
+			return fmt.Errorf("ExpectLastSeq: %w", jetbus.ErrNeedsKeySubject)
+		}
+		p.messages[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(*o.ExpectLastSeq, 10)}
+	}
+	return nil
+}
+
+// storeUnit sends an atomic batch until it is answered. A batch whose first try
+// was stored without an answer is refused as a duplicate when repeated; where
+// all its events lie in a row, that was the first try.
+func (b *Bus) storeUnit(ctx context.Context, p *batch) (pubAck, error) {
+	unknown := false
+	for {
+		ack, err := b.sendUnit(ctx, p)
+		switch {
+		case err == nil:
+			return ack, nil
+		case apiCode(err) == codeBatchDuplicate && unknown:
+			if seq, ok := b.unitStored(ctx, p); ok {
+				return pubAck{seq: seq}, nil
+			}
+			return pubAck{}, err
+		case errors.Is(err, nats.ErrNoResponders):
+			if err := b.verify(ctx, p.topics[0]); err != nil {
+				return pubAck{}, unsure(err, unknown)
+			}
+		}
+		unknown = unknown || !isUnsent(err)
+		if ctx.Err() != nil || !isTransient(err) {
+			return pubAck{}, unsure(err, unknown)
+		}
+		select {
+		case <-time.After(publishRetry):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (b *Bus) sendUnit(ctx context.Context, p *batch) (pubAck, error) {
+	lost, err := b.link.wait(ctx)
+	if err != nil {
+		return pubAck{}, unsentError{err}
+	}
+	id := jetbus.NewID()
+	last := len(p.messages) - 1
+	for i, m := range p.messages {
+		m.Header["Nats-Batch-Id"] = []string{id}
+		m.Header["Nats-Batch-Sequence"] = []string{strconv.Itoa(i + 1)}
+		m.Reply = ""
+		if i == last {
+			break
+		}
+		if err := b.nc.PublishMsg(m); err != nil {
+			return pubAck{}, unsentError{err} // without the commit nothing is stored
+		}
+	}
+	m := p.messages[last]
+	m.Header["Nats-Batch-Commit"] = []string{"1"}
+	a, err := b.exchange(ctx, m, lost)
+	if err != nil {
+		return pubAck{}, err
+	}
+	return parsePubAck(a.Data)
+}
+
+// unitStored reports whether the events of a batch lie in a row in the stream,
+// and where the last one is.
+func (b *Bus) unitStored(ctx context.Context, p *batch) (seq uint64, ok bool) {
+	last := len(p.messages) - 1
+	first, found := b.dedupeLookup(ctx, p.topics[0], p.receipts[0].Event.ID)
+	if !found {
+		return 0, false
+	}
+	seq, found = b.dedupeLookup(ctx, p.topics[last], p.receipts[last].Event.ID)
+	return seq, found && seq-first == uint64(last)
+}

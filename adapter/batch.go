@@ -1,0 +1,277 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// Bounds of what a pipelined batch has on its way.
+const (
+	batchWindow = 4096
+	batchBytes  = 16 << 20
+)
+
+// PublishBatch implements jetbus.Batcher.
+func (b *Bus) PublishBatch(ctx context.Context, events []jetbus.Event, o jetbus.BatchOptions) ([]jetbus.Receipt, error) {
+	began := time.Now()
+	receipts, err := b.publishBatch(ctx, events, o, began)
+	if err != nil {
+		err = fmt.Errorf("publish batch: %w", err)
+	}
+	if b.cfg.Observer != nil {
+		b.observeBatch(events, receipts, time.Since(began), err)
+	}
+	return receipts, err
+}
+
+// observeBatch reports a batch as one observation a topic.
+func (b *Bus) observeBatch(events []jetbus.Event, receipts []jetbus.Receipt, took time.Duration, err error) {
+	counts := map[string]int{}
+	for i, e := range events {
+		if len(receipts) > i && receipts[i].Event.Seq > 0 {
+			counts[e.Topic]++
+		}
+	}
+	for topic, n := range counts {
+		b.cfg.Observer(jetbus.Observation{Kind: jetbus.Published, Topic: topic, Count: n, Duration: took})
+	}
+	if err != nil && len(events) > 0 {
+		b.cfg.Observer(jetbus.Observation{Kind: jetbus.PublishFail, Topic: events[0].Topic, Count: len(events), Duration: took, Err: err})
+	}
+}
+
+func (b *Bus) publishBatch(ctx context.Context, events []jetbus.Event, o jetbus.BatchOptions, now time.Time) ([]jetbus.Receipt, error) {
+	if err := b.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer b.calls.Done()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	if o.ExpectLastSeq != nil && !o.Atomic {
+		return nil, fmt.Errorf("%w: ExpectLastSeq is for atomic batches", jetbus.ErrInvalidOption)
+	}
+	if len(events) == 0 {
+		return nil, nil
+	}
+	batch := &batch{b: b, receipts: make([]jetbus.Receipt, len(events)), messages: make([]*nats.Msg, len(events)), topics: make([]*topic, len(events))}
+	for i, e := range events {
+		t, m, err := b.prepare(ctx, &e, now)
+		if err == nil {
+			err = b.fits(m)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("event %d: %w", i, err)
+		}
+		batch.receipts[i].Event, batch.topics[i], batch.messages[i] = e, t, m
+	}
+	if o.Atomic {
+		return batch.storeAtomic(ctx, o)
+	}
+	return batch.storePipelined(ctx)
+}
+
+// batch is the state of one PublishBatch.
+type batch struct {
+	b        *Bus
+	receipts []jetbus.Receipt
+	messages []*nats.Msg
+	topics   []*topic
+
+	mu      sync.Mutex
+	errs    []error // per event: why it is not acknowledged; nil also where no answer came yet
+	open    int     // sent and not answered
+	bytes   int
+	stopped bool          // an answer was a failure: nothing more is sent
+	room    chan struct{} // signaled when answers came; capacity 1
+}
+
+// errNoAnswer and errNotSent are the state of an event until it is answered.
+var (
+	errNoAnswer = errors.New("no answer")
+	errNotSent  = errors.New("not sent: an event before it failed")
+)
+
+// storePipelined sends all events in order, in rounds: what could not be taken
+// for the moment is sent again, unless that would put it behind a later event
+// of its key.
+func (p *batch) storePipelined(ctx context.Context) ([]jetbus.Receipt, error) {
+	p.room = make(chan struct{}, 1)
+	p.errs = make([]error, len(p.messages))
+	todo := make([]int, len(p.messages))
+	for i := range todo {
+		todo[i], p.errs[i] = i, errNotSent
+	}
+	retried := make([]bool, len(todo)) // may have been stored in an earlier round
+	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
+		err := p.round(ctx, todo, retried)
+		var failed error
+		if todo, failed = p.remaining(ctx, todo, retried); len(todo) == 0 && failed == nil {
+			return p.receipts, nil
+		}
+		if failed != nil || ctx.Err() != nil || errors.Is(err, jetbus.ErrClosed) {
+			return p.receipts, p.failure(err, retried)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// round sends events until one fails, and waits for all answers.
+func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
+	lost, err := p.b.link.wait(ctx)
+	if err != nil {
+		return err
+	}
+	p.stopped, p.open, p.bytes = false, 0, 0
+	reply, forget := p.b.mux.expectBatch(func(i int, m *nats.Msg) { p.answer(i, m, retried) })
+	defer forget()
+	for _, i := range todo {
+		if err := p.await(ctx, lost, batchWindow-1, batchBytes-len(p.messages[i].Data)); err != nil {
+			return err
+		}
+		p.mu.Lock()
+		if p.stopped {
+			p.mu.Unlock()
+			break
+		}
+		p.open++
+		p.bytes += len(p.messages[i].Data)
+		p.errs[i] = errNoAnswer
+		p.mu.Unlock()
+		m := p.messages[i]
+		m.Reply = reply + strconv.FormatInt(int64(i), 36)
+		if err := p.b.nc.PublishMsg(m); err != nil {
+			p.mu.Lock()
+			p.errs[i] = unsentError{err}
+			p.mu.Unlock()
+			return err
+		}
+	}
+	return p.await(ctx, lost, 0, 0)
+}
+
+// await waits until at most that much is on its way.
+func (p *batch) await(ctx context.Context, lost <-chan struct{}, count, bytes int) error {
+	var timer *time.Timer
+	for {
+		p.mu.Lock()
+		enough := p.open == 0 || p.open <= count && p.bytes <= bytes
+		p.mu.Unlock()
+		if enough {
+			return nil
+		}
+		if timer == nil {
+			timer = time.NewTimer(tryTimeout)
+			defer timer.Stop()
+		}
+		select {
+		case <-p.room:
+			timer.Reset(tryTimeout)
+		case <-lost:
+			return errLost
+		case <-timer.C:
+			if p.b.denied(p.messages[0].Subject) {
+				return jetbus.ErrDenied
+			}
+			return nats.ErrTimeout
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// answer notes what the server says to event i.
+func (p *batch) answer(i int, m *nats.Msg, retried []bool) {
+	var ack pubAck
+	err := nats.ErrNoResponders
+	if len(m.Data) > 0 {
+		ack, err = parsePubAck(m.Data)
+	}
+	p.mu.Lock()
+	if i >= len(p.errs) || p.errs[i] != errNoAnswer { //nolint:errorlint // the mark itself
+		p.mu.Unlock()
+		return // of an earlier round
+	}
+	p.errs[i] = err
+	if err == nil {
+		p.receipts[i].Event.Seq, p.receipts[i].Duplicate = ack.seq, ack.duplicate && !retried[i]
+	} else {
+		p.stopped = true
+	}
+	p.open--
+	p.bytes -= len(p.messages[i].Data)
+	wake := p.stopped || p.open%64 == 0 || p.open < 64
+	p.mu.Unlock()
+	if wake {
+		notify(p.room, struct{}{})
+	}
+}
+
+// remaining lists what is to be sent again, and the first failure that forbids it.
+func (p *batch) remaining(ctx context.Context, todo []int, retried []bool) (again []int, failed error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	stored := map[string]bool{} // topic and key of which a later event is stored
+	for k := len(todo) - 1; k >= 0; k-- {
+		i := todo[k]
+		e := &p.receipts[i].Event
+		key := e.Topic + "|" + e.Key
+		switch err := p.errs[i]; {
+		case err == nil:
+			stored[key] = true
+			continue
+		case errors.Is(err, errNotSent):
+		case errors.Is(err, errNoAnswer):
+			retried[i] = true
+		case isTransient(err):
+			if verr := p.verify(ctx, err, p.topics[i]); verr != nil {
+				p.errs[i], failed = verr, verr
+			}
+		default:
+			failed = err
+		}
+		if stored[key] && !errors.Is(p.errs[i], errNotSent) {
+			failed = fmt.Errorf("a later event of its key is stored: %w", p.errs[i])
+		}
+		again = append(again, i)
+	}
+	for l, r := 0, len(again)-1; l < r; l, r = l+1, r-1 {
+		again[l], again[r] = again[r], again[l]
+	}
+	return again, failed
+}
+
+func (p *batch) verify(ctx context.Context, err error, t *topic) error {
+	if !errors.Is(err, nats.ErrNoResponders) {
+		return nil
+	}
+	return p.b.verify(ctx, t)
+}
+
+// failure lists the events without a receipt. cause is what ended the last round.
+func (p *batch) failure(cause error, retried []bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := &jetbus.BatchError{Total: len(p.messages)}
+	for i, err := range p.errs {
+		if err == nil {
+			continue
+		}
+		unknown := errors.Is(err, errNoAnswer) || retried[i]
+		if cause != nil && (errors.Is(err, errNoAnswer) || errors.Is(err, errNotSent)) {
+			err = cause
+		}
+		out.Failed = append(out.Failed, p.b.publishError(&p.receipts[i].Event, p.messages[i].Subject, unsure(err, unknown)))
+	}
+	return out
+}

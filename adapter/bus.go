@@ -1,0 +1,203 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// API levels of the server, by the feature they brought.
+const (
+	levelMinimum = 1 // 2.11: per-message TTL, consumer pause, batched direct get
+	levelBatches = 2 // 2.12: atomic batches, message schedules
+)
+
+// Bus is a jetbus.Backend on JetStream. Open makes one; it is safe for concurrent use.
+type Bus struct {
+	cfg   Config
+	nc    *nats.Conn
+	js    jetstream.JetStream
+	api   string // prefix of API subjects, with the dot
+	level int    // the server's API level
+	link  *link
+	mux   *mux
+
+	mu      sync.Mutex
+	closed  bool
+	topics  map[string]*topic
+	members map[member]struct{} // running subscriptions
+	held    map[receiptsKey]*receipts
+	calls   sync.WaitGroup // calls under way; Add under mu while not closed
+}
+
+var _ jetbus.Backend = (*Bus)(nil)
+
+// member is what Close stops.
+type member interface {
+	Stop(ctx context.Context) error
+}
+
+// Open makes a bus of a connection. It asks the server for its version and
+// limits, once. The connection remains the caller's: Close leaves it open. The
+// error wraps [jetbus.ErrUnavailable] where the server does not answer, has no
+// JetStream or is older than 2.11, [jetbus.ErrDenied], [jetbus.ErrClosed] or
+// [jetbus.ErrInvalidOption].
+func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Bus, error) {
+	if nc == nil {
+		return nil, fmt.Errorf("open: %w: no connection", jetbus.ErrInvalidOption)
+	}
+	cfg, err := cfg.normalize()
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	if nc.IsClosed() {
+		return nil, fmt.Errorf("open: %w", jetbus.ErrClosed)
+	}
+	b := &Bus{
+		cfg: cfg, nc: nc, api: "$JS.API.", topics: map[string]*topic{},
+		members: map[member]struct{}{}, held: map[receiptsKey]*receipts{},
+	}
+	if cfg.Domain != "" {
+		b.api = "$JS." + cfg.Domain + ".API."
+		b.js, err = jetstream.NewWithDomain(nc, cfg.Domain)
+	} else {
+		b.js, err = jetstream.New(nc)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	b.link = newLink(nc)
+	if err := b.probe(ctx); err != nil {
+		b.link.stop()
+		return nil, err
+	}
+	if b.mux, err = newMux(nc); err != nil {
+		b.link.stop()
+		return nil, b.translate("open", "", err)
+	}
+	return b, nil
+}
+
+// probe reads the server's API level.
+func (b *Bus) probe(ctx context.Context) error {
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	if _, err := b.link.wait(ctx); err != nil {
+		return fmt.Errorf("open: %w: %w", jetbus.ErrUnavailable, err)
+	}
+	info, err := b.js.AccountInfo(ctx)
+	if err != nil {
+		return b.translate("open", b.api+"INFO", err)
+	}
+	b.level = info.API.Level
+	if b.level < levelMinimum {
+		return fmt.Errorf("open: %w: server %s is too old: JetBus needs 2.11 or newer", jetbus.ErrUnavailable, b.nc.ConnectedServerVersion())
+	}
+	return nil
+}
+
+// bound gives ctx a deadline if it has none.
+func (b *Bus) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, b.cfg.Timeout)
+}
+
+// enter begins a call: it fails when the bus is closed or ctx is over. The
+// caller must call b.calls.Done.
+func (b *Bus) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || b.link.isClosed() {
+		return jetbus.ErrClosed
+	}
+	b.calls.Add(1)
+	return nil
+}
+
+// needs refuses a feature that the server does not have.
+func (b *Bus) needs(level int, feature, since string) error {
+	if b.level >= level {
+		return nil
+	}
+	return fmt.Errorf("%w: %s needs server %s or newer, connected is %s", jetbus.ErrUnsupported, feature, since, b.nc.ConnectedServerVersion())
+}
+
+// Health reports whether the bus can work: the connection is up and JetStream
+// answers within ctx. The error wraps [jetbus.ErrClosed] or [jetbus.ErrUnavailable].
+func (b *Bus) Health(ctx context.Context) error {
+	if err := b.enter(ctx); err != nil {
+		return fmt.Errorf("health: %w", err)
+	}
+	defer b.calls.Done()
+	if !b.link.isUp() {
+		return fmt.Errorf("health: %w: not connected", jetbus.ErrUnavailable)
+	}
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	if _, err := b.js.AccountInfo(ctx); err != nil {
+		return b.translate("health", b.api+"INFO", err)
+	}
+	return nil
+}
+
+// Close stops all subscriptions of this bus as their Stop does, waits for calls
+// under way, gives back what Receive handed out and nobody settled, and lets go
+// of the connection without closing it. When ctx ends first, handlers are
+// canceled and the error says so; nothing runs any more all the same. Calls
+// after it fail with [jetbus.ErrClosed]; closing twice is fine.
+func (b *Bus) Close(ctx context.Context) error {
+	b.mu.Lock()
+	first := !b.closed
+	b.closed = true
+	members := make([]member, 0, len(b.members))
+	for m := range b.members {
+		members = append(members, m)
+	}
+	b.mu.Unlock()
+
+	errs := make([]error, len(members))
+	var wg sync.WaitGroup
+	for i, m := range members {
+		wg.Go(func() { errs[i] = m.Stop(ctx) })
+	}
+	wg.Wait()
+	if first {
+		errs = append(errs, b.giveBackReceipts(ctx))
+	}
+	b.calls.Wait()
+	if first {
+		errs = append(errs, b.flush(ctx))
+		b.mux.stop()
+		b.link.stop()
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("close: %w", err)
+	}
+	return nil
+}
+
+// flush makes sure that what was sent without an answer, acknowledgements above
+// all, has reached the server.
+func (b *Bus) flush(ctx context.Context) error {
+	if !b.link.isUp() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(b.cfg.Timeout, 2*time.Second))
+	defer cancel()
+	if err := b.nc.FlushWithContext(ctx); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+		return fmt.Errorf("flush: %w", err)
+	}
+	return nil
+}

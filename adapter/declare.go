@@ -1,0 +1,447 @@
+package adapter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// defaultMemoryBytes is the MaxBytes of a topic in memory that does not say: the
+// server sets the whole of it aside.
+const defaultMemoryBytes = 256 << 20
+
+// maxConsumers lifts the server's default cap of 1,000 consumers a stream (2.15).
+const maxConsumers = 100_000
+
+// EnsureTopic implements jetbus.Topics. With Subject set it adopts an existing
+// stream: that the topic exists is then known to this bus only, so that every process declares it.
+func (b *Bus) EnsureTopic(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo, error) {
+	if err := b.enter(ctx); err != nil {
+		return jetbus.TopicInfo{}, fmt.Errorf("ensure topic %s: %w", c.Name, err)
+	}
+	defer b.calls.Done()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	if c.Subject != "" {
+		return b.adopt(ctx, c)
+	}
+	info, err := b.declare(ctx, c)
+	if err != nil {
+		return jetbus.TopicInfo{}, err
+	}
+	t, err := b.remember(c.Name, info)
+	if err != nil {
+		return jetbus.TopicInfo{}, err
+	}
+	return b.describe(ctx, t, info)
+}
+
+// resolve fills in defaults, those of the bus first.
+func (b *Bus) resolve(c jetbus.TopicConfig) (jetbus.TopicConfig, error) {
+	if c.Storage == "" {
+		c.Storage = b.cfg.Storage
+	}
+	if c.Replicas == 0 {
+		c.Replicas = b.cfg.Replicas
+	}
+	if c.MaxBytes == 0 && c.Storage == jetbus.MemoryStorage {
+		c.MaxBytes = defaultMemoryBytes
+	}
+	return c.Normalize()
+}
+
+// declare creates or updates the stream of a topic. Another process may do the
+// same at the same time: what it finds changed under it, it looks at again.
+func (b *Bus) declare(ctx context.Context, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
+	c, err := b.resolve(c)
+	if err != nil {
+		return nil, fmt.Errorf("ensure topic %s: %w", c.Name, err)
+	}
+	if c.Delays {
+		if err := b.needs(levelBatches, "TopicConfig.Delays", "2.12"); err != nil {
+			return nil, fmt.Errorf("ensure topic %s: %w", c.Name, err)
+		}
+	}
+	name := c.Stream
+	if name == "" {
+		name = ownStream(b.cfg.Prefix, c.Name)
+	}
+	const races = 10
+	for range races {
+		info, again, err := b.declareOnce(ctx, name, c)
+		if err != nil || !again {
+			return info, err
+		}
+	}
+	return nil, fmt.Errorf("ensure topic %s: %w: the stream %s keeps changing", c.Name, jetbus.ErrConflict, name)
+}
+
+func (b *Bus) declareOnce(ctx context.Context, name string, c jetbus.TopicConfig) (info *jetstream.StreamInfo, again bool, err error) {
+	op := "ensure topic " + c.Name
+	have, err := b.streamInfo(ctx, name)
+	if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
+		if have, err = b.createStream(ctx, name, c); err == nil {
+			return have, false, nil
+		}
+		if code := apiCode(err); code == jetstream.JSErrCodeStreamNameInUse {
+			return nil, true, nil
+		}
+		return nil, false, b.translate(op, b.api+"STREAM.CREATE."+name, err)
+	}
+	if err != nil {
+		return nil, false, b.translate(op, b.api+"STREAM.INFO."+name, err)
+	}
+	want, changed, err := b.change(have, c)
+	if err != nil || !changed {
+		return have, false, err
+	}
+	s, err := b.js.UpdateStream(ctx, want)
+	if err != nil {
+		return nil, false, b.translate(op, b.api+"STREAM.UPDATE."+name, err)
+	}
+	// Read again: a racing update of a shared stream may have undone this one.
+	return s.CachedInfo(), c.Stream != "", nil
+}
+
+func (b *Bus) createStream(ctx context.Context, name string, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
+	config := jetstream.StreamConfig{
+		Name: name, Description: "JetBus", Retention: jetstream.LimitsPolicy,
+		MaxConsumers: maxConsumers, MaxMsgsPerSubject: -1, MaxMsgSize: -1,
+		AllowDirect: true, AllowMsgTTL: true, AllowAtomicPublish: b.level >= levelBatches,
+		Metadata: map[string]string{},
+	}
+	if err := b.apply(&config, c); err != nil {
+		return nil, err
+	}
+	s, err := b.js.CreateStream(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return s.CachedInfo(), nil
+}
+
+// apply writes a topic's declaration into a stream's configuration.
+func (b *Bus) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig) error {
+	d, err := json.Marshal(declaration{Description: c.Description, KeyInSubject: c.KeyInSubject, Delays: c.Delays, Shared: c.Stream != ""})
+	if err != nil {
+		return fmt.Errorf("ensure topic %s: %w", c.Name, err)
+	}
+	s.Metadata = maps.Clone(s.Metadata)
+	if s.Metadata == nil {
+		s.Metadata = map[string]string{}
+	}
+	s.Metadata[metaTopic+c.Name] = string(d)
+	s.Subjects = slices.Clone(s.Subjects)
+	addSubject := func(subject string) {
+		if !slices.Contains(s.Subjects, subject) {
+			s.Subjects = append(s.Subjects, subject)
+		}
+	}
+	addSubject(topicFilter(b.cfg.Prefix, c.Name))
+	if c.Delays {
+		addSubject(delayFilter(b.cfg.Prefix, c.Name))
+		s.AllowMsgSchedules, s.AllowRollup = true, true
+	}
+	s.MaxAge = max(c.Retention, 0)
+	s.MaxBytes, s.MaxMsgs, s.Replicas, s.Duplicates = c.MaxBytes, c.MaxEvents, c.Replicas, c.DuplicateWindow
+	s.Discard, s.Storage = jetstream.DiscardOld, jetstream.FileStorage
+	if c.Discard == jetbus.DiscardNew {
+		s.Discard = jetstream.DiscardNew
+	}
+	if c.Storage == jetbus.MemoryStorage {
+		s.Storage = jetstream.MemoryStorage
+	}
+	return nil
+}
+
+// change compares a stream with a declaration. It returns the configuration to
+// update to and whether it differs, or what stands in the way.
+func (b *Bus) change(have *jetstream.StreamInfo, c jetbus.TopicConfig) (want jetstream.StreamConfig, changed bool, err error) {
+	want = have.Config
+	conflict := &jetbus.ConflictError{What: "topic " + c.Name}
+	names := topicsOf(&have.Config)
+	if len(names) == 0 {
+		conflict.Differences = []jetbus.Difference{{Field: "stream " + have.Config.Name, Have: "not JetBus's", Want: "declared by JetBus"}}
+		conflict.Hint = "adopt it with TopicConfig.Subject, or name another stream with TopicConfig.Stream"
+		return want, false, conflict
+	}
+	if err := b.apply(&want, c); err != nil {
+		return want, false, err
+	}
+	now := jetbus.TopicConfig{Name: c.Name, Stream: have.Config.Name}
+	if declares(&have.Config, c.Name) {
+		if now, err = topicOf(c.Name, &have.Config); err != nil {
+			return want, false, err
+		}
+		conflict.Differences = frozen(now, c, have.State.Msgs)
+	}
+	if others := len(names) > 1 || !slices.Contains(names, c.Name); others {
+		conflict.Differences = append(conflict.Differences, sharedDifferences(&have.Config, &want)...)
+		conflict.Hint = "topics of one stream share its settings"
+	}
+	if storage := differ("Storage", have.Config.Storage, want.Storage); len(storage) > 0 {
+		conflict.Differences = append(conflict.Differences, storage...)
+		conflict.Hint = "storage cannot be changed; copy the topic to one with another name"
+	}
+	if len(conflict.Differences) > 0 {
+		return want, false, conflict
+	}
+	changed = now != c || !slices.Equal(have.Config.Subjects, want.Subjects) || have.Config.MaxConsumers != want.MaxConsumers
+	return want, changed, nil
+}
+
+// frozen lists what cannot be changed in a topic once it exists.
+func frozen(now, c jetbus.TopicConfig, events uint64) []jetbus.Difference {
+	var out []jetbus.Difference
+	if events > 0 {
+		out = differ("KeyInSubject", now.KeyInSubject, c.KeyInSubject)
+	}
+	if now.Delays && !c.Delays {
+		out = append(out, differ("Delays", now.Delays, c.Delays)...)
+	}
+	return append(out, differ("Stream", now.Stream, c.Stream)...)
+}
+
+// sharedDifferences lists the stream settings on which topics of one stream disagree.
+func sharedDifferences(have, want *jetstream.StreamConfig) []jetbus.Difference {
+	return slices.Concat(
+		differ("Retention", have.MaxAge, want.MaxAge), differ("MaxBytes", have.MaxBytes, want.MaxBytes),
+		differ("MaxEvents", have.MaxMsgs, want.MaxMsgs), differ("Discard", have.Discard, want.Discard),
+		differ("Replicas", have.Replicas, want.Replicas), differ("DuplicateWindow", have.Duplicates, want.Duplicates),
+	)
+}
+
+func differ[T comparable](field string, have, want T) []jetbus.Difference {
+	if have == want {
+		return nil
+	}
+	return []jetbus.Difference{{Field: field, Have: fmt.Sprint(have), Want: fmt.Sprint(want)}}
+}
+
+// adopt binds a topic to a stream that exists, without changing it.
+func (b *Bus) adopt(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo, error) {
+	op := "adopt topic " + c.Name
+	if bare := (jetbus.TopicConfig{Name: c.Name, Description: c.Description, Stream: c.Stream, Subject: c.Subject}); c != bare {
+		return jetbus.TopicInfo{}, fmt.Errorf("%s: %w: with Subject set only Name, Stream and Description may be: an adopted stream keeps its settings", op, jetbus.ErrInvalidOption)
+	}
+	if _, err := c.Normalize(); err != nil {
+		return jetbus.TopicInfo{}, fmt.Errorf("%s: %w", op, err)
+	}
+	info, err := b.streamInfo(ctx, c.Stream)
+	if err != nil {
+		return jetbus.TopicInfo{}, b.translate(op, b.api+"STREAM.INFO."+c.Stream, err)
+	}
+	if !slices.ContainsFunc(info.Config.Subjects, func(s string) bool { return subjectsOverlap(s, c.Subject) }) {
+		return jetbus.TopicInfo{}, fmt.Errorf("%s: %w", op, &jetbus.ConflictError{
+			What:        "stream " + c.Stream,
+			Differences: []jetbus.Difference{{Field: "Subject", Have: strings.Join(info.Config.Subjects, " "), Want: c.Subject}},
+		})
+	}
+	t := &topic{config: c, stream: c.Stream, filter: c.Subject}
+	t.config.Retention, t.config.MaxBytes, t.config.MaxEvents = info.Config.MaxAge, info.Config.MaxBytes, info.Config.MaxMsgs
+	t.config.Replicas, t.config.DuplicateWindow = info.Config.Replicas, info.Config.Duplicates
+	b.mu.Lock()
+	b.topics[c.Name] = t
+	b.mu.Unlock()
+	return b.describe(ctx, t, info)
+}
+
+// subjectsOverlap reports whether some subject matches both patterns.
+func subjectsOverlap(a, b string) bool {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i := 0; i < len(as) && i < len(bs); i++ {
+		switch {
+		case as[i] == ">" || bs[i] == ">":
+			return true
+		case as[i] != bs[i] && as[i] != "*" && bs[i] != "*":
+			return false
+		}
+	}
+	return len(as) == len(bs)
+}
+
+// describe turns what the server knows into a TopicInfo.
+func (b *Bus) describe(ctx context.Context, t *topic, info *jetstream.StreamInfo) (jetbus.TopicInfo, error) {
+	out := jetbus.TopicInfo{
+		Config: t.config, Stream: t.stream, Created: info.Created, Events: info.State.Msgs, Bytes: info.State.Bytes,
+		FirstSeq: info.State.FirstSeq, LastSeq: info.State.LastSeq, Groups: info.State.Consumers,
+	}
+	if info.State.Msgs > 0 && info.State.LastTime.Year() > 1 {
+		out.LastTime = info.State.LastTime.Round(0).In(time.UTC)
+	}
+	if !t.adopted() && len(topicsOf(&info.Config)) == 1 && !t.config.Delays {
+		return out, nil
+	}
+	counted, err := b.streamInfo(ctx, t.stream, jetstream.WithSubjectFilter(t.filter))
+	if err != nil {
+		return out, b.translate("describe topic "+t.name(), b.api+"STREAM.INFO."+t.stream, err)
+	}
+	out.Events = 0
+	for _, n := range counted.State.Subjects {
+		out.Events += n
+	}
+	return out, nil
+}
+
+// TopicInfo implements jetbus.Topics.
+func (b *Bus) TopicInfo(ctx context.Context, name string) (jetbus.TopicInfo, error) {
+	if err := b.enter(ctx); err != nil {
+		return jetbus.TopicInfo{}, fmt.Errorf("topic info %s: %w", name, err)
+	}
+	defer b.calls.Done()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	t, info, err := b.inspect(ctx, name)
+	if err != nil {
+		return jetbus.TopicInfo{}, fmt.Errorf("topic info: %w", err)
+	}
+	return b.describe(ctx, t, info)
+}
+
+// inspect asks the server about a topic, whatever is remembered of it.
+func (b *Bus) inspect(ctx context.Context, name string) (*topic, *jetstream.StreamInfo, error) {
+	if err := jetbus.ValidTopic(name); err != nil {
+		return nil, nil, err
+	}
+	b.mu.Lock()
+	t := b.topics[name]
+	b.mu.Unlock()
+	if t != nil && t.adopted() {
+		info, err := b.streamInfo(ctx, t.stream)
+		return t, info, b.translate("look up topic "+name, b.api+"STREAM.INFO."+t.stream, err)
+	}
+	info, err := b.findStream(ctx, name)
+	if err != nil {
+		if t != nil && errors.Is(err, jetbus.ErrNoTopic) {
+			b.forget(t)
+		}
+		return nil, nil, err
+	}
+	t, err = b.remember(name, info)
+	return t, info, err
+}
+
+// ListTopics implements jetbus.Topics. Adopted topics are among them where this
+// bus declared them.
+func (b *Bus) ListTopics(ctx context.Context) ([]jetbus.TopicInfo, error) {
+	if err := b.enter(ctx); err != nil {
+		return nil, fmt.Errorf("list topics: %w", err)
+	}
+	defer b.calls.Done()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	names, err := b.topicNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]jetbus.TopicInfo, 0, len(names))
+	for _, name := range names {
+		t, info, err := b.inspect(ctx, name)
+		if errors.Is(err, jetbus.ErrNoTopic) { // deleted since
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list topics: %w", err)
+		}
+		d, err := b.describe(ctx, t, info)
+		if err != nil {
+			return nil, fmt.Errorf("list topics: %w", err)
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+func (b *Bus) topicNames(ctx context.Context) ([]string, error) {
+	var names []string
+	list := b.js.ListStreams(ctx, jetstream.WithStreamListSubject(b.cfg.Prefix+".>"))
+	for info := range list.Info() {
+		for _, name := range topicsOf(&info.Config) {
+			if slices.Contains(info.Config.Subjects, topicFilter(b.cfg.Prefix, name)) {
+				names = append(names, name)
+			}
+		}
+	}
+	if err := list.Err(); err != nil {
+		return nil, b.translate("list topics", b.api+"STREAM.LIST", err)
+	}
+	b.mu.Lock()
+	for name, t := range b.topics {
+		if t.adopted() {
+			names = append(names, name)
+		}
+	}
+	b.mu.Unlock()
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// DeleteTopic implements jetbus.Topics. An adopted topic is only forgotten,
+// with its groups removed; the stream is not JetBus's to delete.
+func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
+	if err := b.enter(ctx); err != nil {
+		return fmt.Errorf("delete topic %s: %w", name, err)
+	}
+	defer b.calls.Done()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	t, info, err := b.inspect(ctx, name)
+	if err != nil {
+		return fmt.Errorf("delete topic: %w", err)
+	}
+	if !t.adopted() && len(topicsOf(&info.Config)) == 1 {
+		err = b.js.DeleteStream(ctx, t.stream)
+		err = b.translate("delete topic "+name, b.api+"STREAM.DELETE."+t.stream, err)
+	} else {
+		err = b.removeFromStream(ctx, t)
+	}
+	if err == nil {
+		b.mu.Lock()
+		delete(b.topics, name)
+		b.mu.Unlock()
+	}
+	return err
+}
+
+// removeFromStream takes a topic out of a stream that is not its own.
+func (b *Bus) removeFromStream(ctx context.Context, t *topic) error {
+	op := "delete topic " + t.name()
+	groups, err := b.groupsOf(ctx, t)
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		if err := b.js.DeleteConsumer(ctx, t.stream, g.Name); err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound {
+			return b.translate(op, b.api+"CONSUMER.DELETE."+t.stream+"."+g.Name, err)
+		}
+	}
+	if t.adopted() {
+		return nil
+	}
+	s, err := b.js.Stream(ctx, t.stream)
+	if err != nil {
+		return b.translate(op, b.api+"STREAM.INFO."+t.stream, err)
+	}
+	for _, subject := range []string{t.filter, delayFilter(b.cfg.Prefix, t.name())} {
+		if err := s.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
+			return b.translate(op, b.api+"STREAM.PURGE."+t.stream, err)
+		}
+	}
+	config := s.CachedInfo().Config
+	config.Subjects = slices.DeleteFunc(slices.Clone(config.Subjects), func(s string) bool {
+		return s == t.filter || s == delayFilter(b.cfg.Prefix, t.name())
+	})
+	config.Metadata = maps.Clone(config.Metadata)
+	delete(config.Metadata, metaTopic+t.name())
+	_, err = b.js.UpdateStream(ctx, config)
+	return b.translate(op, b.api+"STREAM.UPDATE."+t.stream, err)
+}

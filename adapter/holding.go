@@ -1,0 +1,243 @@
+package adapter
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// holding is the leases of one holder: a subscription, or what Receive handed
+// out for a group. It extends them, and takes them away when their time is over.
+type holding struct {
+	b          *Bus
+	group      string
+	ackTimeout time.Duration
+	maxLease   time.Duration // -1: only as far as Extend asked
+	backoff    jetbus.Backoff
+	changed    func() // called without the lock when leases ended; may be nil
+
+	wg sync.WaitGroup // keeper and extensions; see keepLocked
+
+	mu      sync.Mutex
+	first   lease // sentinel of the ring of leases
+	count   int
+	keeping bool // keeper runs
+	sending bool // extensions are being sent
+	stats   jetbus.SubscriptionStats
+}
+
+func (h *holding) init() { h.first.prev, h.first.next = &h.first, &h.first }
+
+// add takes charge of a lease whose message arrived just now.
+func (h *holding) add(l *lease, now time.Time) {
+	l.h = h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.addLocked(l, now)
+}
+
+func (h *holding) addLocked(l *lease, now time.Time) {
+	l.deadline, l.asked = now.Add(h.safe()), now
+	l.prev, l.next = h.first.prev, &h.first
+	l.prev.next, h.first.prev = l, l
+	h.count++
+	if !h.keeping {
+		h.keeping = true
+		h.wg.Go(h.keeper)
+	}
+}
+
+func (h *holding) removeLocked(l *lease, how outcome) {
+	l.state = how
+	l.prev.next, l.next.prev = l.next, l.prev
+	h.count--
+	if l.forget != nil {
+		l.forget()
+		l.forget = nil
+	}
+}
+
+// take ends a lease on behalf of whoever settles it. Its error says why it
+// cannot be settled.
+func (h *holding) take(l *lease) error {
+	h.mu.Lock()
+	err := l.check()
+	switch {
+	case err == nil:
+		h.removeLocked(l, settled)
+	case l.state == open: // overdue, and the keeper has not come by yet
+		h.loseLocked(l)
+	}
+	h.mu.Unlock()
+	if h.changed != nil {
+		h.changed()
+	}
+	return err
+}
+
+// loseLocked ends a lease whose time is over.
+func (h *holding) loseLocked(l *lease) {
+	h.removeLocked(l, lost)
+	h.stats.LeasesLost++
+	if l.cancel != nil {
+		l.cancel(jetbus.ErrLeaseExpired)
+	}
+}
+
+// keep lets the keeper extend the lease until then.
+func (h *holding) keep(l *lease, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l.keepUntil = maxTime(l.keepUntil, until)
+}
+
+// keeper watches over the leases while there are any. It must never block: a
+// connection that hangs is what it is there for.
+func (h *holding) keeper() {
+	tick := time.NewTicker(min(max(h.ackTimeout/30, time.Millisecond), time.Second))
+	defer tick.Stop()
+	for {
+		<-tick.C
+		expired, more := h.inspect(time.Now())
+		for _, l := range expired {
+			h.note(l, jetbus.LeaseLost, "no extension was answered in time", nil)
+		}
+		if len(expired) > 0 && h.changed != nil {
+			h.changed()
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// inspect takes away what is overdue and sends extensions for what is due. It
+// reports false, and the keeper is off duty, when no lease is left.
+func (h *holding) inspect(now time.Time) (expired []*lease, more bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var due []*lease
+	for l := h.first.next; l != &h.first; {
+		next := l.next
+		switch {
+		case !now.Before(l.deadline):
+			h.loseLocked(l)
+			expired = append(expired, l)
+		case now.Sub(l.asked) >= h.ackTimeout/3 && h.extendable(l, now):
+			l.asked = now
+			due = append(due, l)
+		}
+		l = next
+	}
+	if len(due) > 0 && !h.sending && h.b.link.isUp() {
+		h.sending = true
+		h.wg.Go(func() { h.extend(due) })
+	}
+	h.keeping = h.count > 0
+	return expired, h.keeping
+}
+
+// extendable reports whether the bus is to keep a lease going by itself.
+func (h *holding) extendable(l *lease, now time.Time) bool {
+	switch {
+	case now.Before(l.keepUntil):
+		return true
+	case h.maxLease < 0:
+		return false
+	}
+	return l.started.IsZero() || now.Before(l.started.Add(h.maxLease))
+}
+
+// extend asks the server to extend leases. Sending may block on a connection
+// that hangs, which is why it has a goroutine of its own.
+func (h *holding) extend(due []*lease) {
+	for _, l := range due {
+		sent := time.Now()
+		reply, forget := h.b.mux.expect(func(*nats.Msg) { l.extended(sent) })
+		h.mu.Lock()
+		if l.state != open {
+			h.mu.Unlock()
+			forget()
+			continue
+		}
+		if l.forget != nil {
+			l.forget()
+		}
+		l.forget = forget
+		h.mu.Unlock()
+		if err := h.b.nc.PublishRequest(l.reply, reply, []byte("+WPI")); err != nil {
+			break // the connection is gone; the deadlines stand
+		}
+	}
+	h.mu.Lock()
+	h.sending = false
+	h.mu.Unlock()
+	h.b.cfg.Observer.Observe(jetbus.Observation{Kind: jetbus.Extended, Topic: due[0].t.name(), Group: h.group, Count: len(due)})
+}
+
+// find returns the held lease of an event that a handler has, or nil.
+func (h *holding) find(t, id string) *lease {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for l := h.first.next; l != &h.first; l = l.next {
+		if l.id == id && l.t.name() == t {
+			return l
+		}
+	}
+	return nil
+}
+
+// note counts what happened to a lease and tells the observer.
+func (h *holding) note(l *lease, kind jetbus.ObservationKind, reason string, err error) {
+	h.mu.Lock()
+	switch kind {
+	case jetbus.Acked:
+		h.stats.Acked++
+	case jetbus.Nacked:
+		h.stats.Nacked++
+	case jetbus.GivenBack:
+		h.stats.GivenBack++
+	case jetbus.Filtered:
+		h.stats.Filtered++
+		h.stats.Acked++
+	default:
+	}
+	o := jetbus.Observation{Kind: kind, Topic: l.t.name(), Group: h.group, ID: l.id, Seq: l.seq, Attempt: l.attempt, Reason: reason, Err: err}
+	started := l.started
+	h.mu.Unlock()
+	if h.b.cfg.Observer == nil {
+		return
+	}
+	if !started.IsZero() {
+		o.Duration = time.Since(started)
+	}
+	h.b.cfg.Observer(o)
+}
+
+// giveBack returns leases to the group without an attempt.
+func (h *holding) giveBack(ctx context.Context, leases []*lease, reason string) {
+	if len(leases) == 0 || !h.b.link.isUp() {
+		return
+	}
+	h.b.recordReturns(ctx, leases...)
+	for _, l := range leases {
+		if l.settle(ctx, "give back", nakNow) == nil {
+			h.note(l, jetbus.GivenBack, reason, nil)
+		}
+	}
+}
+
+// all returns the leases that are held.
+func (h *holding) all() []*lease {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := make([]*lease, 0, h.count)
+	for l := h.first.next; l != &h.first; l = l.next {
+		out = append(out, l)
+	}
+	return out
+}

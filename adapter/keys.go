@@ -1,0 +1,292 @@
+package adapter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// markerTTL is how long the server remembers that a key expired, for watchers
+// that were away.
+const markerTTL = time.Hour
+
+// KeyGet implements jetbus.Keys.
+func (b *Bus) KeyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, error) {
+	op := "get key " + bucket + "/" + key
+	if err := b.enterKeys(ctx, bucket, key); err != nil {
+		return jetbus.KeyEntry{}, fmt.Errorf("%s: %w", op, err)
+	}
+	defer b.calls.Done()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	entry, err := b.keyGet(ctx, bucket, key)
+	if err != nil {
+		return jetbus.KeyEntry{}, b.translate(op, b.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
+	}
+	return entry, nil
+}
+
+// keyGet asks the stream's leader, as a conditional write must build on what is
+// there and not on what a replica has heard of.
+func (b *Bus) keyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, error) {
+	request, err := json.Marshal(map[string]string{"last_by_subj": keySubject(bucket, key)})
+	if err != nil {
+		return jetbus.KeyEntry{}, err
+	}
+	m, err := b.request(ctx, &nats.Msg{Subject: b.api + "STREAM.MSG.GET." + bucketStream(bucket), Data: request})
+	if err != nil {
+		return jetbus.KeyEntry{}, err
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message struct {
+			Seq    uint64 `json:"seq"`
+			Header []byte `json:"hdrs"`
+			Data   []byte `json:"data"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return jetbus.KeyEntry{}, err
+	}
+	if e := answer.Error; e != nil {
+		if e.ErrorCode == jetstream.JSErrCodeMessageNotFound || e.ErrorCode == jetstream.JSErrCodeStreamNotFound {
+			return jetbus.KeyEntry{Key: key}, nil
+		}
+		return jetbus.KeyEntry{}, e
+	}
+	entry := jetbus.KeyEntry{Key: key, Value: answer.Message.Data, Revision: answer.Message.Seq}
+	if len(answer.Message.Header) > 0 {
+		h, err := nats.DecodeHeadersMsg(answer.Message.Header)
+		if err != nil {
+			return jetbus.KeyEntry{}, err
+		}
+		if h.Get("KV-Operation") != "" || h.Get("Nats-Marker-Reason") != "" {
+			return jetbus.KeyEntry{Key: key}, nil // deleted or expired: as if it had never been
+		}
+	}
+	return entry, nil
+}
+
+// KeySet implements jetbus.Keys.
+func (b *Bus) KeySet(ctx context.Context, bucket, key string, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
+	op := "set key " + bucket + "/" + key
+	if ttl != 0 && ttl < time.Second {
+		return 0, fmt.Errorf("%s: %w: ttl is %v, use at least 1 second, or 0 for none", op, jetbus.ErrInvalidOption, ttl)
+	}
+	h := nats.Header{}
+	if ttl > 0 {
+		h.Set("Nats-TTL", ttl.Round(time.Second).String())
+	}
+	return b.keyWrite(ctx, op, bucket, key, value, h, revision)
+}
+
+// KeyDelete implements jetbus.Keys.
+func (b *Bus) KeyDelete(ctx context.Context, bucket, key string, revision uint64) error {
+	h := nats.Header{"KV-Operation": {"PURGE"}, "Nats-Rollup": {"sub"}, "Nats-TTL": {markerTTL.String()}}
+	_, err := b.keyWrite(ctx, "delete key "+bucket+"/"+key, bucket, key, nil, h, revision)
+	return err
+}
+
+// keyWrite publishes to a key's subject on condition that its revision is the
+// given one.
+func (b *Bus) keyWrite(ctx context.Context, op, bucket, key string, value []byte, h nats.Header, revision uint64) (uint64, error) {
+	if err := b.enterKeys(ctx, bucket, key); err != nil {
+		return 0, fmt.Errorf("%s: %w", op, err)
+	}
+	defer b.calls.Done()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	if revision == 0 { // the key may have existed and be deleted or expired: its subject's last sequence is then not 0
+		last, err := b.lastKeySequence(ctx, bucket, key)
+		if err != nil {
+			return 0, b.translate(op, b.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
+		}
+		revision = last
+	}
+	h.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
+	m := &nats.Msg{Subject: keySubject(bucket, key), Data: value, Header: h}
+	seq, err := b.storeKey(ctx, m)
+	if errors.Is(err, nats.ErrNoResponders) {
+		if err = b.createBucket(ctx, bucket); err == nil {
+			seq, err = b.storeKey(ctx, m)
+		}
+	}
+	if code := apiCode(err); code == jetstream.JSErrCodeStreamWrongLastSequence || code == jetstream.JSErrCodeStreamWrongLastSequenceConstant {
+		return 0, fmt.Errorf("%s: %w", op, jetbus.ErrWrongSequence)
+	}
+	return seq, b.translate(op, m.Subject, err)
+}
+
+// lastKeySequence returns the sequence of a deleted or expired key's marker, 0
+// where there is none, and a sequence that cannot match where the key lives.
+func (b *Bus) lastKeySequence(ctx context.Context, bucket, key string) (uint64, error) {
+	entry, err := b.keyGet(ctx, bucket, key)
+	if err != nil || entry.Revision > 0 {
+		return 0, err // 0 does not match a key that lives, which is what the server then says
+	}
+	var seq uint64
+	err = b.directGet(ctx, bucketStream(bucket), directRequest{MultiLast: []string{keySubject(bucket, key)}, Batch: 1},
+		func(_ *nats.Msg, at uint64, _ time.Time) bool { seq = at; return true })
+	if errors.Is(err, nats.ErrNoResponders) { // no bucket yet
+		return 0, nil
+	}
+	return seq, err
+}
+
+func (b *Bus) storeKey(ctx context.Context, m *nats.Msg) (uint64, error) {
+	answer, err := b.request(ctx, m)
+	if err != nil {
+		return 0, err
+	}
+	ack, err := parsePubAck(answer.Data)
+	if err != nil {
+		return 0, err
+	}
+	return ack.seq, nil
+}
+
+func (b *Bus) createBucket(ctx context.Context, bucket string) error {
+	storage := jetstream.FileStorage
+	if b.cfg.Storage == jetbus.MemoryStorage {
+		storage = jetstream.MemoryStorage
+	}
+	_, err := b.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: bucket, History: 1, LimitMarkerTTL: markerTTL, Storage: storage, Replicas: b.cfg.Replicas,
+		MaxBytes: 64 << 20, Description: "JetBus",
+	})
+	if errors.Is(err, jetstream.ErrBucketExists) {
+		return nil
+	}
+	return err
+}
+
+// KeyWatch implements jetbus.Keys.
+func (b *Bus) KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[jetbus.KeyEntry, error] {
+	return func(yield func(jetbus.KeyEntry, error) bool) {
+		op := "watch keys " + bucket + "/" + prefix
+		err := b.enterKeys(ctx, bucket, "x"+prefix)
+		if err == nil {
+			defer b.calls.Done()
+			err = b.watchKeys(ctx, bucket, prefix, yield)
+		}
+		if err != nil {
+			yield(jetbus.KeyEntry{}, fmt.Errorf("%s: %w", op, err))
+		}
+	}
+}
+
+func (b *Bus) watchKeys(ctx context.Context, bucket, prefix string, yield func(jetbus.KeyEntry, error) bool) error {
+	bounded, cancel := b.bound(ctx)
+	defer cancel()
+	kv, err := b.js.KeyValue(bounded, bucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		if err = b.createBucket(bounded, bucket); err == nil {
+			kv, err = b.js.KeyValue(bounded, bucket)
+		}
+	}
+	if err != nil {
+		return b.translate("open bucket", b.api+"STREAM.INFO."+bucketStream(bucket), err)
+	}
+	w, err := kv.WatchAll(ctx)
+	if err != nil {
+		return b.translate("watch", b.api+"CONSUMER.CREATE."+bucketStream(bucket), err)
+	}
+	defer func() { _ = w.Stop() }() // closed with the connection
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-b.link.closed:
+			return jetbus.ErrClosed
+		case update, open := <-w.Updates():
+			if !open {
+				return jetbus.ErrClosed
+			}
+			if entry, ok := keyEntry(update, prefix); ok && !yield(entry, nil) {
+				return nil
+			}
+		}
+	}
+}
+
+// keyEntry turns a watcher's update into an entry, if the prefix wants it.
+func keyEntry(update jetstream.KeyValueEntry, prefix string) (jetbus.KeyEntry, bool) {
+	if update == nil {
+		return jetbus.KeyEntry{Synced: true}, true
+	}
+	key, ok := parseBucketKey(update.Key())
+	if !ok || !strings.HasPrefix(key, prefix) {
+		return jetbus.KeyEntry{}, false
+	}
+	return jetbus.KeyEntry{
+		Key: key, Value: update.Value(), Revision: update.Revision(), Deleted: update.Operation() != jetstream.KeyValuePut,
+	}, true
+}
+
+// enterKeys begins a call on a key.
+func (b *Bus) enterKeys(ctx context.Context, bucket, key string) error {
+	switch {
+	case bucket == "" || len(bucket) > 100 || strings.IndexFunc(bucket, func(r rune) bool { return !keyRune(r) || r == '/' || r == '.' }) >= 0:
+		return fmt.Errorf("%w: bucket %q: use letters, digits, '_' and '-'", jetbus.ErrInvalidOption, bucket)
+	case key == "" || jetbus.ValidKey(key) != nil:
+		return fmt.Errorf("%w: key %q: use 1 to %d bytes of UTF-8 without control characters", jetbus.ErrInvalidOption, key, jetbus.MaxKeyBytes)
+	}
+	return b.enter(ctx)
+}
+
+func bucketStream(bucket string) string { return "KV_" + bucket }
+
+func keySubject(bucket, key string) string { return "$KV." + bucket + "." + bucketKey(key) }
+
+// bucketKey escapes a key to what key-value tools take: letters, digits, '_',
+// '-', '/' and dots between them; every other byte is "=" and two hex digits.
+func bucketKey(key string) string {
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	for i := range len(key) {
+		c := key[i]
+		dot := c == '.' && i > 0 && i < len(key)-1 && key[i-1] != '.'
+		if dot || c != '.' && keyRune(rune(c)) {
+			b.WriteByte(c)
+			continue
+		}
+		b.WriteByte('=')
+		b.WriteByte(hex[c>>4])
+		b.WriteByte(hex[c&15])
+	}
+	return b.String()
+}
+
+func parseBucketKey(escaped string) (key string, ok bool) {
+	var b strings.Builder
+	for i := 0; i < len(escaped); i++ {
+		if escaped[i] != '=' {
+			b.WriteByte(escaped[i])
+			continue
+		}
+		if i+2 >= len(escaped) {
+			return "", false
+		}
+		c, err := strconv.ParseUint(escaped[i+1:i+3], 16, 8)
+		if err != nil {
+			return "", false
+		}
+		b.WriteByte(byte(c))
+		i += 2
+	}
+	return b.String(), true
+}
+
+func keyRune(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '/'
+}

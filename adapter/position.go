@@ -1,0 +1,183 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// How an event is looked for by the time in its id.
+const (
+	idSkew     = 5 * time.Second // publishers' clocks may run ahead of the server's by that
+	idScanMax  = 100_000         // events looked at before giving up
+	idScanStep = 512
+)
+
+// startSequence is the sequence that the first event to read has at least.
+func (b *Bus) startSequence(ctx context.Context, t *topic, start jetbus.Start) (uint64, error) {
+	switch start.Kind {
+	case jetbus.FromEarliest:
+		return 1, nil
+	case jetbus.FromTime:
+		return b.sequenceAtTime(ctx, t, start.Time)
+	case jetbus.FromAfterID:
+		seq, err := b.sequenceOfID(ctx, t, start.ID)
+		return seq + 1, err
+	}
+	end, err := b.endSequence(ctx, t)
+	if err != nil {
+		return 0, err
+	}
+	if start.Kind != jetbus.FromAfterSeq {
+		return end + 1, nil
+	}
+	if start.Seq > end {
+		return 0, fmt.Errorf("%w: sequence %d is behind the end of topic %s, which is %d", jetbus.ErrPositionUnknown, start.Seq, t.name(), end)
+	}
+	return start.Seq + 1, nil
+}
+
+// endSequence is the sequence of the last message of the topic's stream.
+func (b *Bus) endSequence(ctx context.Context, t *topic) (uint64, error) {
+	info, err := b.streamInfo(ctx, t.stream)
+	if err != nil {
+		return 0, b.translate("look up topic "+t.name(), b.api+"STREAM.INFO."+t.stream, err)
+	}
+	return info.State.LastSeq, nil
+}
+
+// sequenceAtTime is the sequence of the first event stored at or after a time.
+func (b *Bus) sequenceAtTime(ctx context.Context, t *topic, at time.Time) (uint64, error) {
+	var seq uint64
+	request := directRequest{StartTime: &at, NextBySubject: t.filter, Batch: 1}
+	err := b.directGet(ctx, t.stream, request, func(_ *nats.Msg, s uint64, _ time.Time) bool { seq = s; return false })
+	if err != nil {
+		return 0, b.translate("find a time in "+t.name(), b.api+"DIRECT.GET."+t.stream, err)
+	}
+	if seq > 0 {
+		return seq, nil
+	}
+	end, err := b.endSequence(ctx, t)
+	return end + 1, err
+}
+
+// sequenceOfID finds an event by id: from the id itself where it is one that the
+// bus gave to a message without one, in the server's memory of recent ids, or
+// by the time in a UUIDv7.
+func (b *Bus) sequenceOfID(ctx context.Context, t *topic, id string) (uint64, error) {
+	if rest, ok := strings.CutPrefix(id, t.stream+"-"); ok {
+		if seq, err := strconv.ParseUint(rest, 10, 64); err == nil && seq > 0 {
+			if _, found, err := b.eventAt(ctx, t, seq); found || err != nil {
+				return seq, err
+			}
+		}
+	}
+	if seq, found := b.dedupeLookup(ctx, t, id); found {
+		return seq, nil
+	}
+	at, ok := jetbus.IDTime(id)
+	if !ok {
+		return 0, fmt.Errorf("%w: no recent event of topic %s has the id %s, which has no time in it to look for older ones", jetbus.ErrPositionUnknown, t.name(), id)
+	}
+	return b.scanForID(ctx, t, id, at.Add(-idSkew))
+}
+
+// dedupeLookup asks the server for the sequence of an id in the duplicate window:
+// it publishes the id under a condition that cannot hold. A known id is answered
+// as a duplicate, an unknown one is refused; nothing is stored either way.
+func (b *Bus) dedupeLookup(ctx context.Context, t *topic, id string) (seq uint64, found bool) {
+	subject, err := t.subject(b.cfg.Prefix, "")
+	if err != nil {
+		return 0, false
+	}
+	m := &nats.Msg{Subject: subject, Header: nats.Header{
+		jetstream.MsgIDHeader:             {msgID(t.name(), id)},
+		jetstream.ExpectedLastMsgIDHeader: {"?"},
+	}}
+	a, err := b.request(ctx, m)
+	if err != nil {
+		return 0, false
+	}
+	ack, err := parsePubAck(a.Data)
+	return ack.seq, err == nil && ack.duplicate
+}
+
+// scanForID reads on from a time until it meets the id.
+func (b *Bus) scanForID(ctx context.Context, t *topic, id string, from time.Time) (uint64, error) {
+	request := directRequest{StartTime: &from, NextBySubject: t.filter, Batch: idScanStep}
+	for seen := 0; seen < idScanMax; {
+		var last, at uint64
+		err := b.directGet(ctx, t.stream, request, func(m *nats.Msg, seq uint64, stored time.Time) bool {
+			last = seq
+			seen++
+			if e, err := decodeEvent(m.Header, m.Data, t.storedAt(m.Subject, seq, stored)); err == nil && e.ID == id {
+				at = seq
+			}
+			return at == 0
+		})
+		if err != nil {
+			return 0, b.translate("find "+id+" in "+t.name(), b.api+"DIRECT.GET."+t.stream, err)
+		}
+		if at > 0 {
+			return at, nil
+		}
+		if last == 0 {
+			return 0, fmt.Errorf("%w: topic %s has no event %s", jetbus.ErrPositionUnknown, t.name(), id)
+		}
+		request = directRequest{Seq: last + 1, NextBySubject: t.filter, Batch: idScanStep}
+	}
+	return 0, fmt.Errorf("%w: event %s is not among the %d events of topic %s stored after the time in it", jetbus.ErrPositionUnknown, id, idScanMax, t.name())
+}
+
+// eventAt returns the event of the topic at a sequence, if the topic still has it.
+func (b *Bus) eventAt(ctx context.Context, t *topic, at uint64) (e jetbus.Event, found bool, err error) {
+	request := directRequest{Seq: at, NextBySubject: t.filter, Batch: 1}
+	err = b.directGet(ctx, t.stream, request, func(m *nats.Msg, seq uint64, stored time.Time) bool {
+		if seq == at {
+			e, err = decodeEvent(m.Header, m.Data, t.storedAt(m.Subject, seq, stored))
+			found = err == nil
+		}
+		return false
+	})
+	return e, found, b.translate("read "+t.name(), b.api+"DIRECT.GET."+t.stream, err)
+}
+
+// directGet is the batched direct get on a stream of this bus, tried again when
+// the connection breaks before the first message.
+func (b *Bus) directGet(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool) error {
+	for {
+		_, err := b.link.wait(ctx)
+		if err != nil {
+			return err
+		}
+		called := false
+		_, err = directGet(ctx, b.nc, b.api+"DIRECT.GET."+stream, r, func(m *nats.Msg, seq uint64, stored time.Time) bool {
+			called = true
+			return each(m, seq, stored)
+		})
+		if errors.Is(err, errLost) && !called {
+			continue
+		}
+		if errors.Is(err, nats.ErrNoResponders) {
+			err = errors.Join(b.whyNoDirect(ctx, stream), err)
+		}
+		return err
+	}
+}
+
+// whyNoDirect says why nobody answers a direct get.
+func (b *Bus) whyNoDirect(ctx context.Context, stream string) error {
+	info, err := b.streamInfo(ctx, stream)
+	if err == nil && !info.Config.AllowDirect {
+		return fmt.Errorf("%w: stream %s does not allow direct gets (AllowDirect)", jetbus.ErrUnsupported, stream)
+	}
+	return err
+}

@@ -1,0 +1,304 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// Waits between tries of a publish that the server could not take for now.
+const (
+	publishRetry    = 50 * time.Millisecond
+	publishRetryMax = time.Second
+)
+
+// Publish implements jetbus.Publisher.
+func (b *Bus) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.PublishOptions) (jetbus.Receipt, error) {
+	began := time.Now()
+	r, err := b.publish(ctx, &e, o, began)
+	if err != nil {
+		err = fmt.Errorf("publish %s: %w", e.Topic, err)
+	}
+	if b.cfg.Observer != nil {
+		what := jetbus.Observation{Kind: jetbus.Published, Topic: e.Topic, ID: e.ID, Seq: r.Event.Seq, Count: 1, Duration: time.Since(began), Err: err}
+		if err != nil {
+			what.Kind = jetbus.PublishFail
+		}
+		b.cfg.Observer(what)
+	}
+	return r, err
+}
+
+func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOptions, now time.Time) (jetbus.Receipt, error) {
+	if err := b.enter(ctx); err != nil {
+		return jetbus.Receipt{}, err
+	}
+	defer b.calls.Done()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	var options jetbus.PublishOptions
+	switch len(o) {
+	case 0:
+	case 1:
+		options = o[0]
+	default:
+		return jetbus.Receipt{}, fmt.Errorf("%w: %d PublishOptions given, pass one", jetbus.ErrInvalidOption, len(o))
+	}
+	t, m, err := b.prepare(ctx, e, now)
+	if err != nil {
+		return jetbus.Receipt{}, err
+	}
+	if options != (jetbus.PublishOptions{}) {
+		if err := b.instruct(t, m, e, options, now); err != nil {
+			return jetbus.Receipt{}, err
+		}
+	}
+	if err := b.fits(m); err != nil {
+		return jetbus.Receipt{}, err
+	}
+	ack, err := b.store(ctx, t, m)
+	if err != nil {
+		return jetbus.Receipt{}, b.publishError(e, m.Subject, err)
+	}
+	r := jetbus.Receipt{Event: *e, Duplicate: ack.duplicate, Scheduled: m.Header["Nats-Schedule"] != nil}
+	if !r.Scheduled {
+		r.Event.Seq = ack.seq
+	}
+	return r, nil
+}
+
+// prepare completes an event and makes the message that stores it.
+func (b *Bus) prepare(ctx context.Context, e *jetbus.Event, now time.Time) (*topic, *nats.Msg, error) {
+	if err := e.Validate(); err != nil {
+		return nil, nil, err
+	}
+	t, err := b.lookup(ctx, e.Topic)
+	if err != nil {
+		return nil, nil, err
+	}
+	subject, err := t.subject(b.cfg.Prefix, e.Key)
+	if err != nil {
+		return nil, nil, err
+	}
+	if e.ID == "" {
+		e.ID = jetbus.NewID()
+	}
+	if e.SID == "" {
+		e.SID = b.cfg.SID
+	}
+	if e.Time.IsZero() {
+		e.Time = now
+	}
+	e.Time = e.Time.Truncate(time.Millisecond).UTC()
+	e.Partition, e.Seq = jetbus.NoPartition, 0
+	return t, &nats.Msg{Subject: subject, Header: encodeHeader(e), Data: e.Payload}, nil
+}
+
+// instruct adds what the options ask of the server.
+func (b *Bus) instruct(t *topic, m *nats.Msg, e *jetbus.Event, o jetbus.PublishOptions, now time.Time) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	if o.ExpectLastSeq != nil {
+		if !t.config.KeyInSubject {
+			return fmt.Errorf("ExpectLastSeq: %w", jetbus.ErrNeedsKeySubject)
+		}
+		m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(*o.ExpectLastSeq, 10)}
+	}
+	ttl := "Nats-TTL"
+	if o.DeliverAt.After(now) {
+		switch {
+		case o.ExpectLastSeq != nil:
+			return fmt.Errorf("%w: DeliverAt and ExpectLastSeq are both set: what the key's last event will be then is not known now", jetbus.ErrInvalidOption)
+		case !t.config.Delays:
+			return fmt.Errorf("%w: DeliverAt needs a topic declared with TopicConfig.Delays", jetbus.ErrUnsupported)
+		}
+		m.Header["Nats-Schedule-Target"] = []string{m.Subject}
+		m.Header["Nats-Schedule"] = []string{"@at " + o.DeliverAt.UTC().Format(time.RFC3339Nano)}
+		m.Subject = delaySubject(b.cfg.Prefix, e.Topic, e.ID)
+		ttl = "Nats-Schedule-TTL"
+	}
+	if o.TTL > 0 {
+		if t.adopted() {
+			return fmt.Errorf("%w: TTL on an adopted topic", jetbus.ErrUnsupported)
+		}
+		m.Header[ttl] = []string{o.TTL.String()}
+	}
+	return nil
+}
+
+// fits refuses a message that the server would refuse by closing the connection.
+func (b *Bus) fits(m *nats.Msg) error {
+	const frame = len("NATS/1.0\r\n\r\n")
+	size := len(m.Data) + frame
+	for name, values := range m.Header {
+		for _, v := range values {
+			size += len(name) + len(v) + len(": \r\n")
+		}
+	}
+	if limit := b.nc.MaxPayload(); limit > 0 && int64(size) > limit {
+		return fmt.Errorf("%w: %d bytes with headers, the server takes %d", jetbus.ErrPayloadTooLarge, size, limit)
+	}
+	return nil
+}
+
+// store sends a message until it is answered, under one id: a copy that was
+// stored before is found by the server's dedupe.
+func (b *Bus) store(ctx context.Context, t *topic, m *nats.Msg) (pubAck, error) {
+	unknown := false // an earlier try may have been stored
+	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
+		ack, err := b.storeOnce(ctx, m)
+		switch {
+		case err == nil:
+			ack.duplicate = ack.duplicate && !unknown // its own first try is no duplicate
+			return ack, nil
+		case ctx.Err() != nil || errors.Is(err, jetbus.ErrClosed):
+			return pubAck{}, unsure(err, unknown || !isUnsent(err))
+		case isWrongSequence(err) && unknown:
+			if seq, found := b.storedBefore(ctx, t, m); found {
+				return pubAck{seq: seq}, nil
+			}
+		case errors.Is(err, nats.ErrNoResponders):
+			if err := b.verify(ctx, t); err != nil {
+				return pubAck{}, unsure(err, unknown)
+			}
+		}
+		if !isTransient(err) {
+			return pubAck{}, unsure(err, unknown)
+		}
+		unknown = unknown || !isUnsent(err)
+		if errors.Is(err, errLost) {
+			continue // wait for the connection, and no longer
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (b *Bus) storeOnce(ctx context.Context, m *nats.Msg) (pubAck, error) {
+	lost, err := b.link.wait(ctx)
+	if err != nil {
+		return pubAck{}, unsentError{err}
+	}
+	a, err := b.exchange(ctx, m, lost)
+	if err != nil {
+		return pubAck{}, err
+	}
+	return parsePubAck(a.Data)
+}
+
+// verify asks whether a topic that nobody answers for still exists.
+func (b *Bus) verify(ctx context.Context, t *topic) error {
+	_, err := b.streamInfo(ctx, t.stream)
+	if apiCode(err) != jetstream.JSErrCodeStreamNotFound {
+		return nil // it does, or the server cannot say: try again
+	}
+	b.forget(t)
+	if b.cfg.AutoCreate && !t.adopted() {
+		_, err = b.lookup(ctx, t.name())
+		return err
+	}
+	return jetbus.ErrNoTopic
+}
+
+// storedBefore reports whether the last message of the subject is this one: a
+// single server compares sequences before it looks for duplicates, so that a
+// conditional publish that was stored without an answer fails when repeated.
+func (b *Bus) storedBefore(ctx context.Context, t *topic, m *nats.Msg) (seq uint64, found bool) {
+	err := b.directGet(ctx, t.stream, directRequest{MultiLast: []string{m.Subject}, Batch: 1}, func(last *nats.Msg, at uint64, _ time.Time) bool {
+		seq, found = at, last.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader)
+		return false
+	})
+	return seq, found && err == nil
+}
+
+// unsentError marks a failure before anything was sent.
+type unsentError struct{ error }
+
+func (e unsentError) Unwrap() error { return e.error }
+
+// unknownError marks a failure after which the event may be stored.
+type unknownError struct{ error }
+
+func (e unknownError) Unwrap() error { return e.error }
+
+func unsure(err error, unknown bool) error {
+	if unknown {
+		return unknownError{err}
+	}
+	return err
+}
+
+// isUnsent reports whether a failed try has surely stored nothing.
+func isUnsent(err error) bool {
+	if _, ok := errors.AsType[unsentError](err); ok {
+		return true
+	}
+	return apiCode(err) != 0 && apiCode(err) != codeDuplicatePending ||
+		errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetbus.ErrDenied) || errors.Is(err, nats.ErrConnectionClosed)
+}
+
+// isTransient reports whether trying again can help.
+func isTransient(err error) bool {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
+		return api.ErrorCode == codeDuplicatePending || api.ErrorCode == codeTooManyRequests ||
+			api.Code == 503 && api.ErrorCode != codeStreamStoreFailed
+	}
+	return errors.Is(err, errLost) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders)
+}
+
+func isWrongSequence(err error) bool {
+	code := apiCode(err)
+	return code == jetstream.JSErrCodeStreamWrongLastSequence || code == jetstream.JSErrCodeStreamWrongLastSequenceConstant
+}
+
+// publishError makes the error of a publish that was valid.
+func (b *Bus) publishError(e *jetbus.Event, subject string, err error) *jetbus.PublishError {
+	out := &jetbus.PublishError{Event: *e}
+	if _, ok := errors.AsType[unknownError](err); ok {
+		out.Stored = jetbus.StoredUnknown
+	}
+	out.Err = b.refusal(subject, err)
+	return out
+}
+
+// refusal names the condition behind a server's refusal.
+func (b *Bus) refusal(subject string, err error) error {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	switch {
+	case errors.Is(err, jetbus.ErrNoTopic), errors.Is(err, jetbus.ErrClosed), errors.Is(err, jetbus.ErrDenied):
+		return err
+	case errors.Is(err, context.Canceled):
+		return err
+	case !ok:
+		return b.translate("store", subject, err)
+	case isWrongSequence(err):
+		return fmt.Errorf("%w: %s", jetbus.ErrWrongSequence, api.Description)
+	case api.ErrorCode == codeStreamStoreFailed && strings.Contains(api.Description, "maximum"):
+		return fmt.Errorf("%w: %s", jetbus.ErrTopicFull, api.Description)
+	case api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
+		return fmt.Errorf("%w: %s", jetbus.ErrPayloadTooLarge, api.Description)
+	case api.ErrorCode == codeTTLDisabled, api.ErrorCode == jetstream.JSErrCodeMessageSchedulesDisabled, api.ErrorCode == codeBatchDisabled:
+		return fmt.Errorf("%w: %s", jetbus.ErrUnsupported, api.Description)
+	case api.ErrorCode == codeBatchDuplicate:
+		return fmt.Errorf("%w: an event of the batch is stored already, or is in it twice", jetbus.ErrConflict)
+	}
+	return b.translate("store", subject, err)
+}
+
+// Refusals of the server that nats.go does not name.
+const (
+	codeTTLDisabled    = 10166
+	codeBatchDisabled  = 10174
+	codeBatchDuplicate = 10201
+)

@@ -1,0 +1,65 @@
+package adapter
+
+import "time"
+
+// queue is a first-in first-out ring of leases that grows as needed and lets go
+// of what it held.
+type queue struct {
+	ring []*lease
+	head int
+	size int
+}
+
+func (q *queue) len() int { return q.size }
+
+func (q *queue) push(l *lease) {
+	if q.size == len(q.ring) {
+		grown := make([]*lease, max(2*len(q.ring), 8))
+		for i := range q.size {
+			grown[i] = q.ring[(q.head+i)%len(q.ring)]
+		}
+		q.ring, q.head = grown, 0
+	}
+	q.ring[(q.head+q.size)%len(q.ring)] = l
+	q.size++
+}
+
+// pop returns the oldest, nil if there is none.
+func (q *queue) pop() *lease {
+	if q.size == 0 {
+		return nil
+	}
+	l := q.ring[q.head]
+	q.ring[q.head] = nil
+	q.head = (q.head + 1) % len(q.ring)
+	q.size--
+	return l
+}
+
+// rate counts what happened in the last second, give or take: the running
+// second and the part of the one before that is less than a second ago.
+type rate struct {
+	second    time.Time // start of the running one
+	now, last int
+}
+
+func (r *rate) advance(now time.Time) {
+	switch passed := now.Sub(r.second); {
+	case passed < time.Second:
+	case passed < 2*time.Second:
+		r.second, r.last, r.now = r.second.Add(time.Second), r.now, 0
+	default:
+		r.second, r.last, r.now = now, 0, 0
+	}
+}
+
+func (r *rate) add(now time.Time) {
+	r.advance(now)
+	r.now++
+}
+
+func (r *rate) lastSecond(now time.Time) int {
+	r.advance(now)
+	left := time.Second - now.Sub(r.second)
+	return r.now + int(float64(r.last)*left.Seconds())
+}

@@ -1,0 +1,112 @@
+package adapter
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// How long one try of a request may take. A server that restarts, or a cluster
+// without a leader, can swallow a request without a word.
+const (
+	tryTimeout  = 5 * time.Second
+	denialCheck = 250 * time.Millisecond // a refused publish is answered by an error that names no request
+)
+
+// exchange sends a message once and returns the first answer. The errors are
+// errLost and nats.ErrTimeout, where the server may have taken the message, and
+// nats.ErrNoResponders, jetbus.ErrDenied and those of sending, where it has not.
+func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}) (*nats.Msg, error) {
+	answer := make(chan *nats.Msg, 1)
+	var forget func()
+	m.Reply, forget = b.mux.expect(func(a *nats.Msg) { answer <- a })
+	defer forget()
+	if err := b.nc.PublishMsg(m); err != nil {
+		return nil, err
+	}
+	timer := time.NewTimer(denialCheck)
+	defer timer.Stop()
+	for first := true; ; first = false {
+		select {
+		case a := <-answer:
+			if len(a.Data) == 0 && a.Header.Get("Status") == "503" {
+				return nil, nats.ErrNoResponders
+			}
+			return a, nil
+		case <-lost:
+			return nil, errLost
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-timer.C:
+			if b.denied(m.Subject) {
+				return nil, fmt.Errorf("%w: no permission to publish to %s", jetbus.ErrDenied, m.Subject)
+			}
+			if !first {
+				return nil, nats.ErrTimeout
+			}
+			timer.Reset(tryTimeout - denialCheck)
+		}
+	}
+}
+
+// request is exchange for requests that do no harm when they are repeated: it
+// tries again when the connection breaks, within ctx.
+func (b *Bus) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	for {
+		lost, err := b.link.wait(ctx)
+		if err != nil {
+			return nil, err
+		}
+		a, err := b.exchange(ctx, m, lost)
+		if err != errLost { //nolint:errorlint // exchange returns it as it is
+			return a, err
+		}
+	}
+}
+
+// pubAck is the server's answer to a publish.
+type pubAck struct {
+	seq       uint64
+	duplicate bool
+}
+
+// parsePubAck reads {"stream":"S","seq":1,...}. Answers that store are read
+// without a JSON decoder, since they come by the hundred thousand; whatever looks
+// otherwise is decoded.
+func parsePubAck(b []byte) (pubAck, error) {
+	_, rest, ok := bytes.Cut(b, []byte(`","seq":`))
+	if ok && bytes.HasPrefix(b, []byte(`{"stream":"`)) {
+		digits := 0
+		var a pubAck
+		for digits < len(rest) && digits < 20 && rest[digits] >= '0' && rest[digits] <= '9' {
+			a.seq = a.seq*10 + uint64(rest[digits]-'0')
+			digits++
+		}
+		if tail := rest[digits:]; digits > 0 && len(tail) == 1 && tail[0] == '}' {
+			return a, nil
+		}
+	}
+	var answer struct {
+		Error     *jetstream.APIError `json:"error"`
+		Stream    string              `json:"stream"`
+		Seq       uint64              `json:"seq"`
+		Duplicate bool                `json:"duplicate"`
+	}
+	if err := json.Unmarshal(b, &answer); err != nil {
+		return pubAck{}, fmt.Errorf("read the server's answer %.200q: %w", b, err)
+	}
+	if answer.Error != nil {
+		return pubAck{}, answer.Error
+	}
+	if answer.Stream == "" {
+		return pubAck{}, fmt.Errorf("read the server's answer: %.200q is no publish acknowledgement; does another subscriber answer on the topic's subject?", b)
+	}
+	return pubAck{seq: answer.Seq, duplicate: answer.Duplicate}, nil
+}

@@ -1,0 +1,232 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// A group is moved by replacing its durable, in four steps, each of which the
+// next caller can take up: the mark is written into the old durable's metadata
+// and its delivery paused; held events are waited for; the next epoch's durable
+// is created at the target; the old one is deleted. Members find their durable
+// gone and attach to the new one. Resetting the durable in place would be
+// shorter, but the server counts a late acknowledgement of an event held from
+// before for the event delivered anew, and cannot go back before the group's start.
+
+const (
+	seekPoll  = 20 * time.Millisecond // how often held events are counted
+	seekGrace = 5 * time.Second       // what a mover may need beyond its wait
+)
+
+// Cursor implements jetbus.Cursors.
+func (b *Bus) Cursor(ctx context.Context, topic, group string) (jetbus.Cursor, error) {
+	out := jetbus.Cursor{Topic: topic}
+	err := b.onGroup(ctx, "cursor", topic, group, func(ctx context.Context, t *topicGroup) error {
+		out.LastSeq = settledSeq(t.info)
+		if out.LastSeq == 0 {
+			return nil
+		}
+		e, found, err := b.eventAt(ctx, t.topic, out.LastSeq)
+		if err == nil && found {
+			out.LastID, out.LastTime = e.ID, e.Time
+		}
+		return err
+	})
+	return out, err
+}
+
+// SetCursor implements jetbus.Cursors. A mover that dies between its steps
+// leaves a group that the next subscriber, or the next SetCursor, completes.
+func (b *Bus) SetCursor(ctx context.Context, topic, group string, c jetbus.Cursor, o jetbus.SeekOptions) error {
+	if err := checkSeek(topic, c, o); err != nil {
+		return fmt.Errorf("set cursor %s/%s: %w", topic, group, err)
+	}
+	if _, ok := ctx.Deadline(); !ok { // the wait for held events is on top of what requests take
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, b.cfg.Timeout+o.Wait+jetbus.DefaultMaxLease)
+		defer cancel()
+	}
+	return b.onGroup(ctx, "set cursor", topic, group, func(ctx context.Context, t *topicGroup) error {
+		next, err := b.cursorSequence(ctx, t.topic, c, o)
+		if err != nil {
+			return err
+		}
+		return b.seek(ctx, t, next, o)
+	})
+}
+
+func checkSeek(topic string, c jetbus.Cursor, o jetbus.SeekOptions) error {
+	switch {
+	case c.Topic != "" && c.Topic != topic:
+		return fmt.Errorf("%w: the cursor is one of topic %s", jetbus.ErrInvalidOption, c.Topic)
+	case o.ToLatest && (c.LastSeq != 0 || c.LastID != "" || !c.LastTime.IsZero()):
+		return fmt.Errorf("%w: ToLatest and a position are both given; choose one", jetbus.ErrInvalidOption)
+	case o.Wait < 0:
+		return fmt.Errorf("%w: Wait is negative", jetbus.ErrInvalidOption)
+	case o.Wait > 0 && o.Force:
+		return fmt.Errorf("%w: Wait and Force are both set; choose one", jetbus.ErrInvalidOption)
+	}
+	return nil
+}
+
+// cursorSequence is the sequence of the first event behind a cursor.
+func (b *Bus) cursorSequence(ctx context.Context, t *topic, c jetbus.Cursor, o jetbus.SeekOptions) (uint64, error) {
+	switch {
+	case o.ToLatest:
+		return b.startSequence(ctx, t, jetbus.Latest())
+	case c.LastSeq > 0:
+		return c.LastSeq + 1, nil
+	case c.LastID != "":
+		return b.startSequence(ctx, t, jetbus.AfterID(c.LastID))
+	case !c.LastTime.IsZero():
+		return b.startSequence(ctx, t, jetbus.AtTime(c.LastTime.Add(1)))
+	default:
+		return 1, nil
+	}
+}
+
+// seek moves a group to next.
+func (b *Bus) seek(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
+	if mark, ok := readSeekMark(t.info.Config.Metadata); ok && time.Now().Before(mark.until) {
+		return &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: t.info.NumAckPending}
+	}
+	wait := o.Wait
+	if wait == 0 {
+		wait = t.info.Config.AckWait
+	}
+	mark := seekMark{seq: next, until: time.Now().Add(wait + seekGrace)}
+	if err := b.markSeek(ctx, t, mark.String(), mark.until); err != nil {
+		return err
+	}
+	if !o.Force {
+		if err := b.awaitUnheld(ctx, t, wait); err != nil {
+			resume, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.Timeout)
+			defer cancel()
+			return errors.Join(err, b.markSeek(resume, t, "", resumeTime(t.info)))
+		}
+	}
+	return b.replaceConsumer(ctx, t, next)
+}
+
+// resumeTime is until when the group is to stay paused once a move is over: a
+// PauseGroup outlives it.
+func resumeTime(info *jetstream.ConsumerInfo) time.Time {
+	if info.Config.PauseUntil != nil && readMarkTime(info).IsZero() {
+		return *info.Config.PauseUntil
+	}
+	return time.Time{}
+}
+
+func readMarkTime(info *jetstream.ConsumerInfo) time.Time {
+	mark, _ := readSeekMark(info.Config.Metadata)
+	return mark.until
+}
+
+// markSeek writes or, with an empty mark, removes a group's mark, and pauses the
+// group until the given time.
+func (b *Bus) markSeek(ctx context.Context, t *topicGroup, mark string, pause time.Time) error {
+	config := t.info.Config
+	config.Metadata = maps.Clone(config.Metadata)
+	if config.Metadata == nil {
+		config.Metadata = map[string]string{}
+	}
+	config.Metadata[metaSeek] = mark
+	config.PauseUntil = nil
+	if mark == "" {
+		delete(config.Metadata, metaSeek)
+	}
+	request := b.api + "CONSUMER.CREATE." + t.stream + "." + t.info.Name
+	if _, err := b.js.UpdateConsumer(ctx, t.stream, config); err != nil {
+		return b.translate("mark the move", request, err)
+	}
+	var err error
+	if pause.After(time.Now()) {
+		_, err = b.js.PauseConsumer(ctx, t.stream, t.info.Name, pause)
+	} else {
+		_, err = b.js.ResumeConsumer(ctx, t.stream, t.info.Name)
+	}
+	return b.translate("pause", b.api+"CONSUMER.PAUSE."+t.stream+"."+t.info.Name, err)
+}
+
+// awaitUnheld waits until no member holds an event of the group.
+func (b *Bus) awaitUnheld(ctx context.Context, t *topicGroup, wait time.Duration) error {
+	deadline := time.NewTimer(wait)
+	defer deadline.Stop()
+	poll := time.NewTicker(seekPoll)
+	defer poll.Stop()
+	for {
+		c, err := b.js.Consumer(ctx, t.stream, t.info.Name)
+		if err != nil {
+			return b.translate("count held events", b.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
+		}
+		held := c.CachedInfo().NumAckPending
+		if held == 0 {
+			return nil
+		}
+		select {
+		case <-poll.C:
+		case <-deadline.C:
+			return &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: held}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// replaceConsumer creates the next epoch's durable at next and deletes the old
+// one. Doing it twice, or after somebody else did, changes nothing.
+func (b *Bus) replaceConsumer(ctx context.Context, t *topicGroup, next uint64) error {
+	like := t.info.Config
+	like.PauseUntil = nil
+	if until := resumeTime(t.info); until.After(time.Now()) {
+		like.PauseUntil = &until
+	}
+	_, err := b.createConsumer(ctx, t.topic, t.group, epochOf(t.info)+1, next, like)
+	if err != nil && apiCode(err) != jetstream.JSErrCodeConsumerAlreadyExists {
+		return b.translate("create the moved durable", b.api+"CONSUMER.CREATE."+t.stream, err)
+	}
+	err = b.js.DeleteConsumer(ctx, t.stream, t.info.Name)
+	if apiCode(err) == jetstream.JSErrCodeConsumerNotFound {
+		return nil
+	}
+	return b.translate("delete the old durable", b.api+"CONSUMER.DELETE."+t.stream+"."+t.info.Name, err)
+}
+
+// completeSeek takes up a move that somebody began: it lets a mover that may be
+// alive finish, then finishes in its place.
+func (b *Bus) completeSeek(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, mark seekMark) error {
+	op := "complete the move of group " + t.name() + "/" + group
+	poll := time.NewTicker(seekPoll)
+	defer poll.Stop()
+	for time.Now().Before(mark.until) {
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", op, ctx.Err())
+		}
+		now, err := b.findGroup(ctx, t, group)
+		if err != nil {
+			return err
+		}
+		if still, ok := readSeekMark(now.Config.Metadata); !ok || still != mark {
+			return nil
+		}
+	}
+	b.cfg.Logger.InfoContext(ctx, "completing the move of a group that its mover left behind", "topic", t.name(), "group", group)
+	err := b.seek(ctx, &topicGroup{topic: t, group: group, info: info}, mark.seq, jetbus.SeekOptions{})
+	if errors.Is(err, jetbus.ErrGroupBusy) { // nobody was told that the move succeeded: it may as well not
+		b.cfg.Logger.WarnContext(ctx, "the move of a group was given up", "topic", t.name(), "group", group, "error", err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package adapter
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// Ack implements jetbus.Settler.
+func (b *Bus) Ack(ctx context.Context, topic, group, id string) error {
+	l, err := b.heldLease(ctx, "ack", topic, group, id)
+	if err != nil {
+		return err
+	}
+	defer b.calls.Done()
+	return l.Ack(ctx)
+}
+
+// Nack implements jetbus.Settler.
+func (b *Bus) Nack(ctx context.Context, topic, group, id, reason string) error {
+	l, err := b.heldLease(ctx, "nack", topic, group, id)
+	if err != nil {
+		return err
+	}
+	defer b.calls.Done()
+	return l.Nack(ctx, jetbus.NackOptions{Reason: reason})
+}
+
+// heldLease finds the lease this process holds on an event, and enters the call.
+func (b *Bus) heldLease(ctx context.Context, verb, topic, group, id string) (*lease, error) {
+	op := fmt.Sprintf("%s %s %s in group %s", verb, topic, id, group)
+	if err := b.enter(ctx); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	for _, h := range b.holdings(topic, group) {
+		if l := h.find(topic, id); l != nil {
+			return l, nil
+		}
+	}
+	b.calls.Done()
+	return nil, fmt.Errorf("%s: %w", op, jetbus.ErrNotHeld)
+}
+
+// holdings lists who may hold events of a group.
+func (b *Bus) holdings(topic, group string) []*holding {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []*holding
+	for m := range b.members {
+		if s, ok := m.(*subscription); ok && s.group == group {
+			out = append(out, &s.holding)
+		}
+	}
+	for key, r := range b.held {
+		if key.topic == topic && key.group == group {
+			out = append(out, &r.holding)
+		}
+	}
+	return out
+}

@@ -1,0 +1,145 @@
+package adapter
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// cancelGrace is how long Stop waits for handlers that it canceled. One that
+// ignores its context longer is left behind, and Stop says so.
+const cancelGrace = 10 * time.Second
+
+// Stop implements jetbus.Subscription.
+func (s *subscription) Stop(ctx context.Context) error {
+	inside := ctx.Value(insideKey{}) == s
+	s.mu.Lock()
+	if !s.stopping {
+		s.stopLocked(nil)
+	}
+	s.mu.Unlock()
+	if inside { // the handler cannot wait for itself
+		return nil
+	}
+	select {
+	case <-s.done:
+		return s.stragglers()
+	case <-ctx.Done():
+	}
+	s.die(jetbus.ErrStopped) // shutdown sees it and cancels the handlers
+	<-s.done
+	return s.stragglers()
+}
+
+// failLocked ends the subscription because of err.
+func (s *subscription) failLocked(err error) {
+	if !s.stopping {
+		s.stopLocked(err)
+	}
+}
+
+func (s *subscription) stopLocked(err error) {
+	s.stopping, s.err = true, err
+	go s.shutdown() // ends with s.done, which Stop and Close wait for
+}
+
+// shutdown brings everything to an end, in the order that loses nothing: no more
+// requests, no more events, back with what waits, then the handlers.
+func (s *subscription) shutdown() {
+	defer close(s.done)
+	for _, unwatch := range s.takeUnwatch() {
+		unwatch()
+	}
+	for _, p := range s.pullers {
+		p.end(s.life)
+	}
+	s.giveBack(s.ctx, s.takeQueue(), "stopping")
+	if !s.await(s.life, s.o.ShutdownTimeout) {
+		s.cancelHandlers()
+		if !s.await(s.ctx, cancelGrace) {
+			s.b.cfg.Logger.Error("handlers ignore their context; left behind", "group", s.group, "handlers", s.Stats().Running)
+		}
+	}
+	s.giveBack(s.ctx, s.all(), "stopping") // ManualAck: nobody settled them
+	s.die(jetbus.ErrStopped)
+	s.dropAll()
+	s.holding.wg.Wait()
+	if s.Stats().Running == 0 {
+		s.work.Wait()
+	}
+	s.b.mu.Lock()
+	delete(s.b.members, s)
+	s.b.mu.Unlock()
+}
+
+func (s *subscription) takeUnwatch() []func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.unwatch
+	s.unwatch = nil
+	return taken
+}
+
+// takeQueue empties the queue.
+func (s *subscription) takeQueue() []*lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []*lease
+	for l := s.queue.pop(); l != nil; l = s.queue.pop() {
+		out = append(out, l)
+	}
+	return out
+}
+
+// await waits until no handler runs and no lease is held. It reports false when
+// the timeout has passed or ctx is over.
+func (s *subscription) await(ctx context.Context, timeout time.Duration) bool {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		busy := s.workers > 0 || s.count > 0 && s.err == nil
+		s.mu.Unlock()
+		if !busy {
+			return true
+		}
+		select {
+		case <-s.idle:
+		case <-timer.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// cancelHandlers cancels the contexts of the handlers that run.
+func (s *subscription) cancelHandlers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := s.first.next; l != &s.first; l = l.next {
+		if l.cancel != nil {
+			l.cancel(jetbus.ErrStopped)
+		}
+	}
+}
+
+// dropAll forgets the leases that could not be given back; the server will
+// deliver their events again when their time is over.
+func (s *subscription) dropAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.count > 0 {
+		s.removeLocked(s.first.next, lost)
+	}
+}
+
+// stragglers reports handlers that outlived the subscription.
+func (s *subscription) stragglers() error {
+	if n := s.Stats().Running; n > 0 {
+		return fmt.Errorf("stop %s: %d handlers ignore their canceled context and are left behind", s.group, n)
+	}
+	return nil
+}

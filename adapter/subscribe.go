@@ -1,0 +1,333 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// Subscribe implements jetbus.Subscriber.
+func (b *Bus) Subscribe(ctx context.Context, topic, group string, h jetbus.Handler, o jetbus.SubscribeOptions) (jetbus.Subscription, error) {
+	op := fmt.Sprintf("subscribe %s/%s", topic, group)
+	if err := b.enter(ctx); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	defer b.calls.Done()
+	o, err := o.Normalize()
+	switch {
+	case err != nil:
+	case h == nil:
+		err = fmt.Errorf("%w: no handler", jetbus.ErrInvalidOption)
+	case slices.Contains(o.Topics, topic):
+		err = fmt.Errorf("%w: Topics names %s again", jetbus.ErrInvalidOption, topic)
+	default:
+		err = jetbus.ValidGroup(group)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	s := newSubscription(ctx, b, group, h, o)
+	if err := s.join(ctx, append([]string{topic}, o.Topics...)); err != nil {
+		s.abandon()
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return s, s.start(ctx)
+}
+
+// subscription is one member of a group. Events come in by pullers, wait in the
+// queue, and are handled by workers, which exist while there is work.
+type subscription struct {
+	holding
+	o       jetbus.SubscribeOptions
+	handler jetbus.Handler
+	ctx     context.Context         //nolint:containedctx // values for handlers, never canceled
+	life    context.Context         //nolint:containedctx // canceled when the subscription ends; for its own requests
+	die     context.CancelCauseFunc // of life
+	work    sync.WaitGroup          // workers and rejoins
+	done    chan struct{}           // closed when nothing runs any more
+	idle    chan struct{}           // signaled when work or leases end while stopping; capacity 1
+
+	// Guarded by holding.mu.
+	pullers  []*puller
+	queue    queue
+	workers  int
+	running  int // handlers
+	paused   bool
+	stopping bool
+	err      error
+	rate     rate
+	unwatch  []func()
+}
+
+func newSubscription(ctx context.Context, b *Bus, group string, h jetbus.Handler, o jetbus.SubscribeOptions) *subscription {
+	s := &subscription{
+		holding: holding{b: b, group: group, ackTimeout: o.AckTimeout, maxLease: o.MaxLease, backoff: o.Backoff},
+		o:       o, handler: h, ctx: context.WithoutCancel(ctx),
+		done: make(chan struct{}), idle: make(chan struct{}, 1),
+	}
+	s.holding.init()
+	s.changed = s.leasesEnded
+	s.life, s.die = context.WithCancelCause(s.ctx)
+	return s
+}
+
+// join makes sure that the group exists on all topics and prepares a puller for each.
+func (s *subscription) join(ctx context.Context, topics []string) error {
+	ctx, cancel := s.b.bound(ctx)
+	defer cancel()
+	set := groupSettings{ackTimeout: s.o.AckTimeout, maxInFlight: s.o.GroupMaxInFlight}
+	for _, name := range topics {
+		t, err := s.b.lookup(ctx, name)
+		if err != nil {
+			return err
+		}
+		info, err := s.b.joinGroup(ctx, t, s.group, s.o.From, set)
+		if err != nil && errors.Is(err, jetbus.ErrNoTopic) { // remembered, but gone since
+			s.b.forget(t)
+			if t, err = s.b.lookup(ctx, name); err == nil {
+				info, err = s.b.joinGroup(ctx, t, s.group, s.o.From, set)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		p, err := s.newPuller(t, info.Name)
+		if err != nil {
+			return s.b.translate("subscribe", "", err)
+		}
+		s.pullers = append(s.pullers, p)
+	}
+	return nil
+}
+
+// abandon undoes join.
+func (s *subscription) abandon() {
+	for _, p := range s.pullers {
+		p.wake.Stop()
+		_ = p.sub.Unsubscribe()
+	}
+	s.die(jetbus.ErrStopped)
+}
+
+// start lets events flow.
+func (s *subscription) start(ctx context.Context) error {
+	s.b.mu.Lock()
+	if s.b.closed {
+		s.b.mu.Unlock()
+		s.abandon()
+		return jetbus.ErrClosed
+	}
+	s.b.members[s] = struct{}{}
+	s.b.mu.Unlock()
+	for _, p := range s.pullers {
+		unwatch := s.b.link.watch(p.reconnected)
+		s.mu.Lock()
+		s.unwatch = append(s.unwatch, unwatch)
+		s.mu.Unlock()
+		p.request()
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.Stop(s.ctx) })
+	s.mu.Lock()
+	s.unwatch = append(s.unwatch, func() { stop() })
+	s.mu.Unlock()
+	return nil
+}
+
+// windowLocked is how many events to hold: no more than this member finished in the last
+// second, so that a slow one hoards nothing, and at least one for each handler.
+func (s *subscription) windowLocked(now time.Time) int {
+	if s.o.MaxLease < 0 { // nothing extends what waits
+		return s.o.Concurrency
+	}
+	return min(max(s.rate.lastSecond(now), s.o.Concurrency), s.o.MaxInFlight)
+}
+
+// hireLocked starts a worker if there is work for one more.
+func (s *subscription) hireLocked() {
+	if !s.stopping && s.workers < s.o.Concurrency && s.workers < s.running+s.queue.len() {
+		s.workers++
+		s.work.Go(s.worker)
+	}
+}
+
+// worker handles events until there are none.
+func (s *subscription) worker() {
+	for {
+		s.mu.Lock()
+		l := s.queue.pop()
+		for l != nil && l.state != open { // lost while it waited
+			l = s.queue.pop()
+		}
+		if l == nil || s.stopping {
+			if l != nil {
+				s.queue.push(l) // Stop gives it back
+			}
+			s.workers--
+			s.mu.Unlock()
+			s.signalIdle()
+			return
+		}
+		s.running++
+		s.mu.Unlock()
+		s.process(l)
+		s.mu.Lock()
+		s.running--
+		s.mu.Unlock()
+	}
+}
+
+// process decodes, filters and handles one event.
+func (s *subscription) process(l *lease) {
+	e, err := l.decode()
+	if err != nil {
+		s.undecodable(l, err)
+		return
+	}
+	if !s.o.Filter.Match(&e) || s.o.FilterFunc != nil && !s.o.FilterFunc(&e) {
+		if l.settle(s.ctx, "ack", nil) == nil {
+			s.note(l, jetbus.Filtered, "", nil)
+		}
+		return
+	}
+	attempt := s.b.attemptOf(s.life, l)
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	defer cancel(nil)
+	now := time.Now()
+	s.mu.Lock()
+	if l.state != open || s.stopping && s.err != nil {
+		s.mu.Unlock()
+		return
+	}
+	l.id, l.attempt, l.started, l.cancel = e.ID, attempt, now, cancel
+	s.stats.Delivered++
+	s.mu.Unlock()
+	if s.b.cfg.Observer != nil {
+		s.b.cfg.Observer(jetbus.Observation{Kind: jetbus.Delivered, Topic: e.Topic, Group: s.group, ID: e.ID, Seq: e.Seq, Attempt: attempt, Duration: now.Sub(time.Unix(0, l.stored))})
+	}
+	d := jetbus.NewDelivery(e, s.group, attempt, s.o.MaxAttempts, l)
+	s.finish(ctx, l, s.call(ctx, d))
+}
+
+// insideKey marks a handler's context with the subscription it runs in.
+type insideKey struct{}
+
+// insideContext is a handler's context; it answers insideKey without the cost of a
+// context.WithValue for every event.
+type insideContext struct {
+	context.Context
+	s *subscription
+}
+
+func (c insideContext) Value(key any) any {
+	if key == (insideKey{}) {
+		return c.s
+	}
+	return c.Context.Value(key)
+}
+
+// call runs the handler; a panic becomes an error.
+func (s *subscription) call(ctx context.Context, d *jetbus.Delivery) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &jetbus.PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return s.handler(insideContext{ctx, s}, d)
+}
+
+// finish settles what the handler did not settle itself.
+func (s *subscription) finish(ctx context.Context, l *lease, err error) {
+	s.mu.Lock()
+	l.cancel = nil
+	s.rate.add(time.Now())
+	held := l.state == open
+	s.mu.Unlock()
+	switch {
+	case !held, err == nil && s.o.ManualAck:
+		s.leasesEnded()
+		return
+	case err == nil:
+		_ = l.Ack(s.ctx) // refused if the lease ran out: the event comes again
+	case errors.Is(context.Cause(ctx), jetbus.ErrStopped):
+		s.giveBack(s.ctx, []*lease{l}, "its handler was canceled by Stop")
+	default:
+		s.refuse(l, err)
+	}
+}
+
+// refuse makes an event come back after the backoff for its attempt.
+func (s *subscription) refuse(l *lease, err error) {
+	if p, ok := errors.AsType[*jetbus.PanicError](err); ok {
+		s.b.cfg.Logger.Error("handler panicked", "topic", l.t.name(), "group", s.group, "event", l.id, "panic", p.Value, "stack", string(p.Stack))
+	}
+	if l.settle(s.ctx, "nack", nakPayload(s.backoff.Delay(l.attempt))) == nil {
+		s.note(l, jetbus.Nacked, "handler failed", err)
+	}
+}
+
+// undecodable puts a message that is no event off for as long as the backoff
+// goes: it must not be lost, and it must not keep the group busy.
+func (s *subscription) undecodable(l *lease, err error) {
+	s.b.cfg.Logger.Error("message is no event; it is delivered again after the longest backoff",
+		"topic", l.t.name(), "group", s.group, "stream", l.t.stream, "seq", l.seq, "error", err)
+	if l.settle(s.ctx, "nack", nakPayload(s.backoff.Max)) == nil {
+		s.note(l, jetbus.Undecodable, "", err)
+	}
+}
+
+// leasesEnded runs when leases ended: there is room to ask for more.
+func (s *subscription) leasesEnded() {
+	for _, p := range s.pullers {
+		p.request()
+	}
+	s.signalIdle()
+}
+
+func (s *subscription) signalIdle() {
+	select {
+	case s.idle <- struct{}{}:
+	default:
+	}
+}
+
+// Pause implements jetbus.Subscription.
+func (s *subscription) Pause() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused = true
+}
+
+// Resume implements jetbus.Subscription.
+func (s *subscription) Resume() {
+	s.mu.Lock()
+	s.paused = false
+	s.mu.Unlock()
+	for _, p := range s.pullers {
+		p.request()
+	}
+}
+
+// Done implements jetbus.Subscription.
+func (s *subscription) Done() <-chan struct{} { return s.done }
+
+// Err implements jetbus.Subscription.
+func (s *subscription) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Stats implements jetbus.Subscription.
+func (s *subscription) Stats() jetbus.SubscriptionStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats := s.stats
+	stats.Held, stats.Running, stats.Paused = s.count, s.running, s.paused
+	return stats
+}

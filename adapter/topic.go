@@ -1,0 +1,192 @@
+package adapter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// metaTopic is the key in a stream's metadata under which a topic's declaration
+// stands, followed by the topic's name.
+const metaTopic = "jetbus.topic."
+
+// topic is what the bus knows of a topic it uses. It does not change; a topic
+// declared anew is a new one.
+type topic struct {
+	config jetbus.TopicConfig // resolved
+	stream string
+	filter string // subject of its events, wildcards included
+}
+
+func (t *topic) name() string { return t.config.Name }
+
+// adopted reports whether the stream is somebody else's.
+func (t *topic) adopted() bool { return t.config.Subject != "" }
+
+// subject returns where an event with that key is stored.
+func (t *topic) subject(prefix, key string) (string, error) {
+	switch {
+	case !t.adopted() && t.config.KeyInSubject:
+		return eventSubject(prefix, t.config.Name, keyToken(key)), nil
+	case !t.adopted():
+		return eventSubject(prefix, t.config.Name, keyToken("")), nil
+	case strings.ContainsAny(t.config.Subject, "*>"):
+		return "", fmt.Errorf("%w: topic %s is adopted with the wildcard subject %s, which names no place to publish to", jetbus.ErrUnsupported, t.config.Name, t.config.Subject)
+	}
+	return t.config.Subject, nil
+}
+
+// ownStream is the name of a topic's own stream. Buses with another prefix than
+// the default have that in front, and a hash of it at the end.
+func ownStream(prefix, topic string) string {
+	name := streamName(topic)
+	if prefix == "ev" {
+		return name
+	}
+	return strings.ToUpper(strings.ReplaceAll(prefix, ".", "_")) + strings.TrimPrefix(name, "EV") + "__" + strings.ToUpper(shortHash(prefix))
+}
+
+// lookup returns a topic that exists, or declares it where AutoCreate is on.
+func (b *Bus) lookup(ctx context.Context, name string) (*topic, error) {
+	if err := jetbus.ValidTopic(name); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	t := b.topics[name]
+	b.mu.Unlock()
+	if t != nil {
+		return t, nil
+	}
+	info, err := b.findStream(ctx, name)
+	if errors.Is(err, jetbus.ErrNoTopic) && b.cfg.AutoCreate {
+		if info, err = b.declare(ctx, jetbus.TopicConfig{Name: name}); err != nil {
+			return nil, err
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b.remember(name, info)
+}
+
+// remember keeps what a stream says of a topic.
+func (b *Bus) remember(name string, info *jetstream.StreamInfo) (*topic, error) {
+	c, err := topicOf(name, &info.Config)
+	if err != nil {
+		return nil, err
+	}
+	t := &topic{config: c, stream: info.Config.Name, filter: topicFilter(b.cfg.Prefix, name)}
+	b.mu.Lock()
+	b.topics[name] = t
+	b.mu.Unlock()
+	return t, nil
+}
+
+// forget drops what the bus knows of a topic, because it turned out to be wrong.
+func (b *Bus) forget(t *topic) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.topics[t.name()] == t && !t.adopted() {
+		delete(b.topics, t.name())
+	}
+}
+
+// findStream returns the stream that declares a topic: the one named after it,
+// or a shared one that has its subjects.
+func (b *Bus) findStream(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	op := "look up topic " + name
+	own := ownStream(b.cfg.Prefix, name)
+	info, err := b.streamInfo(ctx, own)
+	if err == nil && declares(&info.Config, name) {
+		return info, nil
+	}
+	if err != nil && apiCode(err) != jetstream.JSErrCodeStreamNotFound {
+		return nil, b.translate(op, b.api+"STREAM.INFO."+own, err)
+	}
+	shared, err := b.js.StreamNameBySubject(ctx, topicFilter(b.cfg.Prefix, name))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, fmt.Errorf("%s: %w: declare it with EnsureTopic", op, jetbus.ErrNoTopic)
+	}
+	if err != nil {
+		return nil, b.translate(op, b.api+"STREAM.NAMES", err)
+	}
+	info, err = b.streamInfo(ctx, shared)
+	if err != nil {
+		return nil, b.translate(op, b.api+"STREAM.INFO."+shared, err)
+	}
+	if !declares(&info.Config, name) {
+		return nil, fmt.Errorf("%s: %w: the stream %s holds its subjects without declaring it; adopt it with TopicConfig.Stream and Subject", op, jetbus.ErrNoTopic, shared)
+	}
+	return info, nil
+}
+
+func (b *Bus) streamInfo(ctx context.Context, name string, o ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	s, err := b.js.Stream(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if len(o) == 0 {
+		return s.CachedInfo(), nil
+	}
+	return s.Info(ctx, o...)
+}
+
+// declares reports whether a stream was made for the topic.
+func declares(c *jetstream.StreamConfig, name string) bool {
+	_, ok := c.Metadata[metaTopic+name]
+	return ok
+}
+
+// topicsOf lists the names of the topics a stream declares, sorted.
+func topicsOf(c *jetstream.StreamConfig) []string {
+	var names []string
+	for key := range c.Metadata {
+		if name, ok := strings.CutPrefix(key, metaTopic); ok {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// declaration is the part of a TopicConfig that is the topic's own and not the
+// stream's; it is stored in the stream's metadata.
+type declaration struct {
+	Description  string `json:"description,omitempty"`
+	KeyInSubject bool   `json:"keyInSubject,omitempty"`
+	Delays       bool   `json:"delays,omitempty"`
+	Shared       bool   `json:"shared,omitempty"` // TopicConfig.Stream was set
+}
+
+// topicOf reads a topic's configuration back from its stream's.
+func topicOf(name string, c *jetstream.StreamConfig) (jetbus.TopicConfig, error) {
+	var d declaration
+	if err := json.Unmarshal([]byte(c.Metadata[metaTopic+name]), &d); err != nil {
+		return jetbus.TopicConfig{}, fmt.Errorf("topic %s: %w: metadata of stream %s is damaged: %w", name, jetbus.ErrConflict, c.Name, err)
+	}
+	t := jetbus.TopicConfig{
+		Name: name, Description: d.Description, KeyInSubject: d.KeyInSubject, Delays: d.Delays,
+		Retention: c.MaxAge, MaxBytes: c.MaxBytes, MaxEvents: c.MaxMsgs, Replicas: c.Replicas,
+		DuplicateWindow: c.Duplicates, Storage: jetbus.FileStorage, Discard: jetbus.DiscardOld,
+	}
+	if t.Retention == 0 {
+		t.Retention = -1
+	}
+	if c.Storage == jetstream.MemoryStorage {
+		t.Storage = jetbus.MemoryStorage
+	}
+	if c.Discard == jetstream.DiscardNew {
+		t.Discard = jetbus.DiscardNew
+	}
+	if d.Shared {
+		t.Stream = c.Name
+	}
+	return t, nil
+}
