@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// withBus connects to the server that the flags name, runs f and closes both
+// connection and bus.
+func (a *app) withBus(ctx context.Context, f func(*adapter.Bus) error) (err error) {
+	if a.timeout <= 0 {
+		return usagef("--timeout %v: use more than 0", a.timeout)
+	}
+	nc, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	bus, err := adapter.Open(ctx, nc, adapter.Config{Prefix: a.prefix, Timeout: a.timeout})
+	if err != nil {
+		return fmt.Errorf("%s: %w", redacted(nc.ConnectedUrl()), err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.timeout)
+		defer cancel()
+		err = errors.Join(err, bus.Close(ctx))
+	}()
+	return f(bus)
+}
+
+// connect connects to the server. What it was given to log in is in no error.
+func (a *app) connect() (*nats.Conn, error) {
+	server := a.env(a.server, "NATS_URL")
+	if server == "" {
+		server = defaultServer
+	}
+	o := []nats.Option{nats.Name("jetbus"), nats.Timeout(a.timeout), nats.MaxReconnects(-1)}
+	user, password, token := a.env(a.user, "JETBUS_USER"), a.env(a.password, "JETBUS_PASSWORD"), a.env(a.token, "JETBUS_TOKEN")
+	switch {
+	case token != "" && (user != "" || password != "" || a.creds != "") || user != "" && a.creds != "":
+		return nil, usagef("give one of --user with --password, --token and --creds")
+	case password != "" && user == "":
+		return nil, usagef("--password without --user")
+	case token != "":
+		o = append(o, nats.Token(token))
+	case user != "":
+		o = append(o, nats.UserInfo(user, password))
+	case a.creds != "":
+		if _, err := os.Stat(a.creds); err != nil {
+			return nil, usagef("--creds: %w", err)
+		}
+		o = append(o, nats.UserCredentials(a.creds))
+	}
+	if a.tlsCA != "" {
+		if _, err := os.Stat(a.tlsCA); err != nil {
+			return nil, usagef("--tls-ca: %w", err)
+		}
+		o = append(o, nats.RootCAs(a.tlsCA))
+	}
+	nc, err := nats.Connect(server, o...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", redacted(server), connectError(err))
+	}
+	return nc, nil
+}
+
+// connectError says what a failed connect means here.
+func connectError(err error) error {
+	switch {
+	case errors.Is(err, nats.ErrAuthorization):
+		return fmt.Errorf("%w: %w", jetbus.ErrDenied, err)
+	case errors.Is(err, nats.ErrNoServers):
+		return errors.New("no server answers there; start one with jetbus dev, or name another with --server")
+	}
+	return err
+}
+
+// redacted is a list of server addresses without passwords and tokens.
+func redacted(servers string) string {
+	list := strings.Split(servers, ",")
+	for i, s := range list {
+		u, err := url.Parse(strings.TrimSpace(s))
+		switch {
+		case err == nil && u.User != nil:
+			u.User = url.User("xxxxx")
+			list[i] = u.String()
+		case strings.Contains(s, "@"): // no URL, but it may hold a password all the same
+			list[i] = "..." + s[strings.LastIndexByte(s, '@'):]
+		}
+	}
+	return strings.Join(list, ",")
+}

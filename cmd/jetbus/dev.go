@@ -1,0 +1,318 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/projector"
+)
+
+const (
+	// drainTimeout is how long dev waits at its end for heartbeats to be projected.
+	drainTimeout = 5 * time.Second
+	viewEvery    = time.Second
+)
+
+// devTopics are what dev declares: an hour of both, bounded in size as well, the
+// states more tightly, since the projector reads them all when it starts.
+var devTopics = []jetbus.TopicConfig{
+	{
+		Name: projector.DefaultHeartbeats, Description: "heartbeats of this machine's processes, by jetbus dev",
+		Retention: time.Hour, MaxBytes: 512 << 20,
+	},
+	{
+		Name: projector.DefaultStates, Description: "what the heartbeats say of each process, by jetbus dev",
+		Retention: time.Hour, MaxBytes: 128 << 20, KeyInSubject: true,
+	},
+}
+
+// devOptions are the flags of dev.
+type devOptions struct {
+	dir, listen string
+	interval    time.Duration
+	plain       bool
+	runFor      time.Duration
+}
+
+func newDev(a *app) *cobra.Command {
+	var o devOptions
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a broker on this machine, with real events in it, and watch",
+		Long: `Runs everything with nothing installed: a NATS server with JetStream in this process,
+heartbeats of this machine's processes in the topic heartbeat.received, and the projector
+that makes the state of each process of them, in the topic process.state. Any NATS client
+on this machine can join.
+
+A process is alive while it beats and stale after 15 seconds without a beat. At most the
+200 busiest processes beat, so one that falls behind in a crowd may turn stale although it
+runs. Topics keep an hour of events, the heartbeats at most 512 MiB and the states 128 MiB.
+
+On a terminal it shows topics and processes, redrawn in place; elsewhere, and with --plain,
+it prints a line a second. Ctrl-C ends it in order, a second Ctrl-C at once. Started again
+it goes on where it was.`,
+		Example: `  jetbus dev
+  jetbus dev --plain --for 30s
+  jetbus dev --dir ./dev-store --listen 4333`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.dev(cmd, o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.dir, "dir", "", "folder of the store (default jetbus/dev in the user's cache folder)")
+	f.StringVar(&o.listen, "listen", "", "address for NATS clients, host:port or port, 0 for a free one (default 127.0.0.1:4222 if free, else a free one)")
+	f.DurationVar(&o.interval, "interval", time.Second, "time between the heartbeats of a process")
+	f.BoolVar(&o.plain, "plain", false, "print lines instead of a screen")
+	f.DurationVar(&o.runFor, "for", 0, "end after this time (default never)")
+	return cmd
+}
+
+// dev runs until the context ends, --for is over or something fails.
+func (a *app) dev(cmd *cobra.Command, o devOptions) (err error) {
+	c, err := o.config(cmd.Context())
+	if err != nil {
+		return err
+	}
+	d := &devRun{o: o, out: cmd.OutOrStdout(), started: time.Now()}
+	d.tty, d.live = terminalOf(d.out)
+	d.live = d.live && !o.plain
+	d.log = slog.New(slog.NewTextHandler(&d.notes, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if !d.live {
+		d.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	c.Logger = d.log
+	if d.broker, err = embedded.Start(cmd.Context(), c); err != nil {
+		return listenError(err, c.Listen)
+	}
+	ctx, cancel := cmd.Context(), context.CancelFunc(func() {})
+	if o.runFor > 0 {
+		ctx, cancel = context.WithTimeout(ctx, o.runFor)
+	}
+	defer cancel()
+	runErr := d.run(ctx, a.prefix)
+	stopErr := d.stop(context.WithoutCancel(ctx))
+	if text := d.notes.String(); text != "" { // what could not be said while the screen was up
+		fmt.Fprint(cmd.ErrOrStderr(), text)
+	}
+	return errors.Join(runErr, stopErr)
+}
+
+// config is the broker's configuration.
+func (o devOptions) config(ctx context.Context) (embedded.Config, error) {
+	c := embedded.Config{Dir: o.dir, Listen: address(o.listen)}
+	switch {
+	case o.interval < 100*time.Millisecond || o.interval > 10*time.Second:
+		return c, usagef("--interval %v: use 100ms to 10s", o.interval)
+	case o.runFor < 0:
+		return c, usagef("--for %v: use more than 0", o.runFor)
+	}
+	if c.Dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return c, usagef("no cache folder (%w): name the folder of the store with --dir", err)
+		}
+		c.Dir = filepath.Join(cache, "jetbus", "dev")
+	}
+	if o.listen == "" {
+		if c.Listen = strings.TrimPrefix(defaultServer, "nats://"); addressTaken(ctx, c.Listen) {
+			c.Listen = "127.0.0.1:0"
+		}
+	}
+	if err := c.Validate(); err != nil {
+		return c, usagef("%w; jetbus serve takes credentials", err)
+	}
+	return c, nil
+}
+
+// devRun is one run of dev.
+type devRun struct {
+	o       devOptions
+	out     io.Writer
+	tty     *os.File
+	live    bool // on a terminal
+	log     *slog.Logger
+	notes   notes
+	started time.Time
+
+	broker    *embedded.Broker
+	nc        *nats.Conn
+	bus       *adapter.Bus
+	projector *projector.ProcessState
+	heart     *heart
+	beating   sync.WaitGroup
+	quit      context.CancelFunc // ends the heart
+}
+
+// run starts everything and shows it until ctx ends, which is no error.
+func (d *devRun) run(ctx context.Context, prefix string) error {
+	err := d.start(ctx, prefix)
+	if err == nil {
+		err = d.watch(ctx)
+	}
+	if ctx.Err() == nil {
+		return err
+	}
+	return nil // whatever it was, it was the end
+}
+
+// start opens the bus, says what it found and sets heart and projector going.
+func (d *devRun) start(ctx context.Context, prefix string) (err error) {
+	if d.nc, err = d.broker.Connect(nats.Name("jetbus dev")); err != nil {
+		return err
+	}
+	if d.bus, err = adapter.Open(ctx, d.nc, adapter.Config{Prefix: prefix, Logger: d.log}); err != nil {
+		return err
+	}
+	infos := make([]jetbus.TopicInfo, len(devTopics))
+	for i, c := range devTopics {
+		if infos[i], err = d.bus.EnsureTopic(ctx, c); err != nil {
+			return err
+		}
+	}
+	found, err := d.found(ctx, infos)
+	if err != nil {
+		return err
+	}
+	for _, line := range append(d.intro(), found...) {
+		if _, err := fmt.Fprintln(d.out, line); err != nil {
+			return err
+		}
+	}
+	s, err := newSampler()
+	if err != nil {
+		return err
+	}
+	// The projector drains at the end, when ctx is over.
+	if d.projector, err = projector.StartProcessState(context.WithoutCancel(ctx), d.bus, projector.ProcessStateOptions{Logger: d.log}); err != nil {
+		return err
+	}
+	d.heart = &heart{bus: d.bus, sample: s.sample, interval: d.o.interval, log: d.log}
+	beatCtx, quit := context.WithCancel(ctx)
+	d.quit = quit
+	d.beating.Go(func() { d.heart.run(beatCtx) })
+	return nil
+}
+
+// intro says what runs where, and what to do with it.
+func (d *devRun) intro() []string {
+	url := d.broker.URL()
+	server := ""
+	if url != defaultServer {
+		server = " --server " + url
+	}
+	lines := []string{
+		"broker  " + url,
+		"store   " + d.broker.Dir(),
+		"try     jetbus sub process.state" + server,
+		"        jetbus topics" + server,
+		"        nats sub 'ev.process.state.>' --server " + url,
+	}
+	if d.o.listen == "" && url != defaultServer {
+		lines[0] += "  (" + strings.TrimPrefix(defaultServer, "nats://") + " is taken)"
+	}
+	return lines
+}
+
+// found says what the store holds from before.
+func (d *devRun) found(ctx context.Context, infos []jetbus.TopicInfo) ([]string, error) {
+	var parts []string
+	events := uint64(0)
+	for _, info := range infos {
+		events += info.LastSeq
+		parts = append(parts, fmt.Sprintf("%s %s", info.Config.Name, plural(info.Events, "event")))
+	}
+	if events == 0 {
+		return []string{"found   nothing: the store is new"}, nil
+	}
+	lines := []string{"found   " + strings.Join(parts, ", ")}
+	groups, err := d.bus.Groups(ctx, projector.DefaultHeartbeats)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		lines = append(lines, fmt.Sprintf("group   %s goes on behind #%d, %s waiting", g.Group, g.AckedSeq, plural(g.Pending+uint64(g.Held), "event"))) //nolint:gosec // a count is not negative
+	}
+	return lines, nil
+}
+
+// watch shows what happens until ctx ends or the projector does.
+func (d *devRun) watch(ctx context.Context) error {
+	show := func(p picture) error {
+		_, err := fmt.Fprintln(d.out, p.line())
+		return err
+	}
+	if d.live {
+		s, err := newScreen(d.tty)
+		defer s.leave()
+		if err != nil {
+			return err
+		}
+		show = func(p picture) error { return s.draw(p.screen(windowOf(d.tty))) }
+	}
+	ticker := time.NewTicker(viewEvery)
+	defer ticker.Stop()
+	var r rates
+	for {
+		p, err := d.picture(ctx, &r)
+		if err == nil {
+			err = show(p)
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.projector.Done():
+			return d.projector.Err()
+		case <-ticker.C:
+		}
+	}
+}
+
+// picture asks the broker how things are.
+func (d *devRun) picture(ctx context.Context, r *rates) (picture, error) {
+	infos, err := d.infos(ctx)
+	if err != nil {
+		return picture{}, err
+	}
+	groups, err := d.bus.Groups(ctx, projector.DefaultHeartbeats)
+	if err != nil {
+		return picture{}, err
+	}
+	p := picture{
+		head: append(d.intro(), fmt.Sprintf("up %v, Ctrl-C ends it", time.Since(d.started).Round(time.Second))),
+		now:  time.Now(), processes: d.projector.Processes(),
+	}
+	p.topics = r.counts(infos, p.now)
+	for _, g := range groups {
+		if g.Group == projector.DefaultGroup {
+			p.waiting = g.Pending
+		}
+	}
+	return p, nil
+}
+
+func (d *devRun) infos(ctx context.Context) ([]jetbus.TopicInfo, error) {
+	infos := make([]jetbus.TopicInfo, len(devTopics))
+	for i, c := range devTopics {
+		var err error
+		if infos[i], err = d.bus.TopicInfo(ctx, c.Name); err != nil {
+			return nil, err
+		}
+	}
+	return infos, nil
+}

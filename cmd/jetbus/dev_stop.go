@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus/projector"
+)
+
+// stop ends what start began, in the opposite order, and says what was done.
+func (d *devRun) stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	var errs []error
+	var summary []string
+	if d.heart != nil {
+		d.quit()
+		d.beating.Wait()
+		d.drain(ctx)
+	}
+	if d.projector != nil {
+		errs = append(errs, d.projector.Stop(ctx))
+		summary = d.summary(ctx)
+	}
+	if d.bus != nil {
+		errs = append(errs, d.bus.Close(ctx))
+	}
+	if d.nc != nil {
+		d.nc.Close()
+	}
+	errs = append(errs, d.broker.Stop(ctx))
+	for _, line := range summary {
+		if _, err := fmt.Fprintln(d.out, line); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// drain lets the projector finish the heartbeats that are stored, for a while;
+// what is left waits for the next start.
+func (d *devRun) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		groups, err := d.bus.Groups(ctx, projector.DefaultHeartbeats)
+		if err != nil {
+			return
+		}
+		waiting := false
+		for _, g := range groups {
+			waiting = waiting || g.Group == projector.DefaultGroup && (g.Pending > 0 || g.Held > 0)
+		}
+		if !waiting {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.projector.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// summary says what this run did and how to go on.
+func (d *devRun) summary(ctx context.Context) []string {
+	s := d.projector.Stats()
+	published, lost := uint64(0), uint64(0)
+	if d.heart != nil {
+		published, lost = d.heart.published.Load(), d.heart.lost.Load()
+	}
+	first := fmt.Sprintf("ended after %v: %s published, %s, %s of them stale",
+		time.Since(d.started).Round(time.Second), plural(published, "heartbeat"), plural(s.States+s.Stale, "state"), count(s.Stale))
+	if lost > 0 {
+		first += fmt.Sprintf("; %s not stored", plural(lost, "heartbeat"))
+	}
+	kept := "kept    " + d.broker.Dir()
+	if infos, err := d.infos(ctx); err == nil {
+		var parts []string
+		for _, info := range infos {
+			parts = append(parts, fmt.Sprintf("%s %s", info.Config.Name, plural(info.Events, "event")))
+		}
+		kept += ": " + strings.Join(parts, ", ")
+	}
+	again := "again   jetbus dev"
+	if d.o.dir != "" {
+		again += " --dir " + d.o.dir
+	}
+	return []string{first, kept, again}
+}
+
+// maxNotes bounds what is kept for the end.
+const maxNotes = 16 << 10
+
+// notes keeps log lines while the screen is up. It is safe for concurrent use.
+type notes struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more int // lines that found no room
+}
+
+// Write takes one line.
+func (n *notes) Write(line []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.text.Len()+len(line) > maxNotes {
+		n.more++
+		return len(line), nil
+	}
+	return n.text.Write(line)
+}
+
+// String returns what was kept.
+func (n *notes) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.more > 0 {
+		return n.text.String() + fmt.Sprintf("and %s more\n", plural(n.more, "line"))
+	}
+	return n.text.String()
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/projector"
+)
+
+// staleRows is how many stale processes the screen keeps room for.
+const staleRows = 3
+
+// picture is what the live view shows at a moment.
+type picture struct {
+	head      []string // of the screen
+	now       time.Time
+	topics    []topicCount
+	waiting   uint64 // heartbeats that the projector has not got yet
+	processes []projector.Process
+}
+
+// topicCount is one topic with its speed.
+type topicCount struct {
+	name   string
+	events uint64
+	bytes  uint64
+	rate   float64 // events a second
+}
+
+// rates turns positions of topics into speeds.
+type rates struct {
+	at   time.Time
+	last map[string]uint64
+}
+
+// count describes a topic, with its speed since the last time.
+func (r *rates) count(info jetbus.TopicInfo, elapsed time.Duration) topicCount {
+	c := topicCount{name: info.Config.Name, events: info.Events, bytes: info.Bytes}
+	if before, ok := r.last[c.name]; ok && elapsed > 0 && info.LastSeq >= before {
+		c.rate = float64(info.LastSeq-before) / elapsed.Seconds()
+	}
+	r.last[c.name] = info.LastSeq
+	return c
+}
+
+// counts describes topics.
+func (r *rates) counts(infos []jetbus.TopicInfo, now time.Time) []topicCount {
+	elapsed := now.Sub(r.at)
+	if r.last == nil {
+		r.last = make(map[string]uint64)
+	}
+	var list []topicCount
+	for _, info := range infos {
+		list = append(list, r.count(info, elapsed))
+	}
+	r.at = now
+	return list
+}
+
+// line is the picture in one line, without anything that only a terminal understands.
+func (p picture) line() string {
+	var b strings.Builder
+	b.WriteString(p.now.Format("15:04:05"))
+	for _, t := range p.topics {
+		fmt.Fprintf(&b, "  %s %s +%.0f/s", t.name, count(t.events), t.rate)
+	}
+	alive, stale := p.split()
+	fmt.Fprintf(&b, "  processes %s alive %s stale", count(len(alive)), count(len(stale)))
+	for i, q := range alive[:min(3, len(alive))] {
+		sep := ", "
+		if i == 0 {
+			sep = "  busiest "
+		}
+		fmt.Fprintf(&b, "%s%s[%d] %.1f%%", sep, q.Name, q.PID, q.CPUPct)
+	}
+	return printable(b.String())
+}
+
+// split returns the processes that live, the busiest first, and those that are
+// stale, the latest first.
+func (p picture) split() (alive, stale []projector.Process) {
+	for _, q := range p.processes {
+		if q.Status == projector.Alive {
+			alive = append(alive, q)
+		} else {
+			stale = append(stale, q)
+		}
+	}
+	slices.SortFunc(alive, func(a, b projector.Process) int {
+		return cmp.Or(cmp.Compare(b.CPUPct, a.CPUPct), cmp.Compare(b.MemMB, a.MemMB), cmp.Compare(a.ProcessID, b.ProcessID))
+	})
+	slices.SortFunc(stale, func(a, b projector.Process) int {
+		return cmp.Or(cmp.Compare(b.LastSeen, a.LastSeen), cmp.Compare(a.ProcessID, b.ProcessID))
+	})
+	return alive, stale
+}
+
+// screen is the picture as lines that fit a window.
+func (p picture) screen(width, height int) []string {
+	lines := slices.Clone(p.head)
+	lines = append(lines, "", bold+cut(fmt.Sprintf("%-24s %12s %10s %10s", "TOPIC", "EVENTS", "SIZE", "RATE"), width)+plain)
+	for _, t := range p.topics {
+		lines = append(lines, fmt.Sprintf("%-24s %12s %10s %8.0f/s", t.name, count(t.events), size(t.bytes), t.rate))
+	}
+	alive, stale := p.split()
+	title := fmt.Sprintf("PROCESSES  %s alive, %s stale", count(len(alive)), count(len(stale)))
+	if p.waiting > 0 {
+		title += fmt.Sprintf(", %s waiting", plural(p.waiting, "heartbeat"))
+	}
+	lines = append(lines, "", title, bold+cut(fmt.Sprintf("%8s  %-24s %8s %10s %9s  %s", "PID", "NAME", "CPU %", "MEM MiB", "SEEN", "STATUS"), width)+plain)
+	room := max(height-len(lines), 0)
+	last := min(len(stale), staleRows, room)
+	if spare := room - last - len(alive); spare > 0 {
+		last = min(last+spare, len(stale))
+	}
+	for _, q := range alive[:min(len(alive), room-last)] {
+		lines = append(lines, p.row(q))
+	}
+	for _, q := range stale[:last] {
+		lines = append(lines, dim+cut(p.row(q), width)+plain)
+	}
+	lines = lines[:min(len(lines), height)]
+	for i, l := range lines {
+		if !strings.HasPrefix(l, "\x1b") {
+			lines[i] = cut(l, width)
+		}
+	}
+	return lines
+}
+
+func (p picture) row(q projector.Process) string {
+	age := max(p.now.Sub(time.UnixMilli(q.LastSeen)), 0).Round(time.Second)
+	return fmt.Sprintf("%8d  %-24s %8.1f %10.1f %9s  %s", q.PID, cut(printable(q.Name), 24), q.CPUPct, q.MemMB, age, q.Status)
+}
+
+// cut shortens a line to a number of characters.
+func cut(s string, n int) string {
+	if r := []rune(s); len(r) > n {
+		return string(r[:n])
+	}
+	return s
+}

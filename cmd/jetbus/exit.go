@@ -1,0 +1,126 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/embedded"
+)
+
+// The exit codes.
+const (
+	exitFailure  = 1
+	exitUsage    = 2
+	exitNotFound = 3
+	exitConflict = 4
+	exitPartial  = 5
+)
+
+// usageError is a command line that cannot be understood.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+// partialError is work of which some was done.
+type partialError struct{ err error }
+
+func (e *partialError) Error() string { return e.err.Error() }
+func (e *partialError) Unwrap() error { return e.err }
+
+// exitCode is the exit code of an error.
+func exitCode(err error) int {
+	is := func(targets ...error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+	if err == nil || is(syscall.EPIPE) {
+		return 0
+	}
+	if _, ok := errors.AsType[*partialError](err); ok {
+		return exitPartial
+	}
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return exitUsage
+	}
+	switch {
+	case is(jetbus.ErrInvalidTopic, jetbus.ErrInvalidGroup, jetbus.ErrInvalidEvent, jetbus.ErrInvalidHeader, jetbus.ErrInvalidOption):
+		return exitUsage
+	case is(jetbus.ErrNoTopic, jetbus.ErrNoGroup, jetbus.ErrPositionUnknown):
+		return exitNotFound
+	case is(jetbus.ErrConflict, jetbus.ErrWrongSequence, jetbus.ErrGroupBusy, embedded.ErrInUse):
+		return exitConflict
+	}
+	return exitFailure
+}
+
+// report writes an error as one line, with what to do about it, and returns its exit code.
+func report(w io.Writer, err error) int {
+	code := exitCode(err)
+	if code == 0 {
+		return 0
+	}
+	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	if r := remedy(err); r != "" {
+		text += "; " + r
+	}
+	fmt.Fprintf(w, "jetbus: %s\n", printable(text))
+	return code
+}
+
+// remedy is what the user can do about an error that does not say it itself.
+func remedy(err error) string {
+	if u, ok := errors.AsType[*usageError](err); ok && !strings.Contains(u.Error(), "--help") {
+		return "see jetbus --help"
+	}
+	switch {
+	case errors.Is(err, embedded.ErrInUse):
+		return "or name another one with --dir"
+	case errors.Is(err, jetbus.ErrNoTopic):
+		return "see jetbus topics, or declare it with jetbus topics create"
+	case errors.Is(err, jetbus.ErrDenied):
+		return "check --user, --password, --token and --creds"
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "choose another address with --listen; port 0 takes a free one"
+	}
+	return ""
+}
+
+// exactly and atLeast are cobra's argument checks as usage errors that name the usage.
+func exactly(n int) cobra.PositionalArgs { return between(n, n) }
+
+func between(low, high int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < low || high >= 0 && len(args) > high {
+			return usagef("%s: %s given; usage: %s; see %s --help", cmd.CommandPath(), plural(len(args), "argument"), cmd.UseLine(), cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// noCommand refuses arguments of a command that only has subcommands.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	cmd.SuggestionsMinimumDistance = 2 // letters that may be wrong
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		hint = fmt.Sprintf(", did you mean %s?", strings.Join(s, " or "))
+	}
+	return usagef("%s has no command %q%s; see %s --help", cmd.CommandPath(), args[0], hint, cmd.CommandPath())
+}

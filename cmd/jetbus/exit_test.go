@@ -1,0 +1,125 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/embedded"
+)
+
+func TestExitCodes(t *testing.T) {
+	tests := []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{fmt.Errorf("write: %w", syscall.EPIPE), 0},
+		{errors.New("anything"), 1},
+		{jetbus.ErrUnavailable, 1},
+		{usagef("bad"), 2},
+		{fmt.Errorf("x: %w", jetbus.ErrInvalidTopic), 2},
+		{fmt.Errorf("x: %w", jetbus.ErrInvalidOption), 2},
+		{fmt.Errorf("x: %w", jetbus.ErrNoTopic), 3},
+		{jetbus.ErrNoGroup, 3},
+		{jetbus.ErrPositionUnknown, 3},
+		{&jetbus.ConflictError{What: "topic a"}, 4},
+		{&jetbus.PublishError{Err: jetbus.ErrWrongSequence}, 4},
+		{embedded.ErrInUse, 4},
+		{&partialError{jetbus.ErrNoTopic}, 5},
+	}
+	for _, tt := range tests {
+		if got := exitCode(tt.err); got != tt.want {
+			t.Errorf("exit code of %v is %d, want %d", tt.err, got, tt.want)
+		}
+	}
+}
+
+func TestReportIsOneLine(t *testing.T) {
+	var b strings.Builder
+	report(&b, errors.Join(errors.New("one\x1b[31m"), fmt.Errorf("two: %w", jetbus.ErrNoTopic)))
+	want := `jetbus: one\x1b[31m; two: no such topic; see jetbus topics, or declare it with jetbus topics create` + "\n"
+	if b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	tests := []struct{ args, want string }{
+		{"publish", `jetbus has no command "publish"`},
+		{"sbu", "did you mean sub?"},
+		{"pub", "0 arguments given; usage: jetbus pub TOPIC [PAYLOAD|-] [flags]; see jetbus pub --help"},
+		{"pub a b c", "3 arguments given"},
+		{"pub --nonsense", "unknown flag: --nonsense; see jetbus pub --help"},
+		{"pub Bad.Topic x", "invalid topic"},
+		{"pub a x --header nope", "use x-name=value"},
+		{"pub a x --header nats-x=1", "invalid header"},
+		{"pub a x --id 1 --count 2", "--id with --count"},
+		{"pub a x --count 0", "--count 0"},
+		{"pub a x --lines", "--lines takes neither"},
+		{"pub a x --at yesterday", `--at: "yesterday" is no time`},
+		{"pub a x -o xml", `--output "xml"`},
+		{"sub", "0 arguments given"},
+		{"sub a --from nowhere", `--from "nowhere"`},
+		{"sub a --from seq=x", "not a sequence"},
+		{"sub a --from after=", "the value is missing"},
+		{"sub a --filter nope=1", `--filter "nope=1"`},
+		{"sub a --limit -1", "--limit -1"},
+		{"topics rn a", `jetbus topics has no command "rn"`},
+		{"topics ls -o yaml", `--output "yaml"`},
+		{"topics create a --max-bytes much", "is no size"},
+		{"serve", "name the folder of the store with --dir"},
+		{"serve --dir x --tls-cert a", "--tls-cert and --tls-key go together"},
+		{"serve --dir x --listen 0.0.0.0:4222", "is reachable from other machines: set User and Password"},
+		{"serve --dir x --log-format xml", `--log-format "xml"`},
+		{"serve --dir x --user a", `User "a" has no Password`},
+		{"dev --interval 1ms", "--interval 1ms"},
+		{"dev --dir x --listen 0.0.0.0:0", "reachable from other machines"},
+		{"topics --user a --token b", "give one of"},
+		{"topics --timeout 0s", "--timeout 0s"},
+		{"topics --creds /does/not/exist", "--creds"},
+		{"version x", "1 argument given"},
+	}
+	for _, tt := range tests {
+		r := command(t, "", strings.Fields(tt.args)...)
+		if r.code != exitUsage || !strings.Contains(r.errOut, tt.want) || strings.Count(r.errOut, "\n") != 1 || !strings.HasPrefix(r.errOut, "jetbus: ") {
+			t.Errorf("jetbus %s: exit code %d, want 2, with one line that says %q, got %q", tt.args, r.code, tt.want, r.errOut)
+		}
+		if r.out != "" {
+			t.Errorf("jetbus %s wrote %q to standard output", tt.args, r.out)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range []string{"", "--help", "help pub", "pub --help", "sub -h", "dev -h", "serve -h", "topics -h", "topics create -h"} {
+		if r := command(t, "", strings.Fields(args)...); r.code != 0 || !strings.Contains(r.out, "Examples:") {
+			t.Errorf("jetbus %s: exit code %d, no examples in:\n%s%s", args, r.code, r.out, r.errOut)
+		}
+	}
+	if r := command(t, "", "version"); r.code != 0 || !strings.HasPrefix(r.out, "jetbus ") || strings.Count(r.out, "\n") != 1 {
+		t.Errorf("version: %+v", r)
+	}
+}
+
+func TestNoServer(t *testing.T) {
+	r := command(t, "", "topics", "--server", "nats://me:secret@127.0.0.1:1", "--timeout", "2s")
+	if r.code != exitFailure || !strings.Contains(r.errOut, "start one with jetbus dev") || strings.Contains(r.errOut, "secret") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestRedacted(t *testing.T) {
+	for in, want := range map[string]string{
+		"nats://127.0.0.1:4222":          "nats://127.0.0.1:4222",
+		"nats://me:pw@h:1,nats://tok@h2": "nats://xxxxx@h:1,nats://xxxxx@h2",
+		"me:p%zzw@h":                     "...@h",
+	} {
+		if got := redacted(in); got != want {
+			t.Errorf("redacted(%q) = %q, want %q", in, got, want)
+		}
+	}
+}

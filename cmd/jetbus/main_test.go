@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed-63e9a637/jetbus/embedded"
+)
+
+// childEnv makes the test binary be the command, so that a test can kill it.
+const childEnv = "JETBUS_TEST_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		os.Exit(realMain())
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// result is what a command did.
+type result struct {
+	code        int
+	out, errOut string
+}
+
+// command runs a command line in this process.
+func command(t *testing.T, stdin string, args ...string) result {
+	t.Helper()
+	return commandEnv(t, nil, stdin, args...)
+}
+
+func commandEnv(t *testing.T, env map[string]string, stdin string, args ...string) result {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	code := run(t.Context(), args, strings.NewReader(stdin), &out, &errOut, func(name string) string { return env[name] })
+	return result{code, out.String(), errOut.String()}
+}
+
+// ok runs a command that must succeed and returns its output.
+func (b *bench) ok(t *testing.T, stdin string, args ...string) string {
+	t.Helper()
+	r := b.run(t, stdin, args...)
+	if r.code != 0 {
+		t.Fatalf("jetbus %s: exit code %d: %s", strings.Join(args, " "), r.code, r.errOut)
+	}
+	return r.out
+}
+
+// bench is a broker and commands on it.
+type bench struct{ url string }
+
+func (b *bench) run(t *testing.T, stdin string, args ...string) result {
+	t.Helper()
+	return command(t, stdin, append([]string{"--server", b.url}, args...)...)
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b, err := embedded.Start(t.Context(), embedded.Config{Listen: "127.0.0.1:0", Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return &bench{b.URL()}
+}
+
+// running is a command that runs beside the test.
+type running struct {
+	out  *buffer
+	err  *buffer
+	stop context.CancelFunc
+	done chan struct{}
+	code int
+}
+
+func begin(t *testing.T, env map[string]string, args ...string) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &running{out: newBuffer(), err: newBuffer(), stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		r.code = run(ctx, args, strings.NewReader(""), r.out, r.err, func(name string) string { return env[name] })
+	}()
+	t.Cleanup(func() { r.end() })
+	return r
+}
+
+// end interrupts the command and returns its exit code.
+func (r *running) end() int {
+	r.stop()
+	<-r.done
+	return r.code
+}
+
+// buffer collects output and lets a test wait for some.
+type buffer struct {
+	mu      sync.Mutex
+	text    bytes.Buffer
+	changed chan struct{}
+}
+
+func newBuffer() *buffer { return &buffer{changed: make(chan struct{})} }
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.changed)
+	b.changed = make(chan struct{})
+	return b.text.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// wait returns the output once it contains some text.
+func (r *running) wait(t *testing.T, text string) string {
+	t.Helper()
+	for {
+		r.out.mu.Lock()
+		have, changed := r.out.text.String(), r.out.changed
+		r.out.mu.Unlock()
+		if strings.Contains(have, text) {
+			return have
+		}
+		select {
+		case <-changed:
+		case <-r.done:
+			t.Fatalf("ended with code %d without %q; output:\n%s\nerrors:\n%s", r.code, text, r.out, r.err)
+		case <-t.Context().Done():
+			t.Fatalf("no %q in:\n%s", text, have)
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// maxPayload bounds what is read from standard input for one event; what the
+// server takes may be less.
+const maxPayload = 64 << 20
+
+// linesBatch is how many lines are published at once.
+const linesBatch = 500
+
+// pubOptions are the flags of pub.
+type pubOptions struct {
+	key, id, contentType, at, output string
+	headers, tags                    []string
+	ttl                              time.Duration
+	count                            int
+	lines                            bool
+}
+
+func newPub(a *app) *cobra.Command {
+	var o pubOptions
+	cmd := &cobra.Command{
+		Use:   "pub TOPIC [PAYLOAD|-]",
+		Short: "Publish an event, or one for each line of standard input",
+		Long: `Publishes an event and returns when it is stored.
+
+PAYLOAD is stored as it is; "-" reads it from standard input, and without it the
+event has none. A payload that is not JSON gets the content type text/plain or
+application/octet-stream, unless --content-type says another.
+
+With --lines each line of standard input is the payload of an event. Lines must be
+JSON unless --content-type is given; empty ones are skipped. If it fails half way,
+the exit code is 5 and the message says how many lines are stored.`,
+		Example: `  jetbus pub orders.created '{"id": 7}' --key 7
+  jetbus pub orders.created '{"id": 7}' --id order-7 --header x-source=shop
+  jetbus pub reminders.due '{"id": 7}' --at 10m
+  jetbus pub orders.created --lines < orders.ndjson`,
+		Args: between(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.pub(cmd, o, args) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.key, "key", "", "key of the event: what it is about")
+	f.StringVar(&o.id, "id", "", "id; publishing an id again within the topic's duplicate window stores nothing (default a new UUID)")
+	f.StringArrayVar(&o.headers, "header", nil, "header x-name=value; may be repeated")
+	f.StringArrayVar(&o.tags, "tag", nil, "tag; may be repeated")
+	f.DurationVar(&o.ttl, "ttl", 0, "remove the event after this time, whole seconds")
+	f.StringVar(&o.at, "at", "", "deliver at this time (RFC 3339) or after this long (10m); the topic needs delays")
+	f.StringVar(&o.contentType, "content-type", "", "media type of the payload")
+	f.IntVar(&o.count, "count", 1, "publish the payload that many times")
+	f.BoolVar(&o.lines, "lines", false, "publish each line of standard input")
+	f.StringVarP(&o.output, "output", "o", "text", "text, or json: one object an event")
+	return cmd
+}
+
+// pub publishes what the command line says.
+func (a *app) pub(cmd *cobra.Command, o pubOptions, args []string) error {
+	e, po, err := o.event(args[0], time.Now())
+	switch {
+	case err != nil:
+		return err
+	case o.lines && (len(args) > 1 || o.id != "" || o.count != 1 || o.ttl != 0 || o.at != ""):
+		return usagef("--lines takes neither a payload nor --id, --count, --ttl and --at")
+	case o.count < 1:
+		return usagef("--count %d: use 1 or more", o.count)
+	case o.id != "" && o.count > 1:
+		return usagef("--id with --count: all but the first would be duplicates")
+	}
+	if len(args) > 1 {
+		e.Payload = []byte(args[1])
+		if args[1] == "-" {
+			if e.Payload, err = io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxPayload+1)); err != nil {
+				return fmt.Errorf("read standard input: %w", err)
+			}
+			if len(e.Payload) > maxPayload {
+				return fmt.Errorf("standard input has more than %s: %w", size(int64(maxPayload)), jetbus.ErrPayloadTooLarge)
+			}
+		}
+	}
+	setContentType(&e)
+	if err := e.Validate(); err != nil {
+		return err
+	}
+	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+		p := publishing{out: cmd.OutOrStdout(), json: o.output == "json", lines: o.lines}
+		if o.lines {
+			return p.publishLines(cmd.Context(), bus, e, cmd.InOrStdin(), o.contentType == "")
+		}
+		return p.publishTimes(cmd.Context(), bus, e, po, o.count)
+	})
+}
+
+// event is the event without its payload, and the instructions for it.
+func (o pubOptions) event(topic string, now time.Time) (e jetbus.Event, po jetbus.PublishOptions, err error) {
+	e = jetbus.Event{Topic: topic, Key: o.key, ID: o.id, Tags: o.tags, Headers: map[string]string{}}
+	for _, h := range o.headers {
+		name, value, ok := strings.Cut(h, "=")
+		if !ok {
+			return e, po, usagef("--header %q: use x-name=value", h)
+		}
+		e.Headers[name] = value
+	}
+	if o.contentType != "" {
+		e.Headers[jetbus.HeaderContentType] = o.contentType
+	}
+	po.TTL = o.ttl
+	if o.at != "" {
+		if po.DeliverAt, err = parseTime(o.at, now.Add); err != nil {
+			return e, po, usagef("--at: %w", err)
+		}
+	}
+	if o.output != "text" && o.output != "json" {
+		return e, po, usagef("--output %q: use text or json", o.output)
+	}
+	return e, po, nil
+}
+
+// setContentType says what a payload is that is not the default, JSON.
+func setContentType(e *jetbus.Event) {
+	if e.Headers[jetbus.HeaderContentType] != "" || len(e.Payload) == 0 || json.Valid(e.Payload) {
+		return
+	}
+	e.Headers[jetbus.HeaderContentType] = "application/octet-stream"
+	if utf8.Valid(e.Payload) {
+		e.Headers[jetbus.HeaderContentType] = "text/plain; charset=utf-8"
+	}
+}
+
+// publishing publishes and says what is stored.
+type publishing struct {
+	out   io.Writer
+	json  bool
+	lines bool
+
+	stored, duplicates int
+	last               jetbus.Event
+}
+
+func (p *publishing) publishTimes(ctx context.Context, bus jetbus.Publisher, e jetbus.Event, o jetbus.PublishOptions, times int) error {
+	for range times {
+		r, err := bus.Publish(ctx, e, o)
+		if err != nil {
+			return p.failed(err)
+		}
+		if err := p.say(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// failed is the error of a publish after which some events may be stored.
+func (p *publishing) failed(err error) error {
+	if p.stored == 0 {
+		return err
+	}
+	return &partialError{fmt.Errorf("%s stored, then: %w", plural(p.stored, "event"), err)}
+}
+
+// say prints one receipt; of lines only a summary is printed, unless it is for programs.
+func (p *publishing) say(r jetbus.Receipt) error {
+	p.stored++
+	if r.Duplicate {
+		p.duplicates++
+	}
+	p.last = r.Event
+	if p.json {
+		line, err := jsonLine(struct {
+			Topic     string `json:"topic"`
+			ID        string `json:"id"`
+			Seq       uint64 `json:"seq,omitempty"`
+			Duplicate bool   `json:"duplicate,omitempty"`
+			Scheduled bool   `json:"scheduled,omitempty"`
+		}{r.Event.Topic, r.Event.ID, r.Event.Seq, r.Duplicate, r.Scheduled})
+		if err != nil {
+			return err
+		}
+		_, err = p.out.Write(line)
+		return err
+	}
+	if p.lines {
+		return nil
+	}
+	state := fmt.Sprintf("#%d", r.Event.Seq)
+	switch {
+	case r.Scheduled:
+		state = "scheduled"
+	case r.Duplicate:
+		state += " duplicate, nothing stored"
+	}
+	_, err := fmt.Fprintf(p.out, "%s %s id=%s\n", r.Event.Topic, state, printable(r.Event.ID))
+	return err
+}
+
+// publishLines publishes an event for each line.
+func (p *publishing) publishLines(ctx context.Context, bus jetbus.Batcher, e jetbus.Event, in io.Reader, onlyJSON bool) error {
+	lines := newLineReader(in)
+	for more := true; more; {
+		var batch []jetbus.Event
+		var readErr error
+		for len(batch) < linesBatch {
+			line, err := lines.next()
+			if err != nil {
+				readErr = err
+				break
+			}
+			if onlyJSON && !json.Valid(line) {
+				readErr = fmt.Errorf("line %d is not JSON; correct it, or say what the lines are with --content-type", lines.number)
+				break
+			}
+			event := e
+			event.ID, event.Payload = jetbus.NewID(), line
+			batch = append(batch, event)
+		}
+		if err := p.publishBatch(ctx, bus, batch); err != nil {
+			return err
+		}
+		switch {
+		case errors.Is(readErr, io.EOF):
+			more = false
+		case readErr != nil:
+			return p.failed(readErr)
+		}
+	}
+	if p.json {
+		return nil
+	}
+	text := plural(p.stored, "event") + " stored in " + e.Topic
+	if p.stored > 0 {
+		text += fmt.Sprintf(", the last is #%d", p.last.Seq)
+	}
+	_, err := fmt.Fprintln(p.out, text)
+	return err
+}
+
+func (p *publishing) publishBatch(ctx context.Context, bus jetbus.Batcher, batch []jetbus.Event) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	receipts, err := bus.PublishBatch(ctx, batch, jetbus.BatchOptions{})
+	for _, r := range receipts {
+		if r.Event.Seq == 0 { // not acknowledged
+			continue
+		}
+		if err := p.say(r); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return p.failed(err)
+	}
+	return nil
+}

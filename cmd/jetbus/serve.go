@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-63e9a637/jetbus/embedded"
+)
+
+// stopTimeout is how long an end in order may take.
+const stopTimeout = 30 * time.Second
+
+// serveOptions are the flags of serve.
+type serveOptions struct {
+	dir, listen, tlsCert, tlsKey string
+	webSocket                    string
+	webSocketOrigins             []string
+	logFormat, logLevel          string
+	syncAlways                   bool
+	maxStore                     int64
+}
+
+func newServe(a *app) *cobra.Command {
+	o := serveOptions{}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a broker for a team",
+		Long: `Runs a NATS server with JetStream in this process, on a store of its own. Any NATS
+client can use it. It prints one line to standard output when it is ready, and logs
+to standard error. SIGTERM or Ctrl-C ends it in order; the store stays.
+
+Clients must present --user and --password, or --token, where they are given; an
+address that other machines can reach is refused without. They are best given as
+JETBUS_USER, JETBUS_PASSWORD and JETBUS_TOKEN, since the process list shows flags.
+
+What was acknowledged survives the end of the process, however it ends. Only with
+--sync-always it survives a loss of power as well; each event then costs a disk sync.`,
+		Example: `  jetbus serve --dir /var/lib/jetbus
+  JETBUS_USER=shop JETBUS_PASSWORD=... jetbus serve --dir /var/lib/jetbus --listen 0.0.0.0:4222 \
+      --tls-cert cert.pem --tls-key key.pem --log-format json`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd, o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.dir, "dir", "", "folder of the store (required)")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:4222", "address for NATS clients, host:port or port")
+	f.StringVar(&o.tlsCert, "tls-cert", "", "file with the server's certificate chain, PEM")
+	f.StringVar(&o.tlsKey, "tls-key", "", "file with the certificate's key, PEM")
+	f.StringVar(&o.webSocket, "websocket", "", "address for NATS clients over WebSocket, host:port or port (default none)")
+	f.StringArrayVar(&o.webSocketOrigins, "websocket-origin", nil, "origin from which browsers may connect, https://app.example.com; may be repeated")
+	f.BoolVar(&o.syncAlways, "sync-always", false, "sync each event to disk before it is acknowledged")
+	f.Var((*sizeFlag)(&o.maxStore), "max-store", "bound of the whole store (default three quarters of the free disk space)")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	return cmd
+}
+
+// config is the broker's configuration.
+func (o serveOptions) config(a *app, stderr io.Writer) (embedded.Config, error) {
+	c := embedded.Config{
+		Dir: o.dir, Listen: address(o.listen), WebSocketOrigins: o.webSocketOrigins,
+		User: a.env(a.user, "JETBUS_USER"), Password: a.env(a.password, "JETBUS_PASSWORD"), Token: a.env(a.token, "JETBUS_TOKEN"),
+		SyncAlways: o.syncAlways, MaxStore: o.maxStore,
+	}
+	if o.dir == "" {
+		return c, usagef("serve: name the folder of the store with --dir")
+	}
+	if (o.tlsCert == "") != (o.tlsKey == "") {
+		return c, usagef("serve: --tls-cert and --tls-key go together")
+	}
+	if o.maxStore < 0 {
+		return c, usagef("serve: --max-store needs a bound")
+	}
+	if o.webSocket != "" {
+		c.WebSocket = address(o.webSocket)
+	}
+	if o.tlsCert != "" {
+		certificate, err := tls.LoadX509KeyPair(o.tlsCert, o.tlsKey)
+		if err != nil {
+			return c, usagef("serve: load the certificate: %w", err)
+		}
+		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}}
+		if c.WebSocket != "" {
+			c.WebSocketTLS = c.TLS.Clone()
+		}
+	}
+	logger, err := newLogger(stderr, o.logFormat, o.logLevel)
+	if err != nil {
+		return c, err
+	}
+	c.Logger = logger
+	if err := c.Validate(); err != nil {
+		return c, &usageError{err}
+	}
+	return c, nil
+}
+
+func (a *app) serve(cmd *cobra.Command, o serveOptions) error {
+	c, err := o.config(a, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	b, err := embedded.Start(ctx, c)
+	if err != nil {
+		return listenError(err, c.Listen)
+	}
+	log := c.Logger
+	log.LogAttrs(ctx, slog.LevelInfo, "ready", slog.String("url", b.URL()), slog.String("websocket", b.WebSocketURL()),
+		slog.String("dir", b.Dir()), slog.Bool("auth", c.User != "" || c.Token != ""), slog.Bool("tls", c.TLS != nil))
+	line := "ready " + b.URL()
+	if ws := b.WebSocketURL(); ws != "" {
+		line += " " + ws
+	}
+	if _, err := fmt.Fprintln(cmd.OutOrStdout(), line); err != nil {
+		log.LogAttrs(ctx, slog.LevelWarn, "standard output is closed", slog.Any("err", err)) // no reason to end a broker
+	}
+	<-ctx.Done()
+	log.LogAttrs(ctx, slog.LevelInfo, "stopping")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if err := b.Stop(ctx); err != nil {
+		return err
+	}
+	log.LogAttrs(ctx, slog.LevelInfo, "stopped", slog.String("dir", b.Dir()))
+	return nil
+}
+
+// newLogger makes the logger that the flags name.
+func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, usagef("--log-level %q: use debug, info, warn or error", level)
+	}
+	o := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, o)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, o)), nil
+	}
+	return nil, usagef("--log-format %q: use text or json", format)
+}

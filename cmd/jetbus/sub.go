@@ -1,0 +1,244 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// subOptions are the flags of sub.
+type subOptions struct {
+	group, from, output string
+	filters             []string
+	limit               int
+	noFollow            bool
+}
+
+func newSub(a *app) *cobra.Command {
+	var o subOptions
+	cmd := &cobra.Command{
+		Use:   "sub TOPIC...",
+		Short: "Print the events of topics as they come",
+		Long: `Prints events, one a line.
+
+Without --group it only reads: nothing changes at the server. It begins with the
+events that come from now on, or with --no-follow at the oldest one and ends at
+the last; --from says otherwise:
+
+  latest       events stored from now on
+  earliest     every event the topic still has
+  ts=TIME      events stored since then: RFC 3339, epoch milliseconds, or a time ago (ts=10m)
+  seq=N        the event with that sequence, and on
+  after=ID     behind the event with that id
+
+With --group it joins a group: members of a group share the events, an event that
+was printed is acknowledged, and a group that exists goes on where it was.
+
+Characters that a terminal would not print but obey are shown as escapes.`,
+		Example: `  jetbus sub process.state
+  jetbus sub orders.created orders.paid --from ts=1h -o json | jq .payload
+  jetbus sub process.state --no-follow --filter prefix=web1: --limit 10
+  jetbus sub orders.created --group auditors --from earliest`,
+		Args: between(1, -1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.sub(cmd, o, args) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.group, "group", "", "join this group and acknowledge what is printed")
+	f.StringVar(&o.from, "from", "", "where to begin (default latest, with --no-follow earliest)")
+	f.StringArrayVar(&o.filters, "filter", nil, "only events with key=K, prefix=P (of the key) or x-name=VALUE; may be repeated")
+	f.StringVarP(&o.output, "output", "o", "text", "text or json")
+	f.IntVar(&o.limit, "limit", 0, "end after that many events")
+	f.BoolVar(&o.noFollow, "no-follow", false, "end with the last event there is")
+	return cmd
+}
+
+func (a *app) sub(cmd *cobra.Command, o subOptions, topics []string) error {
+	from := o.from
+	if from == "" {
+		from = "latest"
+		if o.noFollow {
+			from = "earliest"
+		}
+	}
+	start, err := parseStart(from, time.Now())
+	if err != nil {
+		return err
+	}
+	filter, err := parseFilter(o.filters)
+	switch {
+	case err != nil:
+		return err
+	case o.output != "text" && o.output != "json":
+		return usagef("--output %q: use text or json", o.output)
+	case o.limit < 0:
+		return usagef("--limit %d: use 1 or more", o.limit)
+	}
+	p := newPrinter(cmd.OutOrStdout(), o.output == "json", o.limit)
+	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+		switch {
+		case o.group == "":
+			err = p.read(cmd.Context(), bus, topics, jetbus.ReadOptions{From: start, Follow: !o.noFollow, Filter: filter})
+		case o.noFollow:
+			err = p.drain(cmd.Context(), bus, topics, o.group, start, filter)
+		default:
+			err = p.join(cmd.Context(), bus, topics, o.group, jetbus.SubscribeOptions{From: start, Topics: topics[1:], Filter: filter})
+		}
+		return errors.Join(err, p.flush())
+	})
+}
+
+// printer prints events up to a limit.
+type printer struct {
+	mu      sync.Mutex
+	out     *bufio.Writer
+	json    bool
+	limit   int // 0: none
+	printed int
+	err     error
+}
+
+func newPrinter(w io.Writer, asJSON bool, limit int) *printer {
+	return &printer{out: bufio.NewWriter(w), json: asJSON, limit: limit}
+}
+
+// print prints one event. It returns false once there is nothing more to print:
+// the limit is reached, or the output is gone.
+func (p *printer) print(e *jetbus.Event) (more bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil || p.full() {
+		return false, p.err
+	}
+	var line []byte
+	if p.json {
+		line, p.err = jsonLine(e)
+	} else {
+		line = []byte(eventLine(e))
+	}
+	if p.err == nil {
+		_, p.err = p.out.Write(line)
+	}
+	if p.err != nil {
+		return false, p.err
+	}
+	p.printed++
+	return !p.full(), nil
+}
+
+func (p *printer) full() bool { return p.limit > 0 && p.printed >= p.limit }
+
+func (p *printer) flush() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		p.err = p.out.Flush()
+	}
+	return p.err
+}
+
+// read prints what a reader without a group gets.
+func (p *printer) read(ctx context.Context, bus jetbus.Reader, topics []string, o jetbus.ReadOptions) error {
+	for e, err := range bus.Read(ctx, topics, o) {
+		if ctx.Err() != nil { // the user has seen enough
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		more, err := p.print(&e)
+		if err != nil || !more {
+			return err
+		}
+		if o.Follow { // nobody knows when the next one comes
+			if err := p.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// join prints and acknowledges what a member of a group gets, until ctx ends or the limit is reached.
+func (p *printer) join(ctx context.Context, bus jetbus.Subscriber, topics []string, group string, o jetbus.SubscribeOptions) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	sub, err := bus.Subscribe(ctx, topics[0], group, func(ctx context.Context, d *jetbus.Delivery) error {
+		p.mu.Lock()
+		full := p.full()
+		p.mu.Unlock()
+		if full {
+			return d.GiveBack(ctx)
+		}
+		more, err := p.print(&d.Event)
+		if err == nil {
+			err = p.flush() // before it is acknowledged
+		}
+		if err != nil || !more {
+			cancel()
+		}
+		return err
+	}, o)
+	if err != nil {
+		return err
+	}
+	<-sub.Done()
+	return sub.Err()
+}
+
+// drain prints and acknowledges what a group has waiting, topic by topic.
+func (p *printer) drain(ctx context.Context, bus jetbus.Receiver, topics []string, group string, from jetbus.Start, f jetbus.Filter) error {
+	for _, topic := range topics {
+		for {
+			o := jetbus.ReceiveOptions{From: from, Wait: time.Second}
+			if p.limit > 0 {
+				o.Max = min(p.limit-p.printed, jetbus.DefaultBatchSize)
+			}
+			list, err := bus.Receive(ctx, topic, group, o)
+			if err != nil {
+				if ctx.Err() != nil {
+					return nil //nolint:nilerr // the user has seen enough
+				}
+				return err
+			}
+			more, err := p.settle(ctx, list, f)
+			if err != nil || !more {
+				return err
+			}
+			if len(list) == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// settle prints deliveries and acknowledges them. The rest is given back when there is no more to print.
+func (p *printer) settle(ctx context.Context, list []*jetbus.Delivery, f jetbus.Filter) (more bool, err error) {
+	more = true
+	for i, d := range list {
+		if f.Match(&d.Event) {
+			if more, err = p.print(&d.Event); err == nil {
+				err = p.flush()
+			}
+		}
+		if err == nil {
+			err = d.Ack(ctx)
+		}
+		if err == nil && more {
+			continue
+		}
+		for _, rest := range list[i+1:] {
+			err = errors.Join(err, rest.GiveBack(ctx))
+		}
+		return false, err
+	}
+	return more, nil
+}

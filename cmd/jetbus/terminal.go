@@ -1,0 +1,25 @@
+package main
+
+import (
+	"io"
+	"os"
+
+	"golang.org/x/term"
+)
+
+// terminalOf returns the terminal that w writes to, if it is one.
+func terminalOf(w io.Writer) (*os.File, bool) {
+	f, ok := w.(*os.File)
+	return f, ok && term.IsTerminal(descriptor(f))
+}
+
+// windowOf returns the size of a terminal in characters, or a usual one if it does not say.
+func windowOf(f *os.File) (width, height int) {
+	width, height, err := term.GetSize(descriptor(f))
+	if err != nil || width <= 0 || height <= 0 {
+		return 80, 24
+	}
+	return width, height
+}
+
+func descriptor(f *os.File) int { return int(f.Fd()) } //nolint:gosec // a file descriptor is a small number
