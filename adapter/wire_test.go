@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -318,6 +319,72 @@ func TestEveryValidEventRoundTrips(t *testing.T) {
 		}
 		checkEqual(t, e, got)
 	})
+}
+
+func TestEventRoundTripsThroughServer(t *testing.T) {
+	_, nc, js := directStream(t)
+	e := jetbus.Event{
+		ID: "é 1", SID: "a b", Topic: "process.state", Key: "a b%é", Time: millis(storedAt.Time),
+		Headers: map[string]string{"x-note": "Grüße, \"100%\"", "x-empty": "", "x-ce-subject": "é", "traceparent": "00"},
+		Payload: []byte("{ \"n\": 1.0 }"), Tags: []string{"a,b"},
+	}
+	m := &nats.Msg{Subject: eventSubject("d", e.Topic, keyToken(e.Key)), Header: encodeHeader(&e), Data: e.Payload}
+	for _, duplicate := range []bool{false, true} {
+		ack, err := js.PublishMsg(t.Context(), m)
+		if err != nil || ack.Duplicate != duplicate {
+			t.Fatalf("duplicate %+v, %v, want %v", ack, err, duplicate)
+		}
+	}
+	var got jetbus.Event
+	if _, err := directGet(t.Context(), nc, directAPI, directRequest{Seq: 1}, func(m *nats.Msg, seq uint64, at time.Time) bool {
+		var err error
+		if got, err = decodeEvent(m.Header, m.Data, stored{Topic: e.Topic, Stream: "D", Seq: seq, Time: at}); err != nil {
+			t.Error(err)
+		}
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	e.Partition, e.Seq = jetbus.NoPartition, 1
+	checkEqual(t, e, got)
+}
+
+func TestExpiryMarkerIsTombstone(t *testing.T) {
+	_, _, js := directStream(t)
+	s, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "M", Subjects: []string{"m.>"}, AllowMsgTTL: true, MaxMsgsPerSubject: 1, SubjectDeleteMarkerTTL: time.Minute, AllowDirect: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := jetbus.Event{ID: "1", Topic: "process.state", Key: "a b", Time: storedAt.Time, Payload: []byte("1")}
+	subject := eventSubject("m", e.Topic, keyToken(e.Key))
+	ttl := encodeHeader(&e)
+	ttl.Set("Nats-TTL", "1s")
+	if _, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Header: ttl, Data: e.Payload}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m, err := c.Next(jetstream.FetchMaxWait(30 * time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Headers().Get(headerMarker) == "" {
+			continue
+		}
+		got, err := decodeEvent(m.Headers(), m.Data(), stored{Topic: e.Topic, Stream: "M", Seq: 2, Time: storedAt.Time, Token: keyToken(e.Key)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkEqual(t, jetbus.Event{
+			ID: "M-2", Topic: e.Topic, Key: e.Key, Time: millis(storedAt.Time), Partition: jetbus.NoPartition, Seq: 2, Payload: []byte("null"),
+		}, got)
+		return
+	}
 }
 
 // unescapedAttribute returns the first value of an attribute that the binding
