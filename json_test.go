@@ -109,7 +109,8 @@ func TestEventJSONPayload(t *testing.T) {
 
 func TestEventJSONTime(t *testing.T) {
 	for _, at := range []time.Time{
-		{}, time.UnixMilli(0), time.UnixMilli(1), time.UnixMilli(-1), time.UnixMilli(-1001), time.UnixMilli(1_750_000_000_123),
+		{},
+		time.UnixMilli(0), time.UnixMilli(1), time.UnixMilli(-1), time.UnixMilli(-1001), time.UnixMilli(1_750_000_000_123),
 		time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999e6, time.UTC),
 		time.Time{}.Add(time.Millisecond), time.Time{}.Add(-time.Millisecond),
 		time.Date(2025, 1, 2, 3, 4, 5, 6e6, time.FixedZone("", 3600)),

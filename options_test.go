@@ -118,9 +118,11 @@ func TestReceiveOptions(t *testing.T) {
 	}
 	checkRefused(t, []refused[options]{
 		{"from ts", options{From: jetbus.Start{Kind: jetbus.FromTime}}},
-		{"Max", options{Max: -1}}, {"Max", options{Max: 10_001}},
+		{"Max", options{Max: -1}},
+		{"Max", options{Max: 10_001}},
 		{"Wait", options{Wait: -2}},
-		{"AckTimeout", options{AckTimeout: 1}}, {"AckTimeout", options{AckTimeout: -1}},
+		{"AckTimeout", options{AckTimeout: 1}},
+		{"AckTimeout", options{AckTimeout: -1}},
 		{"MaxAttempts", options{MaxAttempts: -2}},
 	}, func(o options) error { _, err := o.Normalize(); return err })
 }
@@ -155,15 +157,25 @@ func TestPublishOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // so that now stands still
 		year := time.Now().Add(365 * 24 * time.Hour)
 		for _, o := range []options{
-			{}, {ExpectLastSeq: new(uint64)}, {TTL: time.Second}, {TTL: tenYears}, {DeliverAt: year}, {DeliverAt: time.UnixMilli(0)},
+			{},
+			{ExpectLastSeq: new(uint64)},
+			{TTL: time.Second},
+			{TTL: tenYears},
+			{DeliverAt: year},
+			{DeliverAt: time.UnixMilli(0)},
 			{TTL: time.Minute, DeliverAt: time.Now().Add(time.Hour)},
 		} {
 			check(t, "options", o.Validate(), nil)
 		}
 		checkRefused(t, []refused[options]{
-			{"TTL", options{TTL: -1}}, {"TTL", options{TTL: 1}}, {"TTL", options{TTL: 999 * time.Millisecond}}, {"TTL", options{TTL: 1500 * time.Millisecond}},
-			{"TTL", options{TTL: -time.Second}}, {"TTL", options{TTL: tenYears + time.Second}},
-			{"DeliverAt", options{DeliverAt: year.Add(1)}}, {"DeliverAt", options{DeliverAt: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}},
+			{"TTL", options{TTL: -1}},
+			{"TTL", options{TTL: 1}},
+			{"TTL", options{TTL: 999 * time.Millisecond}},
+			{"TTL", options{TTL: 1500 * time.Millisecond}},
+			{"TTL", options{TTL: -time.Second}},
+			{"TTL", options{TTL: tenYears + time.Second}},
+			{"DeliverAt", options{DeliverAt: year.Add(1)}},
+			{"DeliverAt", options{DeliverAt: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}},
 		}, options.Validate)
 	})
 }
@@ -211,9 +223,15 @@ func TestTopicConfigAccepted(t *testing.T) {
 		{Retention: -1, MaxBytes: -1, MaxEvents: -1, DuplicateWindow: 1000 * time.Hour},
 		{Retention: time.Hour, DuplicateWindow: time.Hour, MaxBytes: 1, MaxEvents: 1, Discard: jetbus.DiscardNew},
 		{Storage: jetbus.MemoryStorage, Replicas: 5, Delays: true, KeyInSubject: true},
-		{Stream: "EV_A-b"}, {Stream: strings.Repeat("S", 255)}, {Description: strings.Repeat("d", 4<<10)},
-		{Stream: "S", Subject: "orders"}, {Stream: "S", Subject: "orders.*.created"}, {Stream: "S", Subject: "orders.>"},
-		{Stream: "S", Subject: ">"}, {Stream: "S", Subject: "*"}, {Stream: "S", Subject: "$KV.b.\u00fc"},
+		{Stream: "EV_A-b"},
+		{Stream: strings.Repeat("S", 255)},
+		{Description: strings.Repeat("d", 4<<10)},
+		{Stream: "S", Subject: "orders"},
+		{Stream: "S", Subject: "orders.*.created"},
+		{Stream: "S", Subject: "orders.>"},
+		{Stream: "S", Subject: ">"},
+		{Stream: "S", Subject: "*"},
+		{Stream: "S", Subject: "$KV.b.\u00fc"},
 	} {
 		c.Name = "a"
 		if _, err := c.Normalize(); err != nil {
@@ -233,14 +251,21 @@ func TestTopicConfigRefused(t *testing.T) {
 		return err
 	}
 	cases := []refused[config]{
-		{"Retention", config{Retention: -2}}, {"Retention", config{Retention: 99 * time.Millisecond}},
-		{"MaxBytes", config{MaxBytes: -2}}, {"MaxEvents", config{MaxEvents: -2}},
-		{"Discard", config{Discard: "none"}}, {"Delays", config{Delays: true, Discard: jetbus.DiscardNew}}, {"Storage", config{Storage: "tape"}},
-		{"Replicas", config{Replicas: -1}}, {"Replicas", config{Replicas: 6}},
-		{"DuplicateWindow", config{DuplicateWindow: -1}}, {"DuplicateWindow", config{DuplicateWindow: 99 * time.Millisecond}},
+		{"Retention", config{Retention: -2}},
+		{"Retention", config{Retention: 99 * time.Millisecond}},
+		{"MaxBytes", config{MaxBytes: -2}},
+		{"MaxEvents", config{MaxEvents: -2}},
+		{"Discard", config{Discard: "none"}},
+		{"Delays", config{Delays: true, Discard: jetbus.DiscardNew}},
+		{"Storage", config{Storage: "tape"}},
+		{"Replicas", config{Replicas: -1}},
+		{"Replicas", config{Replicas: 6}},
+		{"DuplicateWindow", config{DuplicateWindow: -1}},
+		{"DuplicateWindow", config{DuplicateWindow: 99 * time.Millisecond}},
 		{"DuplicateWindow", config{Retention: time.Hour, DuplicateWindow: time.Hour + 1}},
 		{"Description", config{Description: strings.Repeat("d", 4<<10+1)}},
-		{"Subject", config{Subject: "orders"}}, {"Stream", config{Stream: strings.Repeat("S", 256)}},
+		{"Subject", config{Subject: "orders"}},
+		{"Stream", config{Stream: strings.Repeat("S", 256)}},
 	}
 	for _, stream := range []string{"a.b", "a b", "a*", "a>", "a/b", `a\b`, "a\t", "a\x00", "\xff"} {
 		cases = append(cases, refused[config]{"Stream", config{Stream: stream}})
@@ -261,11 +286,21 @@ func TestStartValidate(t *testing.T) {
 		check(t, s.String(), s.Validate(), nil)
 	}
 	for _, s := range []jetbus.Start{
-		{Kind: "now"}, {Seq: 1}, {ID: "i"}, {Time: at}, {Kind: jetbus.FromLatest, Time: at}, {Kind: jetbus.FromEarliest, ID: "i"},
-		{Kind: jetbus.FromTime}, {Kind: jetbus.FromTime, Time: at, ID: "i"}, {Kind: jetbus.FromTime, Time: at, Seq: 1},
+		{Kind: "now"},
+		{Seq: 1},
+		{ID: "i"},
+		{Time: at},
+		{Kind: jetbus.FromLatest, Time: at},
+		{Kind: jetbus.FromEarliest, ID: "i"},
+		{Kind: jetbus.FromTime},
+		{Kind: jetbus.FromTime, Time: at, ID: "i"},
+		{Kind: jetbus.FromTime, Time: at, Seq: 1},
 		jetbus.AtTime(time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)),
-		{Kind: jetbus.FromAfterID}, {Kind: jetbus.FromAfterID, ID: "i", Seq: 1}, {Kind: jetbus.FromAfterID, ID: "i", Time: at},
-		{Kind: jetbus.FromAfterSeq, Seq: 1, ID: "i"}, {Kind: jetbus.FromAfterSeq, Time: at},
+		{Kind: jetbus.FromAfterID},
+		{Kind: jetbus.FromAfterID, ID: "i", Seq: 1},
+		{Kind: jetbus.FromAfterID, ID: "i", Time: at},
+		{Kind: jetbus.FromAfterSeq, Seq: 1, ID: "i"},
+		{Kind: jetbus.FromAfterSeq, Time: at},
 	} {
 		check(t, s.String(), s.Validate(), jetbus.ErrInvalidOption)
 	}

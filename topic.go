@@ -41,7 +41,7 @@ func ValidTopic(name string) error {
 		last = segment
 	}
 	if looksLikeVersion(last) && last[1] == '0' {
-		return fmt.Errorf("%w: %q: version %q: versions are v1, v2, v3, ...", ErrInvalidTopic, name, last)
+		return fmt.Errorf("%w: %q: version %q: versions are v1, v2, v3 and so on", ErrInvalidTopic, name, last)
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func (b *Bus) translate(op, request string, err error) error {
 	if err == nil {
 		return nil
 	}
-	switch apiCode(err) {
+	switch apiCode(err) { //nolint:exhaustive // the codes that mean a condition of the contract
 	case jetstream.JSErrCodeJetStreamNotEnabled, jetstream.JSErrCodeJetStreamNotEnabledForAccount:
 		return fmt.Errorf("%s: %w: JetStream is not enabled for this account", op, jetbus.ErrUnavailable)
 	case codeStoreFull, codeStoreReserved, codeMemoryReserved:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"time"
 
@@ -61,7 +62,7 @@ func (b *Bus) recordReturns(ctx context.Context, leases ...*lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if err := b.writeReturns(ctx, leases, true); err != nil {
-		b.cfg.Logger.WarnContext(ctx, "giving back events counts as an attempt of theirs", "events", len(leases), "error", err)
+		b.cfg.Logger.WarnContext(ctx, "giving back events counts as an attempt of theirs", slog.Int("events", len(leases)), slog.Any("error", err))
 	}
 }
 

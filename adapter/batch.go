@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -55,8 +56,8 @@ func (b *Bus) publishBatch(ctx context.Context, events []jetbus.Event, o jetbus.
 	defer b.calls.Done()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	if o.ExpectLastSeq != nil && !o.Atomic {
-		return nil, fmt.Errorf("%w: ExpectLastSeq is for atomic batches", jetbus.ErrInvalidOption)
+	if err := o.Validate(); err != nil {
+		return nil, err
 	}
 	if len(events) == 0 {
 		return nil, nil
@@ -222,8 +223,7 @@ func (p *batch) remaining(ctx context.Context, todo []int, retried []bool) (agai
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	stored := map[string]bool{} // topic and key of which a later event is stored
-	for k := len(todo) - 1; k >= 0; k-- {
-		i := todo[k]
+	for _, i := range slices.Backward(todo) {
 		e := &p.receipts[i].Event
 		key := e.Topic + "|" + e.Key
 		switch err := p.errs[i]; {
@@ -245,9 +245,7 @@ func (p *batch) remaining(ctx context.Context, todo []int, retried []bool) (agai
 		}
 		again = append(again, i)
 	}
-	for l, r := 0, len(again)-1; l < r; l, r = l+1, r-1 {
-		again[l], again[r] = again[r], again[l]
-	}
+	slices.Reverse(again)
 	return again, failed
 }
 

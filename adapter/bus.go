@@ -174,7 +174,7 @@ func (b *Bus) Close(ctx context.Context) error {
 	}
 	wg.Wait()
 	if first {
-		errs = append(errs, b.giveBackReceipts(ctx))
+		b.giveBackReceipts(ctx)
 	}
 	b.calls.Wait()
 	if first {

@@ -2,6 +2,7 @@ package adapter
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -228,6 +229,16 @@ func (h *holding) giveBack(ctx context.Context, leases []*lease, reason string) 
 		if l.settle(ctx, "give back", nakNow) == nil {
 			h.note(l, jetbus.GivenBack, reason, nil)
 		}
+	}
+}
+
+// putOff puts a message that is no event off for as long as the backoff goes: it
+// must not be lost, and it must not keep the group busy.
+func (h *holding) putOff(ctx context.Context, l *lease, err error) {
+	h.b.cfg.Logger.ErrorContext(ctx, "message is no event; it is delivered again after the longest backoff",
+		slog.String("topic", l.t.name()), slog.String("group", h.group), slog.String("stream", l.t.stream), slog.Uint64("seq", l.seq), slog.Any("error", err))
+	if l.settle(ctx, "nack", nakPayload(h.backoff.Max)) == nil {
+		h.note(l, jetbus.Undecodable, "", err)
 	}
 }
 

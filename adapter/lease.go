@@ -75,14 +75,12 @@ func (l *lease) Ack(ctx context.Context) error {
 
 // Nack implements jetbus.Lease.
 func (l *lease) Nack(ctx context.Context, o jetbus.NackOptions) error {
+	if err := o.Validate(); err != nil {
+		return l.wrap("nack", err)
+	}
 	delay := o.Delay
-	switch {
-	case delay == 0:
+	if delay == 0 {
 		delay = l.h.backoff.Delay(l.attempt)
-	case delay == -1:
-		delay = 0
-	case delay < -1:
-		return fmt.Errorf("nack %s %s: %w: Delay is negative", l.t.name(), l.id, jetbus.ErrInvalidOption)
 	}
 	if err := l.settle(ctx, "nack", nakPayload(delay)); err != nil {
 		return err

@@ -23,7 +23,7 @@ const (
 
 // startSequence is the sequence that the first event to read has at least.
 func (b *Bus) startSequence(ctx context.Context, t *topic, start jetbus.Start) (uint64, error) {
-	switch start.Kind {
+	switch start.Kind { //nolint:exhaustive // the others need to know the end
 	case jetbus.FromEarliest:
 		return 1, nil
 	case jetbus.FromTime:

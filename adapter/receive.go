@@ -100,7 +100,7 @@ func (b *Bus) receiptsFor(ctx context.Context, name, group string, o jetbus.Rece
 		return nil, err
 	}
 	r = &receipts{holding: holding{b: b, group: group, ackTimeout: o.AckTimeout, maxLease: -1, backoff: backoff}, t: t, next: next}
-	r.holding.init()
+	r.init()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if other := b.held[key]; other != nil {
@@ -125,7 +125,7 @@ func (r *receipts) receive(ctx context.Context, o jetbus.ReceiveOptions) ([]*jet
 	if err != nil {
 		return nil, err
 	}
-	defer call.end()
+	defer call.end(ctx)
 	if err := call.collect(ctx, o); err != nil && call.len() == 0 {
 		return nil, err
 	}
@@ -249,8 +249,8 @@ func (c *receiveCall) take() []*lease {
 }
 
 // end closes the inbox; an event that was on its way is given back when it comes.
-func (c *receiveCall) end() {
-	c.r.giveBack(context.Background(), c.take(), "the call failed")
+func (c *receiveCall) end(ctx context.Context) {
+	c.r.giveBack(context.WithoutCancel(ctx), c.take(), "the call failed")
 	if c.sub.Drain() != nil {
 		_ = c.sub.Unsubscribe() // closed with the connection
 	}
@@ -263,9 +263,7 @@ func (c *receiveCall) deliveries(ctx context.Context, maxAttempts int) []*jetbus
 	for _, l := range leases {
 		e, err := l.decode()
 		if err != nil {
-			c.r.b.cfg.Logger.Error("message is no event; it is delivered again after the longest backoff",
-				"topic", l.t.name(), "group", c.r.group, "stream", l.t.stream, "seq", l.seq, "error", err)
-			_ = l.settle(ctx, "nack", nakPayload(c.r.backoff.Max)) // else it comes again when its time is over
+			c.r.putOff(ctx, l, err)
 			continue
 		}
 		attempt := c.r.b.attemptOf(ctx, l)
@@ -278,7 +276,7 @@ func (c *receiveCall) deliveries(ctx context.Context, maxAttempts int) []*jetbus
 }
 
 // giveBackReceipts returns what Receive handed out and nobody settled.
-func (b *Bus) giveBackReceipts(ctx context.Context) error {
+func (b *Bus) giveBackReceipts(ctx context.Context) {
 	b.mu.Lock()
 	var all []*receipts
 	for _, r := range b.held {
@@ -294,7 +292,6 @@ func (b *Bus) giveBackReceipts(ctx context.Context) error {
 		r.mu.Unlock()
 		r.wg.Wait()
 	}
-	return nil
 }
 
 // notify sends without waiting.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"time"
 
@@ -63,17 +64,10 @@ func (b *Bus) SetCursor(ctx context.Context, topic, group string, c jetbus.Curso
 }
 
 func checkSeek(topic string, c jetbus.Cursor, o jetbus.SeekOptions) error {
-	switch {
-	case c.Topic != "" && c.Topic != topic:
+	if c.Topic != "" && c.Topic != topic {
 		return fmt.Errorf("%w: the cursor is one of topic %s", jetbus.ErrInvalidOption, c.Topic)
-	case o.ToLatest && (c.LastSeq != 0 || c.LastID != "" || !c.LastTime.IsZero()):
-		return fmt.Errorf("%w: ToLatest and a position are both given; choose one", jetbus.ErrInvalidOption)
-	case o.Wait < 0:
-		return fmt.Errorf("%w: Wait is negative", jetbus.ErrInvalidOption)
-	case o.Wait > 0 && o.Force:
-		return fmt.Errorf("%w: Wait and Force are both set; choose one", jetbus.ErrInvalidOption)
 	}
-	return nil
+	return o.Validate(c)
 }
 
 // cursorSequence is the sequence of the first event behind a cursor.
@@ -219,10 +213,10 @@ func (b *Bus) completeSeek(ctx context.Context, t *topic, group string, info *je
 			return nil
 		}
 	}
-	b.cfg.Logger.InfoContext(ctx, "completing the move of a group that its mover left behind", "topic", t.name(), "group", group)
+	b.cfg.Logger.InfoContext(ctx, "completing the move of a group that its mover left behind", slog.String("topic", t.name()), slog.String("group", group))
 	err := b.seek(ctx, &topicGroup{topic: t, group: group, info: info}, mark.seq, jetbus.SeekOptions{})
 	if errors.Is(err, jetbus.ErrGroupBusy) { // nobody was told that the move succeeded: it may as well not
-		b.cfg.Logger.WarnContext(ctx, "the move of a group was given up", "topic", t.name(), "group", group, "error", err)
+		b.cfg.Logger.WarnContext(ctx, "the move of a group was given up", slog.String("topic", t.name()), slog.String("group", group), slog.Any("error", err))
 		return nil
 	}
 	if err != nil {

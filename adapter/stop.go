@@ -3,6 +3,7 @@ package adapter
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -59,13 +60,13 @@ func (s *subscription) shutdown() {
 	if !s.await(s.life, s.o.ShutdownTimeout) {
 		s.cancelHandlers()
 		if !s.await(s.ctx, cancelGrace) {
-			s.b.cfg.Logger.Error("handlers ignore their context; left behind", "group", s.group, "handlers", s.Stats().Running)
+			s.b.cfg.Logger.Error("handlers ignore their context; left behind", slog.String("group", s.group), slog.Int("handlers", s.Stats().Running))
 		}
 	}
 	s.giveBack(s.ctx, s.all(), "stopping") // ManualAck: nobody settled them
 	s.die(jetbus.ErrStopped)
 	s.dropAll()
-	s.holding.wg.Wait()
+	s.wg.Wait()
 	if s.Stats().Running == 0 {
 		s.work.Wait()
 	}

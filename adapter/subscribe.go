@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -71,7 +72,7 @@ func newSubscription(ctx context.Context, b *Bus, group string, h jetbus.Handler
 		o:       o, handler: h, ctx: context.WithoutCancel(ctx),
 		done: make(chan struct{}), idle: make(chan struct{}, 1),
 	}
-	s.holding.init()
+	s.init()
 	s.changed = s.leasesEnded
 	s.life, s.die = context.WithCancelCause(s.ctx)
 	return s
@@ -186,7 +187,7 @@ func (s *subscription) worker() {
 func (s *subscription) process(l *lease) {
 	e, err := l.decode()
 	if err != nil {
-		s.undecodable(l, err)
+		s.putOff(s.ctx, l, err)
 		return
 	}
 	if !s.o.Filter.Match(&e) || s.o.FilterFunc != nil && !s.o.FilterFunc(&e) {
@@ -220,10 +221,11 @@ type insideKey struct{}
 // insideContext is a handler's context; it answers insideKey without the cost of a
 // context.WithValue for every event.
 type insideContext struct {
-	context.Context
-	s *subscription
+	context.Context //nolint:containedctx // it is one itself
+	s               *subscription
 }
 
+// Value implements context.Context.
 func (c insideContext) Value(key any) any {
 	if key == (insideKey{}) {
 		return c.s
@@ -238,7 +240,7 @@ func (s *subscription) call(ctx context.Context, d *jetbus.Delivery) (err error)
 			err = &jetbus.PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
-	return s.handler(insideContext{ctx, s}, d)
+	return s.handler(insideContext{ctx, s}, d) //nolint:contextcheck // it is ctx with a value
 }
 
 // finish settles what the handler did not settle itself.
@@ -253,9 +255,9 @@ func (s *subscription) finish(ctx context.Context, l *lease, err error) {
 		s.leasesEnded()
 		return
 	case err == nil:
-		_ = l.Ack(s.ctx) // refused if the lease ran out: the event comes again
+		_ = l.Ack(s.ctx) //nolint:contextcheck // the handler is done with its own; refused if the lease ran out: the event comes again
 	case errors.Is(context.Cause(ctx), jetbus.ErrStopped):
-		s.giveBack(s.ctx, []*lease{l}, "its handler was canceled by Stop")
+		s.giveBack(s.ctx, []*lease{l}, "its handler was canceled by Stop") //nolint:contextcheck // the handler's own is canceled
 	default:
 		s.refuse(l, err)
 	}
@@ -264,20 +266,11 @@ func (s *subscription) finish(ctx context.Context, l *lease, err error) {
 // refuse makes an event come back after the backoff for its attempt.
 func (s *subscription) refuse(l *lease, err error) {
 	if p, ok := errors.AsType[*jetbus.PanicError](err); ok {
-		s.b.cfg.Logger.Error("handler panicked", "topic", l.t.name(), "group", s.group, "event", l.id, "panic", p.Value, "stack", string(p.Stack))
+		s.b.cfg.Logger.Error("handler panicked",
+			slog.String("topic", l.t.name()), slog.String("group", s.group), slog.String("event", l.id), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
 	}
 	if l.settle(s.ctx, "nack", nakPayload(s.backoff.Delay(l.attempt))) == nil {
 		s.note(l, jetbus.Nacked, "handler failed", err)
-	}
-}
-
-// undecodable puts a message that is no event off for as long as the backoff
-// goes: it must not be lost, and it must not keep the group busy.
-func (s *subscription) undecodable(l *lease, err error) {
-	s.b.cfg.Logger.Error("message is no event; it is delivered again after the longest backoff",
-		"topic", l.t.name(), "group", s.group, "stream", l.t.stream, "seq", l.seq, "error", err)
-	if l.settle(s.ctx, "nack", nakPayload(s.backoff.Max)) == nil {
-		s.note(l, jetbus.Undecodable, "", err)
 	}
 }
 
