@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds what waits for an election.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
 
 func startCluster(t *testing.T, cfg embedded.ClusterConfig) (*embedded.Cluster, jetstream.JetStream) {
 	t.Helper()
@@ -58,8 +58,11 @@ func startWriters(t *testing.T, js jetstream.JetStream, n int) *writers {
 	w := &writers{stop: cancel, more: make(chan struct{}, 1)}
 	for i := range n {
 		w.wg.Go(func() {
+			pace := time.NewTicker(2 * time.Millisecond)
+			defer pace.Stop()
 			for j := 0; ctx.Err() == nil; j++ {
 				w.publish(ctx, js, fmt.Sprintf("w%d-%d", i, j))
+				<-pace.C
 			}
 		})
 	}
@@ -99,6 +102,7 @@ func (w *writers) wait(t *testing.T, ctx context.Context, n int) {
 }
 
 func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
+	t.Parallel() // elections are mostly waiting
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c, js := startCluster(t, embedded.ClusterConfig{})
@@ -167,6 +171,7 @@ func leader(t *testing.T, c *embedded.Cluster) int {
 }
 
 func TestClusterFolderAndCredentials(t *testing.T) {
+	t.Parallel() // elections are mostly waiting
 	cfg := embedded.ClusterConfig{Name: "c", Dir: t.TempDir(), User: "u", Password: "p", MaxPayload: 1 << 16}
 	c, js := startCluster(t, cfg)
 	if len(c.URLs()) != 3 {
@@ -206,6 +211,7 @@ func TestClusterFolderAndCredentials(t *testing.T) {
 }
 
 func TestClusterErrors(t *testing.T) {
+	t.Parallel() // elections are mostly waiting
 	c, js := startCluster(t, embedded.ClusterConfig{})
 	stream(t, js, 1)
 	ctx := t.Context()
@@ -235,7 +241,7 @@ func TestClusterErrors(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
-	if err := c.WaitReady(short); !errors.Is(err, context.DeadlineExceeded) || len(err.Error()) < 60 {
+	if err := c.WaitReady(short); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no majority") {
 		t.Errorf("WaitReady without a majority: %v", err)
 	}
 }

@@ -126,19 +126,16 @@ func (c *Cluster) ready() error {
 		}
 		running = append(running, r.srv)
 	}
+	// A leader that has lost its followers takes seconds to notice.
+	if len(running) <= c.cfg.Nodes/2 {
+		return fmt.Errorf("%d of %d nodes run, which is no majority", len(running), c.cfg.Nodes)
+	}
 	if err := seesAll(running); err != nil {
 		return err
 	}
 	for _, s := range running {
-		for _, d := range streams(s) {
-			if _, err := c.StreamLeader(d.Name); err != nil {
-				return err
-			}
-			for _, o := range d.Consumer {
-				if _, err := c.ConsumerLeader(d.Name, o.Name); err != nil {
-					return err
-				}
-			}
+		if err := c.assetsReady(s, running); err != nil {
+			return err
 		}
 		if !s.JetStreamIsCurrent() {
 			return fmt.Errorf("%s has not caught up", s.Name())
@@ -148,6 +145,43 @@ func (c *Cluster) ready() error {
 		}
 	}
 	return nil
+}
+
+// assetsReady says whether the streams and consumers with a replica on s have a
+// leader and a majority.
+func (c *Cluster) assetsReady(s *server.Server, running []*server.Server) error {
+	for _, d := range streams(s) {
+		if _, err := c.StreamLeader(d.Name); err != nil {
+			return err
+		}
+		if !majority(d.Cluster, running) {
+			return fmt.Errorf("stream %s: no majority of its replicas runs", d.Name)
+		}
+		for _, o := range d.Consumer {
+			if _, err := c.ConsumerLeader(d.Name, o.Name); err != nil {
+				return err
+			}
+			if !majority(o.Cluster, running) {
+				return fmt.Errorf("consumer %s/%s: no majority of its replicas runs", d.Name, o.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// majority says whether most members of a group run, as seen by one that does
+// and is not in the list itself. Without replication there is no group.
+func majority(group *server.ClusterInfo, running []*server.Server) bool {
+	if group == nil {
+		return true
+	}
+	up := 1
+	for _, r := range group.Replicas {
+		if slices.ContainsFunc(running, func(s *server.Server) bool { return s.Name() == r.Name }) {
+			up++
+		}
+	}
+	return 2*up > 1+len(group.Replicas)
 }
 
 // seesAll says whether one of the servers leads the cluster and sees them all.

@@ -16,6 +16,7 @@ import (
 // stream with one replica, which needs nobody's consent, answers no client of
 // another node once it is cut off.
 func TestCutNodeAcknowledgesNothing(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c, err := StartCluster(t.Context(), ClusterConfig{})
 	if err != nil {
 		t.Fatal(err)
