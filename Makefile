@@ -14,7 +14,7 @@ help: ## List the targets
 		case $$line in [a-z]*:*' ## '*) printf '  make %-8s %s\n' "$${line%%:*}" "$${line#* ## }" ;; esac; \
 	done < $(firstword $(MAKEFILE_LIST))
 
-dev: ## Run a broker, the gateway and the ops page on this machine
+dev: ## Run a broker with heartbeats of this machine flowing through it
 	go run ./cmd/jetbus dev
 
 test: ## Vet and test both modules under the race detector

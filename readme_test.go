@@ -1,0 +1,38 @@
+package jetbus_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestReadmeProgram keeps the README's first program the tested Example of adapter.
+func TestReadmeProgram(t *testing.T) {
+	readme := read(t, "README.md")
+	source := read(t, "adapter/example_test.go")
+	_, body, ok := strings.Cut(source, "func Example() {\n")
+	body, _, found := strings.Cut(body, "\t// Output:")
+	if !ok || !found {
+		t.Fatal("adapter/example_test.go has no Example with an output")
+	}
+	_, program, ok := strings.Cut(readme, "```go\npackage main\n")
+	program, _, found = strings.Cut(program, "```\n")
+	if !ok || !found {
+		t.Fatal("README.md has no program")
+	}
+	if !strings.Contains(program, "func main() {\n"+body+"}\n") {
+		t.Errorf("README.md's program is not adapter's Example; its main should be:\n%s", body)
+	}
+	if lines := strings.Count(body, "\n"); lines > 30 {
+		t.Errorf("the program has %d lines, the heading says thirty", lines)
+	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
