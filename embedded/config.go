@@ -16,7 +16,13 @@ import (
 
 const (
 	defaultName      = "jetbus"
-	defaultMaxMemory = 1 << 30
+
+	// The server sets the MaxBytes of every stream aside when it is created. A
+	// limit near what the machine has would leave room for a few topics only,
+	// however little they hold.
+	defaultMaxMemory = 1 << 40
+	defaultMaxStore  = 1 << 50
+
 	// The server refuses a payload limit above what it buffers per client.
 	maxMaxPayload = server.MAX_PENDING_SIZE
 )
@@ -60,10 +66,11 @@ type Config struct {
 	// Default false: the message has been handed to the operating system, which
 	// a crash of the process survives and a loss of power may not.
 	SyncAlways bool
-	// MaxMemory bounds what memory streams hold together, in bytes. Default 1 GiB.
+	// MaxMemory bounds the limits (MaxBytes) of all memory streams together, in
+	// bytes. Default 1 TiB, which bounds nothing: each stream has its own limit.
 	MaxMemory int64
-	// MaxStore bounds what file streams hold together, in bytes. Default three
-	// quarters of the disk space free at the start.
+	// MaxStore bounds the limits (MaxBytes) of all file streams together, in bytes.
+	// Default 1 PiB, which bounds nothing: each stream has its own limit.
 	MaxStore int64
 	// MaxPayload bounds headers and data of one message together, in bytes; at
 	// most 64 MiB. Default 1 MiB.
@@ -237,6 +244,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxMemory == 0 {
 		c.MaxMemory = defaultMaxMemory
+	}
+	if c.MaxStore == 0 {
+		c.MaxStore = defaultMaxStore
 	}
 	if c.MaxPayload == 0 {
 		c.MaxPayload = server.MAX_PAYLOAD_SIZE

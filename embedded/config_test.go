@@ -90,7 +90,7 @@ func TestSettingsReachTheServer(t *testing.T) {
 		t.Errorf("MaxPayload is %d", nc.MaxPayload())
 	}
 	d := start(t, embedded.Config{})
-	if n, m := d.Server().Name(), d.Server().JetStreamConfig().MaxMemory; n != "jetbus" || m != 1<<30 {
+	if n, m := d.Server().Name(), d.Server().JetStreamConfig().MaxMemory; n != "jetbus" || m != 1<<40 {
 		t.Errorf("defaults: name %q, memory %d", n, m)
 	}
 }
