@@ -236,6 +236,7 @@ func TestKillThatFails(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(b.Dir(), "jetstream.copy")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the copy: %v, want none", err)
 	}
+	waitMsgs(t, js) // until the client is back
 	if _, err := js.Publish(t.Context(), "s.a", nil); err != nil {
 		t.Error(err)
 	}
