@@ -1,0 +1,33 @@
+package main
+
+// rows are what is measured and the goals, beside what counts what a
+// subscription costs at rest.
+func rows() []row {
+	peerBatch, peerPull := peerPublish(6_000, 128), peerConsume(6_000, 128)
+	tcp := place{tcp: true}
+	return []row{
+		{name: "publish", bus: publishOne(12_000, 128), raw: []job{rawPublishOne(12_000, 128)}, goal: 0.9, allocs: "publish-allocs"},
+		{name: "publish-tcp", at: tcp, bus: publishOne(10_000, 128), raw: []job{rawPublishOne(10_000, 128)}, goal: 0.9},
+		{name: "publish-1k", bus: publishOne(10_000, 1024), raw: []job{rawPublishOne(10_000, 1024)}, goal: 0.9},
+		{name: "batch", bus: publishBatch(50_000, 128), raw: []job{rawPublishAsync(50_000, 128)}, goal: 1, peer: &peerBatch, peers: 6, allocs: "batch-allocs"},
+		{name: "batch-tcp", at: tcp, bus: publishBatch(50_000, 128), raw: []job{rawPublishAsync(50_000, 128)}, goal: 1},
+		{name: "batch-1k", bus: publishBatch(30_000, 1024), raw: []job{rawPublishAsync(30_000, 1024)}, goal: 1},
+		{name: "atomic-sync-always", at: place{always: true}, bus: publishAtomic(20_000, 128), raw: []job{busOneByOne(1_000, 128)}},
+		{
+			name: "consume", bus: consume(50_000, 128), raw: []job{rawConsume(50_000, 128), rawConsumeCallback(50_000, 128)}, goal: 0.8,
+			peer: &peerPull, peers: 5, allocs: "deliver-allocs",
+		},
+		{name: "consume-tcp", at: tcp, bus: consume(50_000, 128), raw: []job{rawConsume(50_000, 128), rawConsumeCallback(50_000, 128)}, goal: 0.8},
+		{name: "consume-1k", bus: consume(30_000, 1024), raw: []job{rawConsume(30_000, 1024), rawConsumeCallback(30_000, 1024)}, goal: 0.8},
+		{name: "end-to-end", bus: endToEnd(50_000, 128), raw: []job{rawEndToEnd(50_000, 128)}, goal: 0.8},
+		{name: "end-to-end-tcp", at: tcp, bus: endToEnd(50_000, 128), raw: []job{rawEndToEnd(50_000, 128)}, goal: 0.8},
+		{name: "end-to-end-1k", bus: endToEnd(30_000, 1024), raw: []job{rawEndToEnd(30_000, 1024)}, goal: 0.8},
+	}
+}
+
+// busOneByOne is the bus's own Publish as a yardstick.
+func busOneByOne(count, size int) job {
+	j := publishOne(count, size)
+	j.name = "bus one at a time"
+	return j
+}
