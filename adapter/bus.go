@@ -29,8 +29,13 @@ type Bus struct {
 	link  *link
 	mux   *mux
 
+	life  context.Context         //nolint:containedctx // canceled by Close; ends what would go on for ever
+	die   context.CancelCauseFunc // of life
+	ended chan struct{}           // closed at the end of Close
+
 	mu      sync.Mutex
-	closed  bool
+	closing bool // no new subscriptions; what runs may still publish and settle
+	closed  bool // nothing any more
 	topics  map[string]*topic
 	members map[member]struct{} // running subscriptions
 	held    map[receiptsKey]*receipts
@@ -62,8 +67,9 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Bus, error) {
 	}
 	b := &Bus{
 		cfg: cfg, nc: nc, api: "$JS.API.", topics: map[string]*topic{},
-		members: map[member]struct{}{}, held: map[receiptsKey]*receipts{},
+		members: map[member]struct{}{}, held: map[receiptsKey]*receipts{}, ended: make(chan struct{}),
 	}
+	b.life, b.die = context.WithCancelCause(context.WithoutCancel(ctx))
 	if cfg.Domain != "" {
 		b.api = "$JS." + cfg.Domain + ".API."
 		b.js, err = jetstream.NewWithDomain(nc, cfg.Domain)
@@ -92,6 +98,8 @@ func (b *Bus) probe(ctx context.Context) error {
 	if _, err := b.link.wait(ctx); err != nil {
 		return fmt.Errorf("open: %w: %w", jetbus.ErrUnavailable, err)
 	}
+	ctx, release := b.guard(ctx, b.api+"INFO")
+	defer release()
 	info, err := b.js.AccountInfo(ctx)
 	if err != nil {
 		return b.translate("open", b.api+"INFO", err)
@@ -126,6 +134,56 @@ func (b *Bus) enter(ctx context.Context) error {
 	return nil
 }
 
+// enterNew is enter for calls that begin something that lasts.
+func (b *Bus) enterNew(ctx context.Context) error {
+	if err := b.enter(ctx); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closing {
+		b.calls.Done()
+		return jetbus.ErrClosed
+	}
+	return nil
+}
+
+// tie makes a context that ends with the bus, too.
+func (b *Bus) tie(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.life, func() { cancel(jetbus.ErrClosed) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// guard makes a context that ends when the server refuses the request: what is
+// refused is not answered, and would be waited for in vain.
+func (b *Bus) guard(ctx context.Context, request string) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() { // ends with the request, which calls release
+		defer close(done)
+		tick := time.NewTicker(denialCheck)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				if b.denied(request) {
+					cancel(jetbus.ErrDenied)
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-done
+	}
+}
+
 // needs refuses a feature that the server does not have.
 func (b *Bus) needs(level int, feature, since string) error {
 	if b.level >= level {
@@ -152,36 +210,45 @@ func (b *Bus) Health(ctx context.Context) error {
 	return nil
 }
 
-// Close stops all subscriptions of this bus as their Stop does, waits for calls
-// under way, gives back what Receive handed out and nobody settled, and lets go
-// of the connection without closing it. When ctx ends first, handlers are
-// canceled and the error says so; nothing runs any more all the same. Calls
-// after it fail with [jetbus.ErrClosed]; closing twice is fine.
+// Close stops all subscriptions of this bus as their Stop does, while their
+// handlers may still publish and settle; then it ends Receive and Read calls with
+// [jetbus.ErrClosed], waits for other calls under way, gives back what Receive
+// handed out and nobody settled, and lets go of the connection without closing
+// it. When ctx ends first, handlers are canceled and the error says so. Closing
+// twice is fine.
 func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
-	first := !b.closed
-	b.closed = true
+	first := !b.closing
+	b.closing = true
 	members := make([]member, 0, len(b.members))
 	for m := range b.members {
 		members = append(members, m)
 	}
 	b.mu.Unlock()
-
+	if !first {
+		select {
+		case <-b.ended:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("close: %w", ctx.Err())
+		}
+	}
+	defer close(b.ended)
 	errs := make([]error, len(members))
 	var wg sync.WaitGroup
 	for i, m := range members {
 		wg.Go(func() { errs[i] = m.Stop(ctx) })
 	}
 	wg.Wait()
-	if first {
-		b.giveBackReceipts(ctx)
-	}
+	b.die(jetbus.ErrClosed)
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
 	b.calls.Wait()
-	if first {
-		errs = append(errs, b.flush(ctx))
-		b.mux.stop()
-		b.link.stop()
-	}
+	b.giveBackReceipts(ctx)
+	errs = append(errs, b.flush(ctx))
+	b.mux.stop()
+	b.link.stop()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}

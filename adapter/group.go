@@ -38,7 +38,7 @@ func (b *Bus) joinGroup(ctx context.Context, t *topic, group string, start jetbu
 		switch {
 		case errors.Is(err, jetbus.ErrNoGroup):
 			info, err = b.createGroup(ctx, t, group, start, set)
-			if err != nil && apiCode(err) == jetstream.JSErrCodeConsumerAlreadyExists {
+			if isConsumerExists(err) {
 				continue // somebody was faster; theirs stands
 			}
 			return info, b.translateGroup(t, group, err)
@@ -56,7 +56,7 @@ func (b *Bus) joinGroup(ctx context.Context, t *topic, group string, start jetbu
 }
 
 func (b *Bus) translateGroup(t *topic, group string, err error) error {
-	return b.translate("group "+t.name()+"/"+group, b.api+"CONSUMER.CREATE."+t.stream, err)
+	return b.translate("group "+t.name()+"/"+group, b.api+"CONSUMER.CREATE."+t.stream+".", err)
 }
 
 // createGroup creates the durable in one request, so that a crash leaves either
@@ -81,11 +81,20 @@ func (b *Bus) createConsumer(ctx context.Context, t *topic, group string, epoch 
 	if next > 1 {
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, next
 	}
+	ctx, release := b.guard(ctx, b.api+"CONSUMER.CREATE."+t.stream+"."+config.Durable)
+	defer release()
 	c, err := b.js.CreateConsumer(ctx, t.stream, config)
 	if err != nil {
 		return nil, err
 	}
 	return c.CachedInfo(), nil
+}
+
+// isConsumerExists reports whether a durable could not be created because there
+// is one of that name with another configuration.
+func isConsumerExists(err error) bool {
+	code := apiCode(err)
+	return code == jetstream.JSErrCodeConsumerAlreadyExists || code == jetstream.JSErrCodeConsumerExists || code == jetstream.JSErrCodeConsumerNameExists
 }
 
 // epochName is the durable's name. A group that was moved gets a new one, so
@@ -102,7 +111,7 @@ func epochName(t *topic, group string, epoch int) string {
 func (b *Bus) findGroup(ctx context.Context, t *topic, group string) (*jetstream.ConsumerInfo, error) {
 	op := "group " + t.name() + "/" + group
 	name := epochName(t, group, 0)
-	c, err := b.js.Consumer(ctx, t.stream, name)
+	c, err := b.consumer(ctx, t, name)
 	if err == nil {
 		return c.CachedInfo(), nil
 	}
@@ -119,6 +128,12 @@ func (b *Bus) findGroup(ctx context.Context, t *topic, group string) (*jetstream
 		}
 	}
 	return nil, fmt.Errorf("%s: %w", op, jetbus.ErrNoGroup)
+}
+
+func (b *Bus) consumer(ctx context.Context, t *topic, name string) (jetstream.Consumer, error) {
+	ctx, release := b.guard(ctx, b.api+"CONSUMER.INFO."+t.stream+"."+name)
+	defer release()
+	return b.js.Consumer(ctx, t.stream, name)
 }
 
 // groupsOf lists the durables of a topic's groups, one each: of a group that is

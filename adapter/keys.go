@@ -176,8 +176,10 @@ func (b *Bus) KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[jet
 		op := "watch keys " + bucket + "/" + prefix
 		err := b.enterKeys(ctx, bucket, "x"+prefix)
 		if err == nil {
-			defer b.calls.Done()
-			err = b.watchKeys(ctx, bucket, prefix, yield)
+			b.calls.Done() // Close does not wait for the caller's loop, it ends it
+			tied, untie := b.tie(ctx)
+			defer untie()
+			err = b.watchKeys(tied, bucket, prefix, yield)
 		}
 		if err != nil {
 			yield(jetbus.KeyEntry{}, fmt.Errorf("%s: %w", op, err))
@@ -205,7 +207,7 @@ func (b *Bus) watchKeys(ctx context.Context, bucket, prefix string, yield func(j
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		case <-b.link.closed:
 			return jetbus.ErrClosed
 		case update, open := <-w.Updates():

@@ -22,8 +22,10 @@ func (b *Bus) Read(ctx context.Context, topics []string, o jetbus.ReadOptions) i
 	return func(yield func(jetbus.Event, error) bool) {
 		err := b.enter(ctx)
 		if err == nil {
-			defer b.calls.Done()
-			err = b.read(ctx, topics, o, yield)
+			b.calls.Done() // Close does not wait for the caller's loop, it ends it
+			tied, untie := b.tie(ctx)
+			defer untie()
+			err = b.read(tied, topics, o, yield)
 		}
 		if err != nil {
 			yield(jetbus.Event{}, fmt.Errorf("read %v: %w", topics, err))

@@ -30,10 +30,12 @@ type receipts struct {
 // Receive implements jetbus.Receiver.
 func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
 	op := fmt.Sprintf("receive %s/%s", topic, group)
-	if err := b.enter(ctx); err != nil {
+	if err := b.enterNew(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	defer b.calls.Done()
+	ctx, untie := b.tie(ctx)
+	defer untie()
 	o, err := o.Normalize()
 	if err == nil {
 		err = jetbus.ValidGroup(group)

@@ -23,8 +23,10 @@ func (b *Bus) Scan(ctx context.Context, topic string, q jetbus.ScanQuery) iter.S
 	return func(yield func(jetbus.Event, error) bool) {
 		err := b.enter(ctx)
 		if err == nil {
-			defer b.calls.Done()
-			err = b.scan(ctx, topic, q, yield)
+			b.calls.Done() // Close does not wait for the caller's loop, it ends it
+			tied, untie := b.tie(ctx)
+			defer untie()
+			err = b.scan(tied, topic, q, yield)
 		}
 		if err != nil {
 			yield(jetbus.Event{}, fmt.Errorf("scan %s: %w", topic, err))

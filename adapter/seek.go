@@ -156,7 +156,7 @@ func (b *Bus) awaitUnheld(ctx context.Context, t *topicGroup, wait time.Duration
 	poll := time.NewTicker(seekPoll)
 	defer poll.Stop()
 	for {
-		c, err := b.js.Consumer(ctx, t.stream, t.info.Name)
+		c, err := b.consumer(ctx, t.topic, t.info.Name)
 		if err != nil {
 			return b.translate("count held events", b.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
 		}
@@ -182,9 +182,15 @@ func (b *Bus) replaceConsumer(ctx context.Context, t *topicGroup, next uint64) e
 	if until := resumeTime(t.info); until.After(time.Now()) {
 		like.PauseUntil = &until
 	}
-	_, err := b.createConsumer(ctx, t.topic, t.group, epochOf(t.info)+1, next, like)
-	if err != nil && apiCode(err) != jetstream.JSErrCodeConsumerAlreadyExists {
-		return b.translate("create the moved durable", b.api+"CONSUMER.CREATE."+t.stream, err)
+	epoch := epochOf(t.info) + 1
+	_, err := b.createConsumer(ctx, t.topic, t.group, epoch, next, like)
+	if isConsumerExists(err) { // of a mover that died on the way to another position; nobody uses it yet
+		if err = b.js.DeleteConsumer(ctx, t.stream, epochName(t.topic, t.group, epoch)); err == nil {
+			_, err = b.createConsumer(ctx, t.topic, t.group, epoch, next, like)
+		}
+	}
+	if err != nil {
+		return b.translate("create the moved durable", b.api+"CONSUMER.CREATE."+t.stream+".", err)
 	}
 	err = b.js.DeleteConsumer(ctx, t.stream, t.info.Name)
 	if apiCode(err) == jetstream.JSErrCodeConsumerNotFound {

@@ -16,7 +16,7 @@ import (
 // Subscribe implements jetbus.Subscriber.
 func (b *Bus) Subscribe(ctx context.Context, topic, group string, h jetbus.Handler, o jetbus.SubscribeOptions) (jetbus.Subscription, error) {
 	op := fmt.Sprintf("subscribe %s/%s", topic, group)
-	if err := b.enter(ctx); err != nil {
+	if err := b.enterNew(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	defer b.calls.Done()
@@ -80,8 +80,6 @@ func newSubscription(ctx context.Context, b *Bus, group string, h jetbus.Handler
 
 // join makes sure that the group exists on all topics and prepares a puller for each.
 func (s *subscription) join(ctx context.Context, topics []string) error {
-	ctx, cancel := s.b.bound(ctx)
-	defer cancel()
 	set := groupSettings{ackTimeout: s.o.AckTimeout, maxInFlight: s.o.GroupMaxInFlight}
 	for _, name := range topics {
 		t, err := s.b.lookup(ctx, name)
@@ -119,7 +117,7 @@ func (s *subscription) abandon() {
 // start lets events flow.
 func (s *subscription) start(ctx context.Context) error {
 	s.b.mu.Lock()
-	if s.b.closed {
+	if s.b.closing {
 		s.b.mu.Unlock()
 		s.abandon()
 		return jetbus.ErrClosed
@@ -143,8 +141,11 @@ func (s *subscription) start(ctx context.Context) error {
 // windowLocked is how many events to hold: no more than this member finished in the last
 // second, so that a slow one hoards nothing, and at least one for each handler.
 func (s *subscription) windowLocked(now time.Time) int {
-	if s.o.MaxLease < 0 { // nothing extends what waits
+	switch {
+	case s.o.MaxLease < 0: // nothing extends what waits
 		return s.o.Concurrency
+	case s.o.ManualAck: // what is held has been handed over, and whoever has it may want more before it settles
+		return s.o.MaxInFlight
 	}
 	return min(max(s.rate.lastSecond(now), s.o.Concurrency), s.o.MaxInFlight)
 }

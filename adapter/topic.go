@@ -66,14 +66,27 @@ func (b *Bus) lookup(ctx context.Context, name string) (*topic, error) {
 	}
 	info, err := b.findStream(ctx, name)
 	if errors.Is(err, jetbus.ErrNoTopic) && b.cfg.AutoCreate {
-		if info, err = b.declare(ctx, jetbus.TopicConfig{Name: name}); err != nil {
-			return nil, err
-		}
+		info, err = b.autoCreate(ctx, name)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return b.remember(name, info)
+}
+
+// autoCreate declares a topic with defaults. One that somebody else declares at
+// the same moment stays as they have it.
+func (b *Bus) autoCreate(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	c, err := b.resolve(jetbus.TopicConfig{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	stream := ownStream(b.cfg.Prefix, name)
+	info, err := b.createStream(ctx, stream, c)
+	if apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
+		return b.findStream(ctx, name)
+	}
+	return info, b.translate("create topic "+name, b.api+"STREAM.CREATE."+stream, err)
 }
 
 // remember keeps what a stream says of a topic.
@@ -128,6 +141,8 @@ func (b *Bus) findStream(ctx context.Context, name string) (*jetstream.StreamInf
 }
 
 func (b *Bus) streamInfo(ctx context.Context, name string, o ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	ctx, release := b.guard(ctx, b.api+"STREAM.INFO."+name)
+	defer release()
 	s, err := b.js.Stream(ctx, name)
 	if err != nil {
 		return nil, err

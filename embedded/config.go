@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	defaultName      = "jetbus"
+	defaultName = "jetbus"
 
 	// The server sets the MaxBytes of every stream aside when it is created. A
 	// limit near what the machine has would leave room for a few topics only,
