@@ -9,7 +9,7 @@ type ObservationKind string
 const (
 	Published   ObservationKind = "published"    // an event was stored; Duration is the call's
 	PublishFail ObservationKind = "publish_fail" // Publish returned an error, Err
-	Polled      ObservationKind = "polled"       // a request to the broker brought Count events; Duration is the wait for the first
+	Polled      ObservationKind = "polled"       // the first event came after a request to the broker; Duration is the wait for it
 	Delivered   ObservationKind = "delivered"    // a handler is about to run; Duration is the time since the event was stored
 	Acked       ObservationKind = "acked"        // acknowledged; Duration is the handler's
 	Nacked      ObservationKind = "nacked"       // refused, because of Reason or Err; Duration is the handler's

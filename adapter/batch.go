@@ -18,6 +18,8 @@ import (
 const (
 	batchWindow = 4096
 	batchBytes  = 16 << 20
+
+	timePerEvent = time.Millisecond // on top of Config.Timeout: more than a synced write takes
 )
 
 // PublishBatch implements jetbus.Batcher.
@@ -54,8 +56,11 @@ func (b *Bus) publishBatch(ctx context.Context, events []jetbus.Event, o jetbus.
 		return nil, err
 	}
 	defer b.calls.Done()
-	ctx, cancel := b.bound(ctx)
-	defer cancel()
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, b.cfg.Timeout+time.Duration(len(events))*timePerEvent)
+		defer cancel()
+	}
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}

@@ -122,19 +122,20 @@ func (h *holding) inspect(now time.Time) (expired []*lease, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var due []*lease
+	canSend := !h.sending && h.b.link.isUp()
 	for l := h.first.next; l != &h.first; {
 		next := l.next
 		switch {
 		case !now.Before(l.deadline):
 			h.loseLocked(l)
 			expired = append(expired, l)
-		case now.Sub(l.asked) >= h.ackTimeout/3 && h.extendable(l, now):
+		case canSend && now.Sub(l.asked) >= h.ackTimeout/3 && h.extendable(l, now):
 			l.asked = now
 			due = append(due, l)
 		}
 		l = next
 	}
-	if len(due) > 0 && !h.sending && h.b.link.isUp() {
+	if len(due) > 0 {
 		h.sending = true
 		h.wg.Go(func() { h.extend(due) })
 	}

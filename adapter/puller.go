@@ -34,7 +34,7 @@ type puller struct {
 	// Guarded by s.mu.
 	next    string    // subject of pull requests at the present durable
 	asked   int       // events asked for and not here yet
-	since   time.Time // when the oldest of them was asked for, for Polled
+	since   time.Time // when the first of them was asked for; zero once one came
 	heard   time.Time // last sign of the server
 	retry   time.Duration
 	joining bool // the durable is gone; join is looking for its successor
@@ -72,14 +72,14 @@ func (p *puller) deliver(m *nats.Msg, a ackReply) {
 	p.asked = max(p.asked-1, 0)
 	p.heard, p.retry = now, 0
 	since := p.since
-	p.since = now
+	p.since = time.Time{}
 	s.addLocked(l, now)
 	s.queue.push(l) // shutdown gives it back, if it has begun
 	s.hireLocked()
 	request := p.requestLocked(now)
 	s.mu.Unlock()
 	p.send(request)
-	if s.b.cfg.Observer != nil {
+	if s.b.cfg.Observer != nil && !since.IsZero() {
 		s.b.cfg.Observer(jetbus.Observation{Kind: jetbus.Polled, Topic: p.t.name(), Group: s.group, Count: 1, Duration: now.Sub(since)})
 	}
 }

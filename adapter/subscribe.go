@@ -79,20 +79,17 @@ func newSubscription(ctx context.Context, b *Bus, group string, h jetbus.Handler
 }
 
 // join makes sure that the group exists on all topics and prepares a puller for each.
-func (s *subscription) join(ctx context.Context, topics []string) error {
-	set := groupSettings{ackTimeout: s.o.AckTimeout, maxInFlight: s.o.GroupMaxInFlight}
-	for _, name := range topics {
-		t, err := s.b.lookup(ctx, name)
-		if err != nil {
+func (s *subscription) join(ctx context.Context, names []string) error {
+	topics := make([]*topic, len(names))
+	for i, name := range names {
+		var err error
+		if topics[i], err = s.lookup(ctx, name); err != nil {
 			return err
 		}
+	}
+	set := groupSettings{ackTimeout: s.o.AckTimeout, maxInFlight: s.o.GroupMaxInFlight}
+	for _, t := range topics {
 		info, err := s.b.joinGroup(ctx, t, s.group, s.o.From, set)
-		if err != nil && errors.Is(err, jetbus.ErrNoTopic) { // remembered, but gone since
-			s.b.forget(t)
-			if t, err = s.b.lookup(ctx, name); err == nil {
-				info, err = s.b.joinGroup(ctx, t, s.group, s.o.From, set)
-			}
-		}
 		if err != nil {
 			return err
 		}
@@ -103,6 +100,28 @@ func (s *subscription) join(ctx context.Context, topics []string) error {
 		s.pullers = append(s.pullers, p)
 	}
 	return nil
+}
+
+// lookup finds a topic, and checks that the group exists on it or can be
+// created, so that a topic that is wrong leaves no group on those before it.
+func (s *subscription) lookup(ctx context.Context, name string) (*topic, error) {
+	ctx, cancel := s.b.bound(ctx)
+	defer cancel()
+	for try := 0; ; try++ {
+		t, err := s.b.lookup(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		_, err = s.b.findGroup(ctx, t, s.group)
+		if errors.Is(err, jetbus.ErrNoGroup) {
+			_, err = s.b.startSequence(ctx, t, s.o.From)
+		}
+		if errors.Is(err, jetbus.ErrNoTopic) && try == 0 { // remembered, but gone since
+			s.b.forget(t)
+			continue
+		}
+		return t, err
+	}
 }
 
 // abandon undoes join.
