@@ -93,7 +93,6 @@ func (a *app) dev(cmd *cobra.Command, o devOptions) (err error) {
 	if !d.live {
 		d.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	c.Logger = d.log
 	if d.broker, err = embedded.Start(cmd.Context(), c); err != nil {
 		return listenError(err, c.Listen)
 	}

@@ -42,24 +42,30 @@ func (d *devRun) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// drain lets the projector finish the heartbeats that are stored, for a while;
-// what is left waits for the next start.
+// drain lets the projector finish the heartbeats that are stored, as long as it
+// gets on with them; what is left waits for the next start.
 func (d *devRun) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
-	for {
+	last, unchanged := uint64(0), 0
+	for unchanged < 10 { // half a second: the rest is held by a projector that was killed
 		groups, err := d.bus.Groups(ctx, projector.DefaultHeartbeats)
 		if err != nil {
 			return
 		}
-		waiting := false
+		left := uint64(0)
 		for _, g := range groups {
-			waiting = waiting || g.Group == projector.DefaultGroup && (g.Pending > 0 || g.Held > 0)
+			if g.Group == projector.DefaultGroup {
+				left = g.Pending + uint64(g.Held) //nolint:gosec // a count is not negative
+			}
 		}
-		if !waiting {
+		if left == 0 {
 			return
+		}
+		if unchanged++; left != last {
+			last, unchanged = left, 0
 		}
 		select {
 		case <-ctx.Done():

@@ -89,7 +89,7 @@ func remedy(err error) string {
 	}
 	switch {
 	case errors.Is(err, embedded.ErrInUse):
-		return "or name another one with --dir"
+		return "--dir names another"
 	case errors.Is(err, jetbus.ErrNoTopic):
 		return "see jetbus topics, or declare it with jetbus topics create"
 	case errors.Is(err, jetbus.ErrDenied):

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -81,12 +82,14 @@ type running struct {
 	stop context.CancelFunc
 	done chan struct{}
 	code int
+
+	began time.Time
 }
 
 func begin(t *testing.T, env map[string]string, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &running{out: newBuffer(), err: newBuffer(), stop: cancel, done: make(chan struct{})}
+	r := &running{out: newBuffer(), err: newBuffer(), stop: cancel, done: make(chan struct{}), began: time.Now()}
 	go func() {
 		defer close(r.done)
 		r.code = run(ctx, args, strings.NewReader(""), r.out, r.err, func(name string) string { return env[name] })
@@ -128,11 +131,17 @@ func (b *buffer) String() string {
 // wait returns the output once it contains some text.
 func (r *running) wait(t *testing.T, text string) string {
 	t.Helper()
+	return r.waitTimes(t, text, 1)
+}
+
+// waitTimes returns the output once it contains some text so many times.
+func (r *running) waitTimes(t *testing.T, text string, times int) string {
+	t.Helper()
 	for {
 		r.out.mu.Lock()
 		have, changed := r.out.text.String(), r.out.changed
 		r.out.mu.Unlock()
-		if strings.Contains(have, text) {
+		if strings.Count(have, text) >= times {
 			return have
 		}
 		select {
