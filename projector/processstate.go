@@ -13,6 +13,10 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
+// ackTimeout is how long the heartbeats of a projector that was killed are held
+// back from the others, and with them the notice of silence.
+const ackTimeout = 10 * time.Second
+
 // ProcessStateBackend is what a [ProcessState] needs of a bus; every
 // [jetbus.Backend] has it.
 type ProcessStateBackend interface {
@@ -157,6 +161,7 @@ func (p *ProcessState) start(ctx context.Context) error {
 	p.sub, err = p.b.Subscribe(ctx, p.o.Heartbeats, p.o.Group, p.beat, jetbus.SubscribeOptions{
 		From:            jetbus.Earliest(),
 		MaxAttempts:     -1, // a heartbeat is given up by nobody
+		AckTimeout:      ackTimeout,
 		Backoff:         jetbus.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second},
 		ShutdownTimeout: p.o.ShutdownTimeout,
 	})
