@@ -3,7 +3,6 @@ package projector_test
 import (
 	"context"
 	"fmt"
-	"log"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
@@ -15,35 +14,42 @@ func ExampleStartProcessState() {
 	ctx := context.Background()
 	broker, err := embedded.Start(ctx, embedded.Config{})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
-	defer broker.Stop(ctx)
+	defer func() { _ = broker.Stop(ctx) }()
 	nc, err := broker.Connect()
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer nc.Close()
 	bus, err := adapter.Open(ctx, nc, adapter.Config{})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer bus.Close(ctx)
 
 	states, err := projector.StartProcessState(ctx, bus, projector.ProcessStateOptions{})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
-	defer states.Stop(ctx)
+	defer func() { _ = states.Stop(ctx) }()
 	if _, err := projector.HeartbeatTopic.Publish(ctx, bus, projector.Heartbeat{PID: 42, Name: "nginx", Host: "web1", MemMB: 64}); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	for e, err := range bus.Read(ctx, []string{projector.DefaultStates}, jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}) {
 		if err != nil {
-			log.Fatal(err)
+			fmt.Println(err)
+			return
 		}
 		s, err := projector.StateTopic.Decode(e)
 		if err != nil {
-			log.Fatal(err)
+			fmt.Println(err)
+			return
 		}
 		fmt.Println(s.ProcessID, s.Status)
 		break
