@@ -86,9 +86,9 @@ func (a *app) dev(cmd *cobra.Command, o devOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	d := &devRun{o: o, out: cmd.OutOrStdout(), started: time.Now()}
+	d := &devRun{o: o, out: cmd.OutOrStdout(), started: time.Now(), prefix: a.prefix}
 	d.tty, d.live = terminalOf(d.out)
-	d.live = d.live && !o.plain
+	d.live = d.live && !o.plain && a.getenv("TERM") != "dumb"
 	d.log = slog.New(slog.NewTextHandler(&d.notes, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if !d.live {
 		d.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -101,7 +101,7 @@ func (a *app) dev(cmd *cobra.Command, o devOptions) (err error) {
 		ctx, cancel = context.WithTimeout(ctx, o.runFor)
 	}
 	defer cancel()
-	runErr := d.run(ctx, a.prefix)
+	runErr := d.run(ctx)
 	stopErr := d.stop(context.WithoutCancel(ctx))
 	if text := d.notes.String(); text != "" { // what could not be said while the screen was up
 		fmt.Fprint(cmd.ErrOrStderr(), text)
@@ -145,6 +145,7 @@ type devRun struct {
 	log     *slog.Logger
 	notes   notes
 	started time.Time
+	prefix  string
 
 	broker    *embedded.Broker
 	nc        *nats.Conn
@@ -156,8 +157,8 @@ type devRun struct {
 }
 
 // run starts everything and shows it until ctx ends, which is no error.
-func (d *devRun) run(ctx context.Context, prefix string) error {
-	err := d.start(ctx, prefix)
+func (d *devRun) run(ctx context.Context) error {
+	err := d.start(ctx)
 	if err == nil {
 		err = d.watch(ctx)
 	}
@@ -168,11 +169,11 @@ func (d *devRun) run(ctx context.Context, prefix string) error {
 }
 
 // start opens the bus, says what it found and sets heart and projector going.
-func (d *devRun) start(ctx context.Context, prefix string) (err error) {
+func (d *devRun) start(ctx context.Context) (err error) {
 	if d.nc, err = d.broker.Connect(nats.Name("jetbus dev")); err != nil {
 		return err
 	}
-	if d.bus, err = adapter.Open(ctx, d.nc, adapter.Config{Prefix: prefix, Logger: d.log}); err != nil {
+	if d.bus, err = adapter.Open(ctx, d.nc, adapter.Config{Prefix: d.prefix, Logger: d.log}); err != nil {
 		return err
 	}
 	infos := make([]jetbus.TopicInfo, len(devTopics))
@@ -207,22 +208,31 @@ func (d *devRun) start(ctx context.Context, prefix string) (err error) {
 
 // intro says what runs where, and what to do with it.
 func (d *devRun) intro() []string {
-	url := d.broker.URL()
-	server := ""
+	url, jetbus, server := d.broker.URL(), commandName(), ""
 	if url != defaultServer {
 		server = " --server " + url
 	}
 	lines := []string{
 		"broker  " + url,
 		"store   " + d.broker.Dir(),
-		"try     jetbus sub process.state" + server,
-		"        jetbus topics" + server,
-		"        nats sub 'ev.process.state.>' --server " + url,
+		"try     " + jetbus + " sub process.state" + server,
+		"        " + jetbus + " topics" + server,
+		"        nats sub '" + d.prefix + ".process.state.>' --server " + url,
 	}
 	if d.o.listen == "" && url != defaultServer {
 		lines[0] += "  (" + strings.TrimPrefix(defaultServer, "nats://") + " is taken)"
 	}
 	return lines
+}
+
+// commandName is how to run this program again, from where it was run.
+func commandName() string {
+	if strings.Contains(os.Args[0], "go-build") && filepath.Base(os.Args[0]) == "jetbus" {
+		if _, err := os.Stat(filepath.Join("cmd", "jetbus")); err == nil {
+			return "go run ./cmd/jetbus"
+		}
+	}
+	return "jetbus"
 }
 
 // found says what the store holds from before.

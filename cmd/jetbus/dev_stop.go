@@ -97,7 +97,7 @@ func (d *devRun) summary(ctx context.Context) []string {
 		}
 		kept += ": " + strings.Join(parts, ", ")
 	}
-	again := "again   jetbus dev"
+	again := "again   " + commandName() + " dev"
 	if d.o.dir != "" {
 		again += " --dir " + d.o.dir
 	}

@@ -102,6 +102,9 @@ func (s *sampler) measure(ctx context.Context, pid int32) (projector.Heartbeat, 
 	}
 	t.cpu, t.at = used, now
 	if memory, err := t.p.MemoryInfoWithContext(ctx); err == nil && memory != nil {
+		if memory.RSS == 0 {
+			return h, false // a thread of the kernel, whose name changes with its work, or a process that has ended
+		}
 		h.MemMB = round(float64(memory.RSS)/(1<<20), 10)
 	}
 	return h, true

@@ -171,12 +171,39 @@ func (f *sizeFlag) Set(s string) error {
 	return nil
 }
 
+// periodFlag is a flag that is a duration, which may be in days or have no end: 12h, 30d, none.
+type periodFlag time.Duration
+
+func (f *periodFlag) String() string { return period(time.Duration(*f)) }
+func (f *periodFlag) Type() string   { return "duration" }
+
+func (f *periodFlag) Set(s string) error {
+	if s == "none" || s == "-1" {
+		*f = -1
+		return nil
+	}
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		if n, err := strconv.ParseUint(days, 10, 15); err == nil {
+			*f = periodFlag(time.Duration(n) * 24 * time.Hour) //nolint:gosec // 15 bits
+			return nil
+		}
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return fmt.Errorf("%q is no duration: use 90s, 12h, 30d, or none", s)
+	}
+	*f = periodFlag(d)
+	return nil
+}
+
 // period is a duration for people: "1h", "7 days", "none".
 func period(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
 	case d == -1:
 		return "none"
+	case d == 0:
+		return ""
 	case d >= day && d%day == 0:
 		return plural(int(d/day), "day")
 	}

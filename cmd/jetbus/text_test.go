@@ -91,6 +91,21 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+func TestPeriods(t *testing.T) {
+	for in, want := range map[string]time.Duration{"90s": 90 * time.Second, "30d": 30 * 24 * time.Hour, "none": -1, "-1": -1, "0": 0} {
+		var f periodFlag
+		if err := f.Set(in); err != nil || time.Duration(f) != want {
+			t.Errorf("period %q is %v, %v, want %v", in, time.Duration(f), err, want)
+		}
+	}
+	for _, in := range []string{"", "d", "-2d", "99999999d", "-1h", "soon"} {
+		var f periodFlag
+		if err := f.Set(in); err == nil {
+			t.Errorf("period %q is %v", in, time.Duration(f))
+		}
+	}
+}
+
 func TestParseStart(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for in, want := range map[string]jetbus.Start{

@@ -22,7 +22,7 @@ func newTopics(a *app) *cobra.Command {
 		Long:    "Without a command it lists the topics.",
 		Example: `  jetbus topics
   jetbus topics info process.state
-  jetbus topics create orders.created --retention 720h --key-in-subject
+  jetbus topics create orders.created --retention 30d --key-in-subject
   jetbus topics rm orders.created --yes`,
 		Args: noCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.listTopics(cmd, output) },

@@ -18,7 +18,7 @@ func newTopicsCreate(a *app, output *string) *cobra.Command {
 		Long: `Declares a topic. It may be repeated: an existing topic is changed to what the
 flags say, flags that are not given meaning their defaults; what cannot be changed is
 refused with exit code 4.`,
-		Example: `  jetbus topics create orders.created --retention 720h --max-bytes 5GiB
+		Example: `  jetbus topics create orders.created --retention 30d --max-bytes 5GiB
   jetbus topics create process.state --key-in-subject`,
 		Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -28,7 +28,7 @@ refused with exit code 4.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.Description, "description", "", "what the topic is about")
-	f.DurationVar(&c.Retention, "retention", 0, "how long events are kept, -1ns for ever (default 168h)")
+	f.Var((*periodFlag)(&c.Retention), "retention", "how long events are kept: 12h, 30d, none for ever (default 7d)")
 	f.Var((*sizeFlag)(&c.MaxBytes), "max-bytes", "bound of the topic's size, -1 for none (default 10GiB)")
 	f.Int64Var(&c.MaxEvents, "max-events", 0, "bound of the number of events (default none)")
 	f.StringVar((*string)(&c.Discard), "discard", "", "what a full topic does: old (remove the oldest) or new (refuse new ones) (default old)")
