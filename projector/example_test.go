@@ -56,3 +56,11 @@ func ExampleStartProcessState() {
 	}
 	// Output: web1:nginx:42 alive
 }
+
+func ExampleProcessID() {
+	fmt.Println(projector.ProcessID("web1", "nginx", 42))
+	fmt.Println(projector.ProcessID("web1", "nginx: worker", 42))
+	// Output:
+	// web1:nginx:42
+	// web1:nginx%3A worker:42
+}

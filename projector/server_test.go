@@ -236,3 +236,34 @@ func TestServerTwoProjectors(t *testing.T) {
 		stop(t, one, two)
 	})
 }
+
+// The states are deleted and declared anew while the projector runs: their
+// sequences begin again, and what it remembers of the old ones is worth nothing.
+func TestServerStatesDeleted(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		b := server(t)
+		bus := join(t, b)
+		p := start(t, join(t, b), projector.ProcessStateOptions{})
+		defer stop(t, p)
+		for i := range 5 {
+			beat(t, bus, 1, float64(i))
+			beat(t, bus, 2, float64(i))
+		}
+		time.Sleep(time.Second)
+		if err := bus.DeleteTopic(t.Context(), projector.DefaultStates); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: projector.DefaultStates, KeyInSubject: true}); err != nil {
+			t.Fatal(err)
+		}
+		beat(t, bus, 1, 7)
+		time.Sleep(5 * time.Second)
+		wantStored(t, bus, "1 7 alive")
+		time.Sleep(20 * time.Second)
+		wantStored(t, bus, "1 7 alive", "1 7 stale")
+		if got := p.Processes(); len(got) != 1 || got[0].PID != 1 || got[0].Status != projector.Stale {
+			t.Errorf("processes %+v, want the one that the topic has", got)
+		}
+		wantSettled(t, bus)
+	})
+}

@@ -112,7 +112,7 @@ func (a *app) serve(cmd *cobra.Command, o serveOptions) error {
 		return listenError(err, c.Listen)
 	}
 	log := c.Logger
-	log.LogAttrs(ctx, slog.LevelInfo, "ready", slog.String("url", b.URL()), slog.String("websocket", b.WebSocketURL()),
+	log.LogAttrs(ctx, slog.LevelInfo, "ready", slog.String("listen", c.Listen), slog.String("url", b.URL()), slog.String("websocket", b.WebSocketURL()),
 		slog.String("dir", b.Dir()), slog.Bool("auth", c.User != "" || c.Token != ""), slog.Bool("tls", c.TLS != nil))
 	line := "ready " + b.URL()
 	if ws := b.WebSocketURL(); ws != "" {
