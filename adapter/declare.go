@@ -78,7 +78,7 @@ func (b *Bus) declare(ctx context.Context, c jetbus.TopicConfig) (*jetstream.Str
 	const races = 10
 	for range races {
 		info, again, err := b.declareOnce(ctx, name, c)
-		if err != nil || !again {
+		if !again {
 			return info, err
 		}
 	}
@@ -104,12 +104,24 @@ func (b *Bus) declareOnce(ctx context.Context, name string, c jetbus.TopicConfig
 	if err != nil || !changed {
 		return have, false, err
 	}
+	if c.Stream != "" {
+		unlock, err := b.lockStream(ctx, name)
+		if err != nil {
+			return nil, false, fmt.Errorf("%s: %w", op, err)
+		}
+		defer unlock()
+		if have, err = b.streamInfo(ctx, name); err != nil {
+			return nil, apiCode(err) == jetstream.JSErrCodeStreamNotFound, b.translate(op, b.api+"STREAM.INFO."+name, err)
+		}
+		if want, changed, err = b.change(have, c); err != nil || !changed {
+			return have, false, err
+		}
+	}
 	s, err := b.js.UpdateStream(ctx, want)
 	if err != nil {
 		return nil, false, b.translate(op, b.api+"STREAM.UPDATE."+name, err)
 	}
-	// Read again: a racing update of a shared stream may have undone this one.
-	return s.CachedInfo(), c.Stream != "", nil
+	return s.CachedInfo(), false, nil
 }
 
 func (b *Bus) createStream(ctx context.Context, name string, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
@@ -246,9 +258,8 @@ func (b *Bus) adopt(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo
 			Differences: []jetbus.Difference{{Field: "Subject", Have: strings.Join(info.Config.Subjects, " "), Want: c.Subject}},
 		})
 	}
-	t := &topic{config: c, stream: c.Stream, filter: c.Subject}
-	t.config.Retention, t.config.MaxBytes, t.config.MaxEvents = info.Config.MaxAge, info.Config.MaxBytes, info.Config.MaxMsgs
-	t.config.Replicas, t.config.DuplicateWindow = info.Config.Replicas, info.Config.Duplicates
+	t := &topic{config: settingsOf(&info.Config), stream: c.Stream, filter: c.Subject}
+	t.config.Name, t.config.Description, t.config.Stream, t.config.Subject = c.Name, c.Description, c.Stream, c.Subject
 	b.mu.Lock()
 	b.topics[c.Name] = t
 	b.mu.Unlock()
@@ -395,6 +406,14 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	t, info, err := b.inspect(ctx, name)
+	if err == nil && !t.adopted() && t.config.Stream != "" {
+		unlock, lockErr := b.lockStream(ctx, t.stream)
+		if lockErr != nil {
+			return fmt.Errorf("delete topic %s: %w", name, lockErr)
+		}
+		defer unlock()
+		t, info, err = b.inspect(ctx, name)
+	}
 	if err != nil {
 		return fmt.Errorf("delete topic: %w", err)
 	}

@@ -62,6 +62,9 @@ func (b *Bus) translateGroup(t *topic, group string, err error) error {
 // createGroup creates the durable in one request, so that a crash leaves either
 // no group or a whole one.
 func (b *Bus) createGroup(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
+	if err := b.stillDeclared(ctx, t); err != nil {
+		return nil, err
+	}
 	next, err := b.startSequence(ctx, t, start)
 	if err != nil {
 		return nil, err

@@ -39,13 +39,22 @@ func (b *Bus) KeyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, 
 // keyGet asks the stream's leader, as a conditional write must build on what is
 // there and not on what a replica has heard of.
 func (b *Bus) keyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, error) {
+	entry, _, err := b.keyGetMarker(ctx, bucket, key)
+	return entry, err
+}
+
+// keyGetMarker is keyGet that says for a key that was deleted or expired, too, at
+// which sequence the server noted that. Two requests could not: between them the
+// key may come to life, and a write on condition of the second answer would
+// replace it.
+func (b *Bus) keyGetMarker(ctx context.Context, bucket, key string) (entry jetbus.KeyEntry, marker uint64, err error) {
 	request, err := json.Marshal(map[string]string{"last_by_subj": keySubject(bucket, key)})
 	if err != nil {
-		return jetbus.KeyEntry{}, err
+		return jetbus.KeyEntry{}, 0, err
 	}
 	m, err := b.request(ctx, &nats.Msg{Subject: b.api + "STREAM.MSG.GET." + bucketStream(bucket), Data: request})
 	if err != nil {
-		return jetbus.KeyEntry{}, err
+		return jetbus.KeyEntry{}, 0, err
 	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
@@ -56,25 +65,25 @@ func (b *Bus) keyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, 
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return jetbus.KeyEntry{}, err
+		return jetbus.KeyEntry{}, 0, err
 	}
 	if e := answer.Error; e != nil {
 		if e.ErrorCode == jetstream.JSErrCodeMessageNotFound || e.ErrorCode == jetstream.JSErrCodeStreamNotFound {
-			return jetbus.KeyEntry{Key: key}, nil
+			return jetbus.KeyEntry{Key: key}, 0, nil
 		}
-		return jetbus.KeyEntry{}, e
+		return jetbus.KeyEntry{}, 0, e
 	}
-	entry := jetbus.KeyEntry{Key: key, Value: answer.Message.Data, Revision: answer.Message.Seq}
+	entry = jetbus.KeyEntry{Key: key, Value: answer.Message.Data, Revision: answer.Message.Seq}
 	if len(answer.Message.Header) > 0 {
 		h, err := nats.DecodeHeadersMsg(answer.Message.Header)
 		if err != nil {
-			return jetbus.KeyEntry{}, err
+			return jetbus.KeyEntry{}, 0, err
 		}
 		if h.Get("KV-Operation") != "" || h.Get("Nats-Marker-Reason") != "" {
-			return jetbus.KeyEntry{Key: key}, nil // deleted or expired: as if it had never been
+			return jetbus.KeyEntry{Key: key}, answer.Message.Seq, nil // deleted or expired: as if it had never been
 		}
 	}
-	return entry, nil
+	return entry, 0, nil
 }
 
 // KeySet implements jetbus.Keys.
@@ -106,12 +115,12 @@ func (b *Bus) keyWrite(ctx context.Context, op, bucket, key string, value []byte
 	defer b.calls.Done()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	if revision == 0 { // the key may have existed and be deleted or expired: its subject's last sequence is then not 0
-		last, err := b.lastKeySequence(ctx, bucket, key)
+	if revision == 0 { // the key may have existed and be deleted or expired: its subject's last sequence is then that of the marker
+		_, marker, err := b.keyGetMarker(ctx, bucket, key)
 		if err != nil {
 			return 0, b.translate(op, b.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
 		}
-		revision = last
+		revision = marker // 0 does not match a key that lives
 	}
 	h.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
 	m := &nats.Msg{Subject: keySubject(bucket, key), Data: value, Header: h}
@@ -125,22 +134,6 @@ func (b *Bus) keyWrite(ctx context.Context, op, bucket, key string, value []byte
 		return 0, fmt.Errorf("%s: %w", op, jetbus.ErrWrongSequence)
 	}
 	return seq, b.translate(op, m.Subject, err)
-}
-
-// lastKeySequence returns the sequence of a deleted or expired key's marker, 0
-// where there is none, and a sequence that cannot match where the key lives.
-func (b *Bus) lastKeySequence(ctx context.Context, bucket, key string) (uint64, error) {
-	entry, err := b.keyGet(ctx, bucket, key)
-	if err != nil || entry.Revision > 0 {
-		return 0, err // 0 does not match a key that lives, which is what the server then says
-	}
-	var seq uint64
-	err = b.directGet(ctx, bucketStream(bucket), directRequest{MultiLast: []string{keySubject(bucket, key)}, Batch: 1},
-		func(_ *nats.Msg, at uint64, _ time.Time) bool { seq = at; return true })
-	if errors.Is(err, nats.ErrNoResponders) { // no bucket yet
-		return 0, nil
-	}
-	return seq, err
 }
 
 func (b *Bus) storeKey(ctx context.Context, m *nats.Msg) (uint64, error) {

@@ -199,13 +199,12 @@ func (b *Bus) storeOnce(ctx context.Context, m *nats.Msg) (pubAck, error) {
 
 // verify asks whether a topic that nobody answers for still exists.
 func (b *Bus) verify(ctx context.Context, t *topic) error {
-	_, err := b.streamInfo(ctx, t.stream)
-	if apiCode(err) != jetstream.JSErrCodeStreamNotFound {
+	if err := b.stillDeclared(ctx, t); !errors.Is(err, jetbus.ErrNoTopic) {
 		return nil // it does, or the server cannot say: try again
 	}
 	b.forget(t)
 	if b.cfg.AutoCreate && !t.adopted() {
-		_, err = b.lookup(ctx, t.name())
+		_, err := b.lookup(ctx, t.name())
 		return err
 	}
 	return jetbus.ErrNoTopic

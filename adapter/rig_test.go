@@ -39,6 +39,17 @@ func inBubble(t *testing.T, f func(r *rig)) {
 	})
 }
 
+// inRealTime runs f with a fresh broker outside of a bubble. In one, the server
+// goes by the real clock where it looks for events past their retention, so that
+// a changed declaration removes all of them.
+func inRealTime(t *testing.T, f func(r *rig)) {
+	t.Helper()
+	r := &rig{T: t, broker: startBroker(t, embedded.Config{})}
+	r.nc, r.bus = r.open(adapter.Config{})
+	r.js = must(jetstream.New(r.nc))(t)
+	f(r)
+}
+
 func startBroker(t *testing.T, c embedded.Config) *embedded.Broker {
 	t.Helper()
 	broker := must(embedded.Start(t.Context(), c))(t)

@@ -111,6 +111,19 @@ func (b *Bus) forget(t *topic) {
 	}
 }
 
+// stillDeclared checks that a topic that is remembered was not deleted since.
+func (b *Bus) stillDeclared(ctx context.Context, t *topic) error {
+	info, err := b.streamInfo(ctx, t.stream)
+	if err != nil {
+		return b.translate("look up topic "+t.name(), b.api+"STREAM.INFO."+t.stream, err)
+	}
+	if !t.adopted() && !declares(&info.Config, t.name()) {
+		b.forget(t)
+		return fmt.Errorf("look up topic %s: %w", t.name(), jetbus.ErrNoTopic)
+	}
+	return nil
+}
+
 // findStream returns the stream that declares a topic: the one named after it,
 // or a shared one that has its subjects.
 func (b *Bus) findStream(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
@@ -186,8 +199,17 @@ func topicOf(name string, c *jetstream.StreamConfig) (jetbus.TopicConfig, error)
 	if err := json.Unmarshal([]byte(c.Metadata[metaTopic+name]), &d); err != nil {
 		return jetbus.TopicConfig{}, fmt.Errorf("topic %s: %w: metadata of stream %s is damaged: %w", name, jetbus.ErrConflict, c.Name, err)
 	}
+	t := settingsOf(c)
+	t.Name, t.Description, t.KeyInSubject, t.Delays = name, d.Description, d.KeyInSubject, d.Delays
+	if d.Shared {
+		t.Stream = c.Name
+	}
+	return t, nil
+}
+
+// settingsOf is the part of a TopicConfig that a stream's own settings say.
+func settingsOf(c *jetstream.StreamConfig) jetbus.TopicConfig {
 	t := jetbus.TopicConfig{
-		Name: name, Description: d.Description, KeyInSubject: d.KeyInSubject, Delays: d.Delays,
 		Retention: c.MaxAge, MaxBytes: c.MaxBytes, MaxEvents: c.MaxMsgs, Replicas: c.Replicas,
 		DuplicateWindow: c.Duplicates, Storage: jetbus.FileStorage, Discard: jetbus.DiscardOld,
 	}
@@ -200,8 +222,5 @@ func topicOf(name string, c *jetstream.StreamConfig) (jetbus.TopicConfig, error)
 	if c.Discard == jetstream.DiscardNew {
 		t.Discard = jetbus.DiscardNew
 	}
-	if d.Shared {
-		t.Stream = c.Name
-	}
-	return t, nil
+	return t
 }
