@@ -203,6 +203,7 @@ func TestPicture(t *testing.T) {
 			ProcessID: strconv.Itoa(i), PID: i, Name: "evil\x1b[2J\n" + strings.Repeat("x", 50), Host: "h", CPUPct: float64(i) / 10, LastSeen: now.UnixMilli(), Status: status,
 		})
 	}
+	p.processes[299].LastSeen -= 5000 // the busiest has just ended
 	ansi := regexp.MustCompile("\x1b\\[[0-9]*[mK]")
 	for _, window := range [][2]int{{80, 24}, {200, 60}, {20, 10}, {1, 1}, {80, 4}} {
 		lines := p.screen(window[0], window[1])
@@ -216,10 +217,13 @@ func TestPicture(t *testing.T) {
 		}
 	}
 	text := strings.Join(p.screen(80, 24), "\n")
-	for _, want := range []string{"12,345", "200/s", "270 alive, 30 stale", "299 ", "stale"} {
+	for _, want := range []string{"12,345", "200/s", "270 alive, 30 stale", "298 ", "stale"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the screen does not show %q:\n%s", want, text)
 		}
+	}
+	if strings.Contains(text, "299 ") {
+		t.Errorf("a process that ended is shown as the busiest:\n%s", text)
 	}
 	if line := p.line(); strings.ContainsAny(line, "\x1b\n") || !strings.Contains(line, "heartbeat.received 12,345 +200/s  processes 270 alive 30 stale  busiest ") {
 		t.Errorf("line %q", line)

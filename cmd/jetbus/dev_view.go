@@ -80,8 +80,12 @@ func (p picture) line() string {
 	return printable(b.String())
 }
 
-// split returns the processes that live, the busiest first, and those that are
-// stale, the latest first.
+// fresh is how old a heartbeat may be for its numbers to be those of now; a
+// process that has ended is alive for a while longer.
+const fresh = 3 * time.Second
+
+// split returns the processes that live, the busiest first and those not heard of just now
+// last, and those that are stale, the latest first.
 func (p picture) split() (alive, stale []projector.Process) {
 	for _, q := range p.processes {
 		if q.Status == projector.Alive {
@@ -90,8 +94,14 @@ func (p picture) split() (alive, stale []projector.Process) {
 			stale = append(stale, q)
 		}
 	}
+	old := func(q projector.Process) int {
+		if p.now.Sub(time.UnixMilli(q.LastSeen)) > fresh {
+			return 1
+		}
+		return 0
+	}
 	slices.SortFunc(alive, func(a, b projector.Process) int {
-		return cmp.Or(cmp.Compare(b.CPUPct, a.CPUPct), cmp.Compare(b.MemMB, a.MemMB), cmp.Compare(a.ProcessID, b.ProcessID))
+		return cmp.Or(cmp.Compare(old(a), old(b)), cmp.Compare(b.CPUPct, a.CPUPct), cmp.Compare(b.MemMB, a.MemMB), cmp.Compare(a.ProcessID, b.ProcessID))
 	})
 	slices.SortFunc(stale, func(a, b projector.Process) int {
 		return cmp.Or(cmp.Compare(b.LastSeen, a.LastSeen), cmp.Compare(a.ProcessID, b.ProcessID))
