@@ -169,6 +169,7 @@ func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 // await waits until at most that much is on its way.
 func (p *batch) await(ctx context.Context, lost <-chan struct{}, count, bytes int) error {
 	var timer *time.Timer
+	silent := false // for as long as a refusal takes, at least
 	for {
 		p.mu.Lock()
 		enough := p.open == 0 || p.open <= count && p.bytes <= bytes
@@ -177,23 +178,51 @@ func (p *batch) await(ctx context.Context, lost <-chan struct{}, count, bytes in
 			return nil
 		}
 		if timer == nil {
-			timer = time.NewTimer(tryTimeout)
+			timer = time.NewTimer(denialCheck)
 			defer timer.Stop()
 		}
 		select {
 		case <-p.room:
-			timer.Reset(tryTimeout)
+			silent = false
+			timer.Reset(denialCheck)
 		case <-lost:
 			return errLost
 		case <-timer.C:
-			if p.b.denied(p.messages[0].Subject) {
-				return jetbus.ErrDenied
+			if p.markDenied() {
+				continue
 			}
-			return nats.ErrTimeout
+			if silent {
+				return nats.ErrTimeout
+			}
+			silent = true
+			timer.Reset(tryTimeout - denialCheck)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// markDenied looks for events that the server refused without an answer.
+func (p *batch) markDenied() (found bool) {
+	denied := map[string]bool{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, err := range p.errs {
+		if err != errNoAnswer { //nolint:errorlint // the mark itself
+			continue
+		}
+		subject := p.messages[i].Subject
+		if _, known := denied[subject]; !known {
+			denied[subject] = p.b.denied(subject)
+		}
+		if denied[subject] {
+			p.errs[i] = fmt.Errorf("%w: no permission to publish to %s", jetbus.ErrDenied, subject)
+			p.open--
+			p.bytes -= len(p.messages[i].Data)
+			p.stopped, found = true, true
+		}
+	}
+	return found
 }
 
 // answer notes what the server says to event i.

@@ -1,0 +1,411 @@
+package adapter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/embedded/bustest"
+)
+
+func TestPublishThroughRestartAndKill(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		var wg sync.WaitGroup
+		stop := make(chan struct{})
+		var stored []string
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				e := event("a", fmt.Sprint(i))
+				if _, err := r.bus.Publish(r.Context(), e); err != nil {
+					r.Errorf("event %d: %v", i, err)
+					return
+				}
+				stored = append(stored, e.Key)
+				time.Sleep(time.Millisecond)
+			}
+		})
+		for range 2 {
+			time.Sleep(50 * time.Millisecond)
+			r.ok(r.broker.Restart(r.Context()))
+			time.Sleep(50 * time.Millisecond)
+			r.ok(r.broker.Kill(r.Context()))
+			time.Sleep(time.Second)
+			r.ok(r.broker.Restart(r.Context()))
+		}
+		close(stop)
+		wg.Wait()
+		r.equal("stored", r.stored("a"), strings.Join(stored, " "))
+	})
+}
+
+// With the broker away, Publish waits as long as its context allows; what was
+// never sent is known not to be stored.
+func TestPublishBrokerAway(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.ok(r.broker.Kill(r.Context()))
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(r.Context(), 3*time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := r.bus.Publish(ctx, event("a", "1"))
+		r.wantErr(err, jetbus.ErrUnavailable, context.DeadlineExceeded)
+		r.equal("waited", time.Since(began), 3*time.Second)
+		p, ok := errors.AsType[*jetbus.PublishError](err)
+		if !ok || p.Stored != jetbus.StoredNo || p.Event.ID == "" {
+			r.Errorf("got %+v of %v", p, err)
+		}
+		began = time.Now() // without a deadline Config.Timeout counts
+		_, err = r.bus.Publish(r.Context(), event("a", "1"))
+		r.wantErr(err, jetbus.ErrUnavailable)
+		r.equal("waited", time.Since(began), 10*time.Second)
+
+		canceled, cancel := context.WithCancel(r.Context())
+		time.AfterFunc(time.Second, cancel)
+		_, err = r.bus.Publish(canceled, event("a", "1"))
+		r.wantErr(err, context.Canceled)
+		_, err = r.bus.Publish(canceled, event("a", "1"))
+		r.wantErr(err, context.Canceled)
+		r.ok(r.broker.Restart(r.Context()))
+		r.publish("a", "2")
+		r.equal("stored", r.stored("a"), "2")
+	})
+}
+
+// An event that was stored while its answer got lost is stored once, and is no
+// duplicate; conditional or not.
+func TestPublishAnswerLost(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+		first := r.publish("a", "k")[0]
+		w, b := r.openWired(adapter.Config{})
+		must(b.TopicInfo(r.Context(), "a"))(r.T)
+		for _, o := range []jetbus.PublishOptions{{}, {ExpectLastSeq: new(first.Seq + 1)}} {
+			w.deaf.Store(true)
+			time.AfterFunc(100*time.Millisecond, w.cut)
+			receipt, err := b.Publish(r.Context(), event("a", "k"), o)
+			r.ok(err)
+			if receipt.Duplicate {
+				r.Error("its own first try counts as a duplicate")
+			}
+		}
+		r.equal("stored", r.stored("a"), "k k k")
+
+		// One that was refused is refused, however often it was tried.
+		w.deaf.Store(true)
+		time.AfterFunc(100*time.Millisecond, w.cut)
+		_, err := b.Publish(r.Context(), event("a", "k"), jetbus.PublishOptions{ExpectLastSeq: &first.Seq})
+		r.wantErr(err, jetbus.ErrWrongSequence)
+
+		// When nobody ever answers, the error says that it may be stored.
+		w.deaf.Store(true)
+		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+		defer cancel()
+		_, err = b.Publish(ctx, event("a", "k"))
+		r.wantErr(err, jetbus.ErrUnavailable)
+		if p, ok := errors.AsType[*jetbus.PublishError](err); !ok || p.Stored != jetbus.StoredUnknown {
+			r.Errorf("got %+v of %v", p, err)
+		} else {
+			w.cut()
+			synctest.Wait()
+			if again := must(b.Publish(r.Context(), p.Event))(r.T); !again.Duplicate {
+				r.Error("the same event again was stored again")
+			}
+		}
+		r.equal("stored", r.stored("a"), "k k k k")
+	})
+}
+
+// A server that swallows a request without a word is asked again.
+func TestPublishSwallowed(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		w, b := r.openWired(adapter.Config{})
+		must(b.Publish(r.Context(), event("a", "0")))(r.T)
+		w.deaf.Store(true)
+		time.AfterFunc(time.Second, func() { w.deaf.Store(false) })
+		receipt := must(b.Publish(r.Context(), event("a", "1")))(r.T)
+		r.equal("duplicate", receipt.Duplicate, false)
+		r.equal("stored", r.stored("a"), "0 1")
+	})
+}
+
+// Of writers that build on what they read, none overwrites another.
+func TestOptimisticConcurrency(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+		const writers, each = 20, 5
+		var wg sync.WaitGroup
+		for range writers {
+			wg.Go(func() {
+				for done := 0; done < each; {
+					latest, err := r.bus.LatestByKey(r.Context(), "a", "counter")
+					if err != nil {
+						r.Error(err)
+						return
+					}
+					last, count := latest["counter"], 0
+					if last.Seq > 0 {
+						if _, err := fmt.Sscan(string(last.Payload), &count); err != nil {
+							r.Error(err)
+							return
+						}
+					}
+					_, err = r.bus.Publish(r.Context(), jetbus.Event{Topic: "a", Key: "counter", Payload: fmt.Append(nil, count+1)}, jetbus.PublishOptions{ExpectLastSeq: &last.Seq})
+					switch p, _ := errors.AsType[*jetbus.PublishError](err); {
+					case err == nil:
+						done++
+					case !errors.Is(err, jetbus.ErrWrongSequence) || p == nil || p.Stored != jetbus.StoredNo:
+						r.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		latest := must(r.bus.LatestByKey(r.Context(), "a", "counter"))(r.T)
+		r.equal("counter", string(latest["counter"].Payload), writers*each)
+		r.equal("messages", r.stream("EV_A").State.Msgs, writers*each)
+	})
+}
+
+func TestPublishOptionsRefused(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "plain"})
+		r.ensure(jetbus.TopicConfig{Name: "rich", KeyInSubject: true, Delays: true})
+		soon := time.Now().Add(time.Hour)
+		for _, c := range []struct {
+			topic string
+			o     []jetbus.PublishOptions
+			want  error
+		}{
+			{"plain", []jetbus.PublishOptions{{ExpectLastSeq: new(uint64(0))}}, jetbus.ErrNeedsKeySubject},
+			{"plain", []jetbus.PublishOptions{{DeliverAt: soon}}, jetbus.ErrUnsupported},
+			{"plain", []jetbus.PublishOptions{{TTL: time.Millisecond}}, jetbus.ErrInvalidOption},
+			{"rich", []jetbus.PublishOptions{{DeliverAt: soon, ExpectLastSeq: new(uint64(0))}}, jetbus.ErrInvalidOption},
+			{"rich", []jetbus.PublishOptions{{DeliverAt: soon.AddDate(2, 0, 0)}}, jetbus.ErrInvalidOption},
+			{"rich", []jetbus.PublishOptions{{}, {}}, jetbus.ErrInvalidOption},
+			{"none", nil, jetbus.ErrNoTopic},
+			{"No", nil, jetbus.ErrInvalidTopic},
+		} {
+			_, err := r.bus.Publish(r.Context(), event(c.topic, "k"), c.o...)
+			r.wantErr(err, c.want)
+		}
+		for _, e := range []jetbus.Event{
+			{Topic: "plain", ID: "a\nb"},
+			{Topic: "plain", Key: strings.Repeat("k", 257)},
+			{Topic: "plain", Tags: []string{""}},
+		} {
+			_, err := r.bus.Publish(r.Context(), e)
+			r.wantErr(err, jetbus.ErrInvalidEvent)
+		}
+		_, err := r.bus.Publish(r.Context(), jetbus.Event{Topic: "plain", Headers: map[string]string{"Nats-TTL": "1s"}})
+		r.wantErr(err, jetbus.ErrInvalidHeader)
+		r.equal("stored", r.stored("plain")+r.stored("rich"), "")
+	})
+}
+
+func TestTTL(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", Retention: -1})
+		must(r.bus.Publish(r.Context(), event("a", "short"), jetbus.PublishOptions{TTL: 10 * time.Second}))(r.T)
+		must(r.bus.Publish(r.Context(), event("a", "long"), jetbus.PublishOptions{TTL: time.Hour}))(r.T)
+		r.publish("a", "kept")
+		time.Sleep(8 * time.Second)
+		r.equal("before", r.stored("a"), "short long kept")
+		time.Sleep(4 * time.Second)
+		r.equal("after", r.stored("a"), "long kept")
+		time.Sleep(time.Hour)
+		r.equal("at last", r.stored("a"), "kept")
+	})
+}
+
+func TestDeliverAt(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", Delays: true, KeyInSubject: true, Retention: -1})
+		at := time.Now().Add(10 * time.Minute)
+		e := event("a", "späte.r")
+		e.ID, e.Headers = "id 1", map[string]string{"x-h": "v"}
+		receipt := must(r.bus.Publish(r.Context(), e, jetbus.PublishOptions{DeliverAt: at}))(r.T)
+		if !receipt.Scheduled || receipt.Duplicate || receipt.Event.Seq != 0 {
+			r.Errorf("receipt %+v", receipt)
+		}
+		again := must(r.bus.Publish(r.Context(), e, jetbus.PublishOptions{DeliverAt: at}))(r.T)
+		if !again.Scheduled || !again.Duplicate || again.Event.Seq != 0 {
+			r.Errorf("receipt of the second %+v", again)
+		}
+		got := make(chan *jetbus.Delivery, 2)
+		sub := must(r.bus.Subscribe(r.Context(), "a", "g", func(_ context.Context, d *jetbus.Delivery) error {
+			got <- d
+			return nil
+		}, jetbus.SubscribeOptions{From: jetbus.Earliest()}))(r.T)
+		time.Sleep(10*time.Minute - time.Second)
+		if info := must(r.bus.TopicInfo(r.Context(), "a"))(r.T); len(got) != 0 || info.Events != 0 || r.stored("a") != "" {
+			r.Errorf("%d events delivered, %d in the topic before their time", len(got), info.Events)
+		}
+		d := <-got
+		if late := time.Since(at); late < 0 || late > 2*time.Second {
+			r.Errorf("delivered %v after its time", late)
+		}
+		if d.ID != e.ID || d.Key != e.Key || d.Headers["x-h"] != "v" || len(d.Headers) != 1 || string(d.Payload) != string(e.Payload) || !d.Time.Equal(receipt.Event.Time) {
+			r.Errorf("got %+v", d.Event)
+		}
+		time.Sleep(time.Hour)
+		r.equal("further deliveries", len(got), 0)
+		r.equal("stored", r.stored("a"), e.Key)
+		// A time that has passed is now.
+		now := must(r.bus.Publish(r.Context(), event("a", "now"), jetbus.PublishOptions{DeliverAt: at}))(r.T)
+		if now.Scheduled || now.Event.Seq == 0 {
+			r.Errorf("receipt %+v", now)
+		}
+		r.equal("at once", (<-got).Key, "now")
+		r.ok(sub.Stop(r.Context()))
+	})
+}
+
+func TestDeliverAtWithTTLSurvivesRestart(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", Delays: true, Retention: -1})
+		must(r.bus.Publish(r.Context(), event("a", "k"), jetbus.PublishOptions{DeliverAt: time.Now().Add(time.Minute), TTL: time.Minute}))(r.T)
+		r.ok(r.broker.Restart(r.Context()))
+		time.Sleep(65 * time.Second)
+		r.equal("in its time", r.stored("a"), "k")
+		time.Sleep(65 * time.Second)
+		r.equal("after its time", r.stored("a"), "")
+	})
+}
+
+func TestTopicFull(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", MaxEvents: 2, Discard: jetbus.DiscardNew})
+		r.ensure(jetbus.TopicConfig{Name: "b", MaxBytes: 1000, Discard: jetbus.DiscardNew})
+		r.ensure(jetbus.TopicConfig{Name: "old", MaxEvents: 2})
+		r.publish("a", "1", "2")
+		for topic, e := range map[string]jetbus.Event{"a": event("a", "3"), "b": {Topic: "b", Payload: make([]byte, 2000)}} {
+			began := time.Now()
+			_, err := r.bus.Publish(r.Context(), e)
+			r.wantErr(err, jetbus.ErrTopicFull)
+			if p, ok := errors.AsType[*jetbus.PublishError](err); !ok || p.Stored != jetbus.StoredNo || time.Since(began) > 0 {
+				r.Errorf("%s: got %+v of %v after %v", topic, p, err, time.Since(began))
+			}
+		}
+		r.publish("old", "1", "2", "3")
+		r.equal("stored", r.stored("old"), "2 3")
+	})
+}
+
+// The broker's limit is for headers and payload together. One byte more is
+// refused here: the server would close the connection.
+func TestPayloadLimit(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		r := &rig{T: t, broker: startBroker(t, embedded.Config{MaxPayload: 8 << 10})}
+		r.nc, r.bus = r.open(adapter.Config{})
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		e := jetbus.Event{Topic: "a", ID: "id", SID: "s", Time: time.Now(), Headers: map[string]string{"x-a": "b"}}
+		lost := r.nc.Stats().Reconnects
+		size, tooLarge := 0, 0
+		for step := 4 << 10; step > 0; step /= 2 {
+			e.ID, e.Payload = fmt.Sprintf("id%6d", size+step), make([]byte, size+step)
+			switch _, err := r.bus.Publish(t.Context(), e); {
+			case err == nil:
+				size += step
+			case errors.Is(err, jetbus.ErrPayloadTooLarge):
+				tooLarge++
+			default:
+				t.Fatal(err)
+			}
+		}
+		if size < 7<<10 || tooLarge == 0 {
+			t.Errorf("the largest payload has %d bytes", size)
+		}
+		r.equal("reconnects", r.nc.Stats().Reconnects, lost)
+		_, err := r.bus.PublishBatch(t.Context(), []jetbus.Event{event("a", "k"), {Topic: "a", Payload: make([]byte, 8<<10)}}, jetbus.BatchOptions{})
+		r.wantErr(err, jetbus.ErrPayloadTooLarge)
+		if got := r.stored("a"); strings.Contains(got, "k") {
+			t.Error("a part of the refused batch is stored")
+		}
+	})
+}
+
+// As many and as long headers as an event may have reach the other side.
+func TestHeaderLimits(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		e := event("a", strings.Repeat("\u00e4", 128))
+		e.Headers = map[string]string{}
+		for i := range jetbus.MaxHeaders {
+			name := fmt.Sprintf("x-%0*d", jetbus.MaxHeaderNameBytes-2, i)
+			e.Headers[name] = strings.Repeat("v", 300)
+		}
+		must(r.bus.Publish(r.Context(), e))(r.T)
+		for got, err := range r.bus.Scan(r.Context(), "a", jetbus.ScanQuery{}) {
+			r.ok(err)
+			r.equal("headers", got.Headers, e.Headers)
+			r.equal("key", got.Key, e.Key)
+		}
+		e.Headers["x-more"] = ""
+		_, err := r.bus.Publish(r.Context(), e)
+		r.wantErr(err, jetbus.ErrInvalidHeader)
+		// The server takes 64 KiB of them.
+		for name := range e.Headers {
+			e.Headers[name] = strings.Repeat("v", 2000)
+		}
+		delete(e.Headers, "x-more")
+		_, err = r.bus.Publish(r.Context(), e)
+		r.wantErr(err, jetbus.ErrPayloadTooLarge)
+		r.publish("a", "after") // the connection lives
+	})
+}
+
+// A refused publish gets no answer; it is known all the same long before any timeout.
+func TestPublishDenied(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		s := denyingServer(t, "ev.secret.>")
+		root := must(adapter.Open(t.Context(), dial(t, s, nats.UserInfo("root", "root")), adapter.Config{}))(t)
+		defer closeBus(t, root)
+		b := must(adapter.Open(t.Context(), dial(t, s, nats.UserInfo("a", "a")), adapter.Config{}))(t)
+		defer closeBus(t, b)
+		for _, name := range []string{"secret", "open"} {
+			must(root.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: name}))(t)
+		}
+		for name, publish := range map[string]func() error{
+			"one": func() error { _, err := b.Publish(t.Context(), event("secret", "k")); return err },
+			"batch": func() error {
+				_, err := b.PublishBatch(t.Context(), numbered("secret", 3), jetbus.BatchOptions{})
+				return err
+			},
+			"atomic": func() error {
+				_, err := b.PublishBatch(t.Context(), numbered("secret", 3), jetbus.BatchOptions{Atomic: true})
+				return err
+			},
+		} {
+			began := time.Now()
+			err := publish()
+			wantErr(t, err, jetbus.ErrDenied)
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("%s: it took %v", name, took)
+			}
+			if p, ok := errors.AsType[*jetbus.PublishError](err); !ok || p.Stored != jetbus.StoredNo {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		must(b.Publish(t.Context(), event("open", "k")))(t)
+		must(b.PublishBatch(t.Context(), numbered("open", 3), jetbus.BatchOptions{}))(t)
+	})
+}
