@@ -52,6 +52,7 @@ var rooms = map[string]room{
 	"adapter": {
 		rooms: []string{"."},
 		heavy: []string{"github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"},
+		tests: []string{"github.com/nats-io/nats-server/v2/..."}, // servers that embedded does not offer: without JetStream, with few permissions
 	},
 	"registry": {
 		rooms: []string{"."},
