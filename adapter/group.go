@@ -134,9 +134,9 @@ func (b *Bus) findGroup(ctx context.Context, t *topic, group string) (*jetstream
 }
 
 func (b *Bus) consumer(ctx context.Context, t *topic, name string) (jetstream.Consumer, error) {
-	ctx, release := b.guard(ctx, b.api+"CONSUMER.INFO."+t.stream+"."+name)
-	defer release()
-	return b.js.Consumer(ctx, t.stream, name)
+	return ask(ctx, b, b.api+"CONSUMER.INFO."+t.stream+"."+name, func(ctx context.Context) (jetstream.Consumer, error) {
+		return b.js.Consumer(ctx, t.stream, name)
+	})
 }
 
 // groupsOf lists the durables of a topic's groups, one each: of a group that is

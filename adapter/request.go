@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 // without a leader, can swallow a request without a word.
 const (
 	tryTimeout  = 5 * time.Second
+	askTimeout  = 2 * time.Second        // of a question that costs nothing to repeat
 	denialCheck = 250 * time.Millisecond // a refused publish is answered by an error that names no request
 )
 
@@ -69,6 +71,27 @@ func (b *Bus) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 			return a, err
 		}
 	}
+}
+
+// ask runs a request of the jetstream package that changes nothing, again and
+// again where no answer comes, within ctx: answers are lost with a connection,
+// and a cluster without a leader gives none.
+func ask[T any](ctx context.Context, b *Bus, subject string, f func(context.Context) (T, error)) (T, error) {
+	for {
+		answer, err := askOnce(ctx, b, subject, f)
+		if ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)) && !b.link.isClosed() {
+			continue
+		}
+		return answer, err
+	}
+}
+
+func askOnce[T any](ctx context.Context, b *Bus, subject string, f func(context.Context) (T, error)) (T, error) {
+	ctx, release := b.guard(ctx, subject)
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return f(ctx)
 }
 
 // pubAck is the server's answer to a publish.

@@ -154,16 +154,16 @@ func (b *Bus) findStream(ctx context.Context, name string) (*jetstream.StreamInf
 }
 
 func (b *Bus) streamInfo(ctx context.Context, name string, o ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
-	ctx, release := b.guard(ctx, b.api+"STREAM.INFO."+name)
-	defer release()
-	s, err := b.js.Stream(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if len(o) == 0 {
-		return s.CachedInfo(), nil
-	}
-	return s.Info(ctx, o...)
+	return ask(ctx, b, b.api+"STREAM.INFO."+name, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		s, err := b.js.Stream(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if len(o) == 0 {
+			return s.CachedInfo(), nil
+		}
+		return s.Info(ctx, o...)
+	})
 }
 
 // declares reports whether a stream was made for the topic.
