@@ -91,6 +91,9 @@ func (l *lease) Nack(ctx context.Context, o jetbus.NackOptions) error {
 
 // GiveBack implements jetbus.Lease.
 func (l *lease) GiveBack(ctx context.Context) error {
+	if err := l.use(); err != nil { // else the record would belie the next attempt
+		return l.wrap("give back", err)
+	}
 	l.h.b.recordReturns(ctx, l)
 	if err := l.settle(ctx, "give back", nakPayload(0)); err != nil {
 		return err

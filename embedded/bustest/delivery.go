@@ -1,0 +1,327 @@
+package bustest
+
+import (
+	"context"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// deliveryBehaviors are about how an event is settled, and when it comes back.
+var deliveryBehaviors = []Behavior{
+	{Name: "a handler that returns nil settles the event at the server", Cases: []int{4}, play: handlerNil},
+	{Name: "a handler that returns an error gets the event again after its backoff, as the next attempt", Cases: []int{5, 24}, play: handlerError},
+	{Name: "the wait before a retry is within the jittered backoff", Cases: []int{5}, Needs: NeedFakeTime, play: jitter},
+	{Name: "a refusal comes back after its own delay", Cases: []int{6}, play: nackDelay},
+	{Name: "a delivery is settled once: the first call stands, and the server hears of no other", Cases: []int{7}, play: settledOnce},
+	{Name: "a handler that refuses and returns nil has refused", Cases: []int{8}, play: nackThenNil},
+	{Name: "a handler that settles and returns an error has settled", Cases: []int{8}, play: ackThenError},
+	{Name: "a panic is a failed attempt, and the subscription lives on", Cases: []int{9}, play: handlerPanic},
+	{Name: "an event given back goes to another member at once and is no attempt", Cases: []int{25}, play: givenBack},
+	{Name: "with ManualAck an event is settled by whoever knows it, by id", Cases: []int{4, 7}, play: manualAck},
+	{Name: "handlers run at most Concurrency at once, and a member holds at most MaxInFlight", Cases: []int{48}, play: limits},
+	{Name: "a paused member gets nothing until it resumes", Cases: []int{51}, play: paused},
+	{Name: "received deliveries are settled by their receiver", Cases: []int{4, 7}, Needs: NeedReceive, play: received},
+}
+
+func handlerNil(r *run) {
+	topic := r.topic("t")
+	got := newRecord()
+	s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
+	e := r.publish(topic, "k")[0]
+	d := got.wait(r.T, 1)[0]
+	r.settled(topic, "g", e.Seq)
+	if d.Seq != e.Seq || d.ID != e.ID || d.Attempt != 1 || d.MaxAttempts != jetbus.DefaultMaxAttempts || d.Group != "g" || d.Topic != topic {
+		r.Errorf("delivery %+v of event %+v", d.Delivery, e)
+	}
+	r.pause(100 * time.Millisecond)
+	got.exactly(r.T, "k")
+	if st := s.Stats(); st.Delivered != 1 || st.Acked != 1 || st.Nacked != 0 || st.Held != 0 || st.Running != 0 {
+		r.Errorf("stats %+v", st)
+	}
+}
+
+func handlerError(r *run) {
+	topic := r.topic("t")
+	backoff := jetbus.Backoff{Min: 200 * time.Millisecond, Max: 800 * time.Millisecond, NoJitter: true}
+	got := newRecord()
+	r.subscribe(r.A, topic, "g", got.then(failing(5)), jetbus.SubscribeOptions{Backoff: backoff, MaxAttempts: 2})
+	e := r.publish(topic, "k")[0]
+	all := got.wait(r.T, 6)
+	for i, d := range all {
+		if d.Attempt != i+1 {
+			r.Errorf("call %d is attempt %d", i+1, d.Attempt)
+		}
+		if i == 0 {
+			continue
+		}
+		r.waited(all[i-1].at, d.at, backoff.Delay(i))
+	}
+	r.settled(topic, "g", e.Seq)
+}
+
+// waited checks the time between two calls. In a bubble there is no load that
+// could make it longer than it must be.
+func (r *run) waited(from, to time.Time, want time.Duration) {
+	r.Helper()
+	tolerance := 100 * time.Millisecond
+	if !r.fake {
+		tolerance = 5 * time.Second
+	}
+	if d := to.Sub(from); d < want-time.Millisecond || d > want+tolerance {
+		r.Errorf("came back after %v, want %v", d, want)
+	}
+}
+
+func jitter(r *run) {
+	topic := r.topic("t")
+	got := newRecord()
+	r.subscribe(r.A, topic, "g", got.then(failing(3)), jetbus.SubscribeOptions{Backoff: jetbus.Backoff{Min: time.Minute, Max: time.Hour}})
+	e := r.publish(topic, "k")[0]
+	all := got.within(r.T, 4, 10*time.Hour)
+	for i := 1; i < len(all); i++ {
+		if d := all[i].at.Sub(all[i-1].at); d > time.Minute<<(i-1)+time.Second {
+			r.Errorf("wait %d is %v", i, d)
+		}
+	}
+	r.settled(topic, "g", e.Seq)
+}
+
+func nackDelay(r *run) {
+	topic := r.topic("t")
+	const delay = 2 * time.Second
+	got := newRecord()
+	r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, d *jetbus.Delivery) error {
+		switch d.Attempt {
+		case 1:
+			return d.Nack(ctx, jetbus.NackOptions{Delay: -1, Reason: "at once"})
+		case 2:
+			return d.Nack(ctx, jetbus.NackOptions{Delay: delay})
+		case 3:
+			return d.Nack(ctx, jetbus.NackOptions{})
+		}
+		return nil
+	}), jetbus.SubscribeOptions{Backoff: jetbus.Backoff{Min: time.Second, NoJitter: true}})
+	e := r.publish(topic, "k")[0]
+	all := got.wait(r.T, 4)
+	r.waited(all[0].at, all[1].at, 0)
+	r.waited(all[1].at, all[2].at, delay)
+	r.waited(all[2].at, all[3].at, 4*time.Second) // the backoff of the third attempt
+	r.settled(topic, "g", e.Seq)
+}
+
+// hold subscribes A with ManualAck, publishes one event, and returns its delivery.
+func (r *run) hold(topic, group string, o jetbus.SubscribeOptions) (*jetbus.Delivery, *record, jetbus.Subscription) {
+	r.Helper()
+	got := newRecord()
+	o.ManualAck = true
+	s := r.subscribe(r.A, topic, group, got.handle, o)
+	r.publish(topic, "k")
+	return got.wait(r.T, 1)[0].Delivery, got, s
+}
+
+func settledOnce(r *run) {
+	topic := r.topic("t")
+	acked, _, _ := r.hold(topic, "acked", jetbus.SubscribeOptions{})
+	r.must(acked.Ack(r.ctx))
+	again := map[string]func(*jetbus.Delivery) error{
+		"ack":       func(d *jetbus.Delivery) error { return d.Ack(r.ctx) },
+		"nack":      func(d *jetbus.Delivery) error { return d.Nack(r.ctx, jetbus.NackOptions{Delay: -1}) },
+		"give back": func(d *jetbus.Delivery) error { return d.GiveBack(r.ctx) },
+		"extend":    func(d *jetbus.Delivery) error { return d.Extend(r.ctx, 0) },
+	}
+	for name, call := range again {
+		wantErr(r.T, name+" after ack", call(acked), jetbus.ErrAlreadySettled)
+	}
+	r.settled(topic, "acked", acked.Seq)
+
+	nacked, got, _ := r.hold(topic, "nacked", jetbus.SubscribeOptions{})
+	const delay = time.Second
+	r.must(nacked.Nack(r.ctx, jetbus.NackOptions{Delay: delay}))
+	refused := time.Now()
+	for name, call := range again {
+		wantErr(r.T, name+" after nack", call(nacked), jetbus.ErrAlreadySettled)
+	}
+	if g := r.group(topic, "nacked"); g.Held != 1 {
+		r.Errorf("a call after the refusal reached the server: %+v", g)
+	}
+	all := got.wait(r.T, 2)
+	r.waited(refused, all[1].at, delay)
+	r.must(all[1].Ack(r.ctx))
+	r.settled(topic, "nacked", nacked.Seq)
+	r.pause(100 * time.Millisecond)
+	if n := len(got.list()); n != 2 {
+		r.Errorf("delivered %d times", n)
+	}
+}
+
+func nackThenNil(r *run) {
+	topic := r.topic("t")
+	got := newRecord()
+	s := r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, d *jetbus.Delivery) error {
+		if d.Attempt == 1 {
+			r.wantNil(d.Nack(ctx, jetbus.NackOptions{Delay: -1}))
+		}
+		return nil
+	}), jetbus.SubscribeOptions{})
+	e := r.publish(topic, "k")[0]
+	if all := got.wait(r.T, 2); all[1].Attempt != 2 {
+		r.Errorf("attempt %d", all[1].Attempt)
+	}
+	r.settled(topic, "g", e.Seq)
+	if st := s.Stats(); st.Nacked != 1 || st.Acked != 1 {
+		r.Errorf("stats %+v", st)
+	}
+}
+
+// wantNil is must for handlers, which may not end the test.
+func (r *run) wantNil(err error) {
+	r.Helper()
+	if err != nil {
+		r.Error(err)
+	}
+}
+
+func ackThenError(r *run) {
+	topic := r.topic("t")
+	got := newRecord()
+	r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, d *jetbus.Delivery) error {
+		r.wantNil(d.Ack(ctx))
+		return errHandler
+	}), jetbus.SubscribeOptions{Backoff: jetbus.Backoff{Max: time.Millisecond}})
+	e := r.publish(topic, "k")[0]
+	r.settled(topic, "g", e.Seq)
+	r.pause(100 * time.Millisecond)
+	got.exactly(r.T, "k")
+}
+
+func handlerPanic(r *run) {
+	topic := r.topic("t")
+	got := newRecord()
+	s := r.subscribe(r.A, topic, "g", got.then(func(_ context.Context, d *jetbus.Delivery) error {
+		if d.Key == "bad" && d.Attempt < 3 {
+			panic("on purpose")
+		}
+		return nil
+	}), jetbus.SubscribeOptions{Backoff: jetbus.Backoff{Max: 10 * time.Millisecond}})
+	e := r.publish(topic, "bad", "good")[1]
+	got.wait(r.T, 4)
+	r.settled(topic, "g", e.Seq)
+	got.exactly(r.T, "bad", "bad", "bad", "good")
+	if st := s.Stats(); st.Nacked != 2 || st.Acked != 2 || s.Err() != nil {
+		r.Errorf("stats %+v, error %v", st, s.Err())
+	}
+}
+
+func givenBack(r *run) {
+	topic := r.topic("t")
+	d, first, s := r.hold(topic, "g", jetbus.SubscribeOptions{MaxInFlight: 1})
+	s.Pause()
+	got := newRecord()
+	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{})
+	at := time.Now()
+	r.must(d.GiveBack(r.ctx))
+	again := got.wait(r.T, 1)[0]
+	r.waited(at, again.at, 0)
+	if again.Attempt != 1 {
+		r.Errorf("attempt %d after a give-back", again.Attempt)
+	}
+	r.settled(topic, "g", d.Seq)
+	first.exactly(r.T, "k")
+	if st := s.Stats(); st.GivenBack != 1 || st.Nacked != 0 {
+		r.Errorf("stats %+v", st)
+	}
+}
+
+func manualAck(r *run) {
+	topic := r.topic("t")
+	d, got, _ := r.hold(topic, "g", jetbus.SubscribeOptions{Backoff: jetbus.Backoff{Max: time.Millisecond}})
+	r.pause(50 * time.Millisecond)
+	if g := r.group(topic, "g"); g.Held != 1 {
+		r.Errorf("a handler that returned nil settled the event: %+v", g)
+	}
+	wantErr(r.T, "ack of an event nobody holds", r.A.Ack(r.ctx, topic, "g", "nobody"), jetbus.ErrNotHeld)
+	wantErr(r.T, "ack by a process that does not hold it", r.B.Ack(r.ctx, topic, "g", d.ID), jetbus.ErrNotHeld)
+	wantErr(r.T, "nack in another group", r.A.Nack(r.ctx, topic, "h", d.ID, "why"), jetbus.ErrNotHeld)
+	r.must(r.A.Nack(r.ctx, topic, "g", d.ID, "not yet"))
+	if again := got.wait(r.T, 2)[1]; again.Attempt != 2 {
+		r.Errorf("attempt %d", again.Attempt)
+	}
+	r.must(r.A.Ack(r.ctx, topic, "g", d.ID))
+	r.settled(topic, "g", d.Seq)
+	wantErr(r.T, "ack of what is settled", r.A.Ack(r.ctx, topic, "g", d.ID), jetbus.ErrNotHeld)
+}
+
+func limits(r *run) {
+	topic := r.topic("t")
+	g := newGate()
+	s := r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{Concurrency: 3, MaxInFlight: 5})
+	last := r.publish(topic, keys(20)...)[19]
+	for range 3 {
+		receive(r.T, "a handler's start", g.entered)
+	}
+	r.pause(200 * time.Millisecond)
+	if st := s.Stats(); st.Running != 3 || st.Held < 3 || st.Held > 5 {
+		r.Errorf("stats %+v", st)
+	}
+	if at := r.group(topic, "g"); at.Held > 5 || at.Held+int(at.Pending) != 20 {
+		r.Errorf("the server has %+v", at)
+	}
+	if n := len(g.entered); n != 0 {
+		r.Errorf("%d handlers more than Concurrency", n)
+	}
+	for range 20 {
+		g.leave <- nil
+	}
+	r.settled(topic, "g", last.Seq)
+}
+
+func paused(r *run) {
+	topic := r.topic("t")
+	got := newRecord()
+	s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
+	r.publish(topic, "before")
+	got.wait(r.T, 1)
+	s.Pause()
+	// What was asked for before the pause may still come.
+	r.publish(topic, keys(10)...)
+	r.pause(200 * time.Millisecond)
+	held := len(got.list())
+	if !s.Stats().Paused || held > 3 {
+		r.Errorf("%d events while paused; stats %+v", held-1, s.Stats())
+	}
+	last := r.publish(topic, "after")[0]
+	r.pause(200 * time.Millisecond)
+	if n := len(got.list()); n != held {
+		r.Errorf("a paused member got %d more events", n-held)
+	}
+	s.Resume()
+	got.wait(r.T, 12)
+	r.settled(topic, "g", last.Seq)
+	got.exactly(r.T, append(keys(10), "before", "after")...)
+}
+
+func received(r *run) {
+	topic := r.topic("t")
+	bus := r.A.(jetbus.Receiver)
+	none, err := bus.Receive(r.ctx, topic, "g", jetbus.ReceiveOptions{Wait: 50 * time.Millisecond})
+	if len(none) != 0 || err != nil {
+		r.Errorf("receive from an empty topic: %v, %v", none, err)
+	}
+	events := r.publish(topic, keys(5)...)
+	ds, err := bus.Receive(r.ctx, topic, "g", jetbus.ReceiveOptions{Max: 3})
+	r.must(err)
+	if len(ds) != 3 {
+		r.Fatalf("received %d of at most 3", len(ds))
+	}
+	r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return g.Held == 3 && g.Pending == 2 }, "3 held and 2 pending")
+	for _, d := range ds {
+		r.must(d.Ack(r.ctx))
+	}
+	rest, err := bus.Receive(r.ctx, topic, "g", jetbus.ReceiveOptions{})
+	r.must(err)
+	for _, d := range rest {
+		r.must(r.A.Ack(r.ctx, topic, "g", d.ID))
+	}
+	r.settled(topic, "g", events[4].Seq)
+}

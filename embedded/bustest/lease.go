@@ -1,0 +1,230 @@
+package bustest
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// leaseBehaviors are about who owns an event, and for how long.
+var leaseBehaviors = []Behavior{
+	{Name: "a handler may take longer than the ack timeout and keeps the event to itself", Cases: []int{12}, play: slowHandler},
+	{Name: "a handler may take almost MaxLease", Cases: []int{12}, Needs: NeedFakeTime, play: verySlowHandler},
+	{Name: "a handler that overruns its lease is canceled, its word is refused, and another has the event", Cases: []int{13, 14}, play: overrun},
+	{Name: "extension ends with MaxLease", Cases: []int{18}, play: maxLease},
+	{Name: "events that wait for a slow handler are not delivered twice", Cases: []int{15}, play: prefetched},
+	{Name: "Extend keeps a lease that nobody else extends", Cases: []int{14}, Needs: NeedReceive, play: extend},
+	{Name: "a member that dies without a word loses its event to another after the ack timeout", Cases: []int{16}, Needs: NeedOpen, play: memberDies},
+	{Name: "a cut of the connection longer than the ack timeout settles nothing twice", Cases: []int{17}, Needs: NeedPipe | NeedOpen, play: cutConnection},
+}
+
+func slowHandler(r *run) {
+	topic := r.topic("t")
+	const ackTimeout = 500 * time.Millisecond
+	got := newRecord()
+	slow := func(ctx context.Context, _ *jetbus.Delivery) error {
+		linger(ctx, 4*ackTimeout)
+		return ctx.Err()
+	}
+	o := jetbus.SubscribeOptions{AckTimeout: ackTimeout}
+	r.subscribe(r.A, topic, "g", got.then(slow), o)
+	r.subscribe(r.B, topic, "g", got.then(slow), o)
+	e := r.publish(topic, "k")[0]
+	r.settled(topic, "g", e.Seq)
+	got.exactly(r.T, "k")
+}
+
+func verySlowHandler(r *run) {
+	topic := r.topic("t")
+	got := newRecord()
+	slow := func(ctx context.Context, _ *jetbus.Delivery) error {
+		linger(ctx, jetbus.DefaultMaxLease-time.Minute)
+		return ctx.Err()
+	}
+	r.subscribe(r.A, topic, "g", got.then(slow), jetbus.SubscribeOptions{})
+	r.subscribe(r.B, topic, "g", got.then(slow), jetbus.SubscribeOptions{})
+	e := r.publish(topic, "k")[0]
+	r.pause(jetbus.DefaultMaxLease)
+	r.settled(topic, "g", e.Seq)
+	got.exactly(r.T, "k")
+}
+
+// stubborn is a handler that ignores the end of its context and then tries to
+// settle the event all the same.
+func (r *run) stubborn(ended chan<- error) jetbus.Handler {
+	return func(ctx context.Context, d *jetbus.Delivery) error {
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		background := context.WithoutCancel(ctx)
+		for what, err := range map[string]error{
+			"ack": d.Ack(background), "nack": d.Nack(background, jetbus.NackOptions{Delay: -1}),
+			"extend": d.Extend(background, 0), "give back": d.GiveBack(background),
+		} {
+			wantErr(r.T, what+" after the lease", err, jetbus.ErrLeaseExpired)
+		}
+		return nil
+	}
+}
+
+func overrun(r *run) {
+	topic := r.topic("t")
+	const ackTimeout = time.Second
+	ended := make(chan error, 10)
+	o := jetbus.SubscribeOptions{AckTimeout: ackTimeout, MaxLease: -1}
+	first := r.subscribe(r.A, topic, "g", r.stubborn(ended), o)
+	e := r.publish(topic, "k")[0]
+	r.eventually("the first member runs", func() error {
+		if first.Stats().Running == 0 {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	first.Pause() // so that it does not get the event again
+	second := newGate()
+	r.subscribe(r.B, topic, "g", second.handle, o)
+	wantErr(r.T, "cause of the handler's end", receive(r.T, "the handler's end", ended), jetbus.ErrLeaseExpired)
+	d := receive(r.T, "the second delivery", second.entered)
+	if d.Attempt != 2 {
+		r.Errorf("attempt %d", d.Attempt)
+	}
+	if g := r.group(topic, "g"); g.Held != 1 {
+		r.Errorf("the first member's word reached the server: %+v", g)
+	}
+	second.leave <- nil
+	r.settled(topic, "g", e.Seq)
+	if st := first.Stats(); st.LeasesLost != 1 || st.Acked != 0 {
+		r.Errorf("the first member's stats: %+v", st)
+	}
+}
+
+func maxLease(r *run) {
+	topic := r.topic("t")
+	const ackTimeout, lease = 300 * time.Millisecond, 900 * time.Millisecond
+	ended := make(chan error, 10)
+	var calls atomic.Int32
+	stubborn := r.stubborn(ended)
+	began := make(chan time.Time, 1)
+	r.subscribe(r.A, topic, "g", func(ctx context.Context, d *jetbus.Delivery) error {
+		if calls.Add(1) > 1 {
+			return nil
+		}
+		began <- time.Now()
+		return stubborn(ctx, d)
+	}, jetbus.SubscribeOptions{AckTimeout: ackTimeout, MaxLease: lease})
+	e := r.publish(topic, "k")[0]
+	wantErr(r.T, "cause", receive(r.T, "the handler's end", ended), jetbus.ErrLeaseExpired)
+	held := time.Since(<-began)
+	if r.fake && (held < lease-ackTimeout/2 || held > lease+2*ackTimeout) {
+		r.Errorf("the handler was let run for %v, want about %v", held, lease)
+	}
+	r.settled(topic, "g", e.Seq)
+}
+
+func prefetched(r *run) {
+	topic := r.topic("t")
+	const ackTimeout = 400 * time.Millisecond
+	events := r.publish(topic, keys(10)...)
+	got := newRecord()
+	slow := func(ctx context.Context, _ *jetbus.Delivery) error {
+		linger(ctx, ackTimeout/2)
+		return ctx.Err()
+	}
+	r.subscribe(r.A, topic, "g", got.then(slow), jetbus.SubscribeOptions{From: jetbus.Earliest(), AckTimeout: ackTimeout})
+	r.settled(topic, "g", events[9].Seq)
+	got.exactly(r.T, keys(10)...)
+}
+
+func extend(r *run) {
+	topic := r.topic("t")
+	const ackTimeout = time.Second
+	bus := r.A.(jetbus.Receiver)
+	o := jetbus.ReceiveOptions{From: jetbus.Earliest(), AckTimeout: ackTimeout}
+	e := r.publish(topic, "k")[0]
+	ds, err := bus.Receive(r.ctx, topic, "g", o)
+	r.must(err)
+	if len(ds) != 1 {
+		r.Fatalf("received %d", len(ds))
+	}
+	for range 4 {
+		r.pause(ackTimeout / 2)
+		r.must(ds[0].Extend(r.ctx, 0))
+	}
+	if left := time.Until(ds[0].Deadline()); left < ackTimeout/2 || left > ackTimeout {
+		r.Errorf("the lease has %v left", left)
+	}
+	if g := r.group(topic, "g"); g.Held != 1 || g.Retrying != 0 {
+		r.Errorf("the server has %+v", g)
+	}
+	r.must(ds[0].Ack(r.ctx))
+	r.settled(topic, "g", e.Seq)
+}
+
+func memberDies(r *run) {
+	topic := r.topic("t")
+	const ackTimeout = 2 * time.Second
+	nc, err := r.Broker.Connect()
+	r.must(err)
+	defer nc.Close()
+	bus, err := r.Open(r.ctx, nc)
+	r.must(err)
+	defer func() { _ = bus.Close(context.Background()) }() // its connection is gone
+	dead := newGate()
+	o := jetbus.SubscribeOptions{AckTimeout: ackTimeout}
+	_, err = bus.Subscribe(r.ctx, topic, "g", dead.handle, o)
+	r.must(err)
+	e := r.publish(topic, "k")[0]
+	receive(r.T, "the first delivery", dead.entered)
+	nc.Close()
+	died := time.Now()
+	got := newRecord()
+	r.subscribe(r.B, topic, "g", got.handle, o)
+	again := got.wait(r.T, 1)[0]
+	if again.Attempt != 2 {
+		r.Errorf("attempt %d", again.Attempt)
+	}
+	if d := again.at.Sub(died); r.fake && d > ackTimeout+100*time.Millisecond {
+		r.Errorf("the other member waited %v", d)
+	}
+	r.settled(topic, "g", e.Seq)
+}
+
+func cutConnection(r *run) {
+	topic := r.topic("t")
+	const ackTimeout = time.Second
+	p := newPipe(r.Broker)
+	nc, err := r.Broker.Connect(p.option())
+	r.must(err)
+	defer nc.Close()
+	bus, err := r.Open(r.ctx, nc)
+	r.must(err)
+	defer func() { r.wantNil(bus.Close(context.Background())) }()
+	ended := make(chan error, 10)
+	o := jetbus.SubscribeOptions{AckTimeout: ackTimeout}
+	s, err := bus.Subscribe(r.ctx, topic, "g", r.stubborn(ended), o)
+	r.must(err)
+	e := r.publish(topic, "k")[0]
+	r.eventually("the first member runs", func() error {
+		if s.Stats().Running == 0 {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	s.Pause()
+	p.hold()
+	got := newGate()
+	r.subscribe(r.B, topic, "g", got.handle, o)
+	wantErr(r.T, "cause", receive(r.T, "the handler's end", ended), jetbus.ErrLeaseExpired)
+	if d := receive(r.T, "the second delivery", got.entered); d.Attempt != 2 {
+		r.Errorf("attempt %d", d.Attempt)
+	}
+	p.release()
+	r.pause(ackTimeout / 2)
+	if g := r.group(topic, "g"); g.Held != 1 {
+		r.Errorf("the second member's lease was settled by the first: %+v", g)
+	}
+	got.leave <- nil
+	r.settled(topic, "g", e.Seq)
+}

@@ -1,0 +1,176 @@
+package bustest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// delivered is one call of a handler.
+type delivered struct {
+	*jetbus.Delivery
+	at time.Time
+}
+
+// record is what handlers got, in the order in which they were called.
+type record struct {
+	mu   sync.Mutex
+	all  []delivered
+	more chan struct{} // signaled by each; capacity 1
+}
+
+func newRecord() *record { return &record{more: make(chan struct{}, 1)} }
+
+// handle is a handler that takes note and succeeds.
+func (c *record) handle(_ context.Context, d *jetbus.Delivery) error {
+	c.add(d)
+	return nil
+}
+
+// then is a handler that takes note and goes on with h.
+func (c *record) then(h jetbus.Handler) jetbus.Handler {
+	return func(ctx context.Context, d *jetbus.Delivery) error {
+		c.add(d)
+		return h(ctx, d)
+	}
+}
+
+func (c *record) add(d *jetbus.Delivery) {
+	c.mu.Lock()
+	c.all = append(c.all, delivered{d, time.Now()})
+	c.mu.Unlock()
+	select {
+	case c.more <- struct{}{}:
+	default:
+	}
+}
+
+// list returns all calls so far.
+func (c *record) list() []delivered {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.all)
+}
+
+// keys returns the keys of all calls so far.
+func (c *record) keys() []string {
+	var out []string
+	for _, d := range c.list() {
+		out = append(out, d.Key)
+	}
+	return out
+}
+
+// wait waits for n calls at least and returns them.
+func (c *record) wait(t *testing.T, n int) []delivered {
+	t.Helper()
+	return c.within(t, n, patience)
+}
+
+// within waits for n calls, no longer than d.
+func (c *record) within(t *testing.T, n int, d time.Duration) []delivered {
+	t.Helper()
+	late := time.NewTimer(d)
+	defer late.Stop()
+	for {
+		all := c.list()
+		if len(all) >= n {
+			return all
+		}
+		select {
+		case <-c.more:
+		case <-late.C:
+			t.Fatalf("handlers were called %d times within %v, not %d times: %v", len(all), d, n, c.keys())
+		}
+	}
+}
+
+// exactly fails if the calls so far have other keys, in whatever order.
+func (c *record) exactly(t *testing.T, want ...string) {
+	t.Helper()
+	got := c.keys()
+	slices.Sort(got)
+	want = slices.Sorted(slices.Values(want))
+	if !slices.Equal(got, want) {
+		t.Errorf("handlers got the keys %v, want %v", got, want)
+	}
+}
+
+// gate is a handler that reports its start and waits for leave, or for the end
+// of its context.
+type gate struct {
+	entered chan *jetbus.Delivery
+	leave   chan error
+	ended   chan error // causes of contexts that ended first
+}
+
+func newGate() *gate {
+	return &gate{entered: make(chan *jetbus.Delivery, 1000), leave: make(chan error, 1000), ended: make(chan error, 1000)}
+}
+
+func (g *gate) handle(ctx context.Context, d *jetbus.Delivery) error {
+	g.entered <- d
+	select {
+	case err := <-g.leave:
+		return err
+	case <-ctx.Done():
+		g.ended <- context.Cause(ctx)
+		return context.Cause(ctx)
+	}
+}
+
+// receive returns the next value of a channel.
+func receive[T any](t *testing.T, what string, ch <-chan T) T {
+	t.Helper()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case v := <-ch:
+		return v
+	case <-late.C:
+		t.Fatalf("%s did not happen within %v", what, patience)
+	}
+	panic("unreachable")
+}
+
+// wantErr fails unless err is the condition.
+func wantErr(t *testing.T, what string, err, condition error) {
+	t.Helper()
+	if !errors.Is(err, condition) || condition == nil && err != nil {
+		t.Errorf("%s: error %v, want %v", what, err, condition)
+	}
+}
+
+// sameKeys fails unless the events have these keys, in this order.
+func sameKeys(t *testing.T, what string, events []jetbus.Event, want []string) {
+	t.Helper()
+	var got []string
+	for _, e := range events {
+		got = append(got, e.Key)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: keys %v, want %v", what, got, want)
+	}
+}
+
+var errHandler = errors.New("the handler's own")
+
+// failing returns a handler that fails the first n calls for each event.
+func failing(n int) jetbus.Handler {
+	var mu sync.Mutex
+	calls := map[string]int{}
+	return func(_ context.Context, d *jetbus.Delivery) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if calls[d.ID]++; calls[d.ID] <= n {
+			return fmt.Errorf("call %d: %w", calls[d.ID], errHandler)
+		}
+		return nil
+	}
+}
