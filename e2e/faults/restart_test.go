@@ -1,0 +1,154 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// load publishes from several goroutines at once, each with a key of its own:
+// one by one and in batches.
+type load struct {
+	bus   *adapter.Bus
+	topic string
+	acked atomic.Int64
+	wg    sync.WaitGroup
+
+	mu       sync.Mutex
+	receipts []jetbus.Receipt
+	errs     []error
+}
+
+// single publishes n events one by one, each of them until it is acknowledged.
+func (l *load) single(ctx context.Context, key string, n int) {
+	l.wg.Go(func() {
+		for i := range n {
+			r, err := l.bus.Publish(ctx, l.event(key, i))
+			l.note(err, r)
+			if err != nil {
+				return
+			}
+		}
+	})
+}
+
+// batches publishes n events in batches of a size.
+func (l *load) batches(ctx context.Context, key string, n, size int) {
+	l.wg.Go(func() {
+		for from := 0; from < n; from += size {
+			events := make([]jetbus.Event, size)
+			for i := range events {
+				events[i] = l.event(key, from+i)
+			}
+			receipts, err := l.bus.PublishBatch(ctx, events, jetbus.BatchOptions{})
+			l.note(err, receipts...)
+			if err != nil {
+				return
+			}
+		}
+	})
+}
+
+func (l *load) event(key string, i int) jetbus.Event {
+	return jetbus.Event{Topic: l.topic, Key: key, ID: fmt.Sprintf("%s-%06d", key, i), Payload: []byte(`{"n":1}`)}
+}
+
+func (l *load) note(err error, receipts ...jetbus.Receipt) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.errs = append(l.errs, err)
+	}
+	for _, r := range receipts {
+		if r.Event.Seq > 0 {
+			l.receipts = append(l.receipts, r)
+			l.acked.Add(1)
+		}
+	}
+}
+
+// at waits until that many events are acknowledged.
+func (l *load) at(t *testing.T, n int64) {
+	t.Helper()
+	eventually(t, func() string {
+		if l.acked.Load() >= n {
+			return ""
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return fmt.Sprintf("%d events are acknowledged, want %d; errors: %v", l.acked.Load(), n, l.errs)
+	})
+}
+
+// check compares what was acknowledged with what is stored: nothing lost, nothing
+// twice, the events of a key in their order. It returns the ids.
+func (l *load) check(t *testing.T, total int) []string {
+	t.Helper()
+	l.wg.Wait()
+	for _, err := range l.errs {
+		t.Errorf("publish: %v", err)
+	}
+	stored := readLog(t, l.bus, l.topic)
+	var ids []string
+	last := map[string]jetbus.Event{} // by key, in the order of publishing
+	for _, r := range l.receipts {
+		ids = append(ids, r.Event.ID)
+		e, ok := stored[r.Event.ID]
+		switch before := last[r.Event.Key]; {
+		case !ok:
+			t.Errorf("%s was acknowledged and is not stored", r.Event.ID)
+		case e.Seq != r.Event.Seq:
+			t.Errorf("%s is stored at %d, its receipt says %d", e.ID, e.Seq, r.Event.Seq)
+		case e.Seq <= before.Seq || e.ID <= before.ID:
+			t.Errorf("%s is stored at %d, before %s at %d", e.ID, e.Seq, before.ID, before.Seq)
+		}
+		last[r.Event.Key] = e
+		if r.Duplicate {
+			t.Errorf("%s was published once and called a duplicate", r.Event.ID)
+		}
+	}
+	if len(stored) != total || len(ids) != total {
+		t.Errorf("%d events are stored, %d are acknowledged, %d were published", len(stored), len(ids), total)
+	}
+	return ids
+}
+
+// TestBrokerKilled ends the broker by SIGKILL, again and again, under 10,000
+// publishes and a group that processes them.
+func TestBrokerKilled(t *testing.T) {
+	const (
+		total = 10_000
+		kills = 4
+	)
+	b := startBroker(t)
+	l := &load{bus: openBus(t, b.url()), topic: "load"}
+	declare(t, l.bus, jetbus.TopicConfig{Name: "load"})
+	config := consumerConfig{URL: b.url(), Topic: "load", Group: "g", AckTimeout: 2 * time.Second}
+	members := []*child{spawn(t, "consumer", config), spawn(t, "consumer", config)}
+	for _, m := range members {
+		m.first(t, "ready")
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
+	defer cancel()
+	for i := range 4 {
+		l.single(ctx, fmt.Sprintf("single%d", i), 1000)
+	}
+	for i := range 2 {
+		l.batches(ctx, fmt.Sprintf("batch%d", i), 3000, 60)
+	}
+	for i := range int64(kills) {
+		l.at(t, (i+1)*total/(kills+1))
+		b.process.kill()
+		b.restart(t)
+	}
+	ids := l.check(t, total)
+	awaitHandled(t, ids, members...)
+	awaitSettled(t, l.bus, "load", "g")
+}

@@ -1,0 +1,325 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// What the groups of these tests have behind them, and where they are moved.
+const (
+	seekEvents = 20
+	seekAt     = 10 // settled before the move
+	seekTarget = 3
+	seekWait   = 200 * time.Millisecond
+	seekLease  = time.Second
+)
+
+// seekFixture is a group that is about to be moved by a process behind a proxy.
+type seekFixture struct {
+	topic string
+	bus   *adapter.Bus
+	js    jetstream.JetStream
+	mover *child
+	proxy *proxy
+}
+
+// newSeek makes a topic of 20 events with a group that has settled the first ones.
+func newSeek(t *testing.T, b *broker, topic string, settled int) *seekFixture {
+	t.Helper()
+	f := &seekFixture{topic: topic, bus: openBus(t, b.url()), proxy: b.through(t)}
+	declare(t, f.bus, jetbus.TopicConfig{Name: topic})
+	publish(t, f.bus, topic, "e", seekEvents)
+	ds, err := f.bus.Receive(t.Context(), topic, "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), Max: settled, AckTimeout: seekLease})
+	if err != nil || len(ds) != settled {
+		t.Fatalf("received %d events, want %d: %v", len(ds), settled, err)
+	}
+	for _, d := range ds {
+		if err := d.Ack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, func() string {
+		if g, err := group(t, f.bus, topic, "g"); err != nil || g.AckedSeq != uint64(settled) {
+			return fmt.Sprintf("the group is at %+v, %v", g, err)
+		}
+		return ""
+	})
+	if f.js, err = jetstream.New(connect(t, b.url())); err != nil {
+		t.Fatal(err)
+	}
+	f.mover = spawn(t, "mover", moverConfig{URL: f.proxy.url(), Topic: topic, Group: "g", Seq: seekTarget, Wait: seekWait})
+	f.mover.first(t, "ready")
+	return f
+}
+
+// requests calls f with the number of each request to the API, from 1 on, before
+// it is passed on.
+func (f *seekFixture) requests(each func(n int, subject string)) {
+	n := 0
+	f.proxy.watch(func(fr frame) {
+		if strings.HasPrefix(fr.subject, "$JS.API.") {
+			n++
+			each(n, fr.subject)
+		}
+	})
+}
+
+// durables returns the consumers of the topic's stream.
+func (f *seekFixture) durables(t *testing.T) []*jetstream.ConsumerInfo {
+	t.Helper()
+	s, err := f.js.Stream(t.Context(), "EV_"+strings.ToUpper(strings.ReplaceAll(f.topic, ".", "_")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []*jetstream.ConsumerInfo
+	list := s.ListConsumers(t.Context())
+	for c := range list.Info() {
+		out = append(out, c)
+	}
+	if err := list.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// whole checks that nothing of a move is left at the server: one durable, not
+// paused, without a mark.
+func (f *seekFixture) whole(t *testing.T) {
+	t.Helper()
+	all := f.durables(t)
+	if len(all) != 1 {
+		t.Errorf("the group has %d durables", len(all))
+	}
+	for _, c := range all {
+		if c.Paused || c.Config.PauseUntil != nil && c.Config.PauseUntil.After(time.Now()) {
+			t.Errorf("%s is paused until %v", c.Name, c.Config.PauseUntil)
+		}
+		for key, value := range c.Config.Metadata {
+			if strings.Contains(key, "seek") {
+				t.Errorf("%s still says %s: %s", c.Name, key, value)
+			}
+		}
+	}
+}
+
+// member joins the group in this process.
+func (f *seekFixture) member(t *testing.T, seen chan<- uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	s, err := f.bus.Subscribe(ctx, f.topic, "g", func(_ context.Context, d *jetbus.Delivery) error {
+		seen <- d.Seq
+		return nil
+	}, jetbus.SubscribeOptions{AckTimeout: seekLease})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Stop(context.Background()) }) // the bus would, too
+}
+
+// collect returns the sequences that come until last has and nothing follows it.
+func collect(t *testing.T, seen <-chan uint64, last uint64) []uint64 {
+	t.Helper()
+	var out []uint64
+	quiet := time.NewTimer(limit)
+	defer quiet.Stop()
+	for {
+		select {
+		case seq := <-seen:
+			out = append(out, seq)
+			if slices.Contains(out, last) {
+				quiet.Reset(500 * time.Millisecond)
+			}
+		case <-quiet.C:
+			slices.Sort(out)
+			return out
+		}
+	}
+}
+
+// after lists the sequences behind one, up to another.
+func after(seq, last uint64) []uint64 {
+	var out []uint64
+	for seq++; seq <= last; seq++ {
+		out = append(out, seq)
+	}
+	return out
+}
+
+// countRequests moves a group undisturbed, and returns what it asked of the API.
+func countRequests(t *testing.T, b *broker) []string {
+	t.Helper()
+	f := newSeek(t, b, "seek.whole", seekAt)
+	var (
+		mu       sync.Mutex
+		subjects []string
+	)
+	f.requests(func(_ int, subject string) {
+		mu.Lock()
+		defer mu.Unlock()
+		subjects = append(subjects, subject)
+	})
+	f.mover.order(t, "go")
+	if r := f.mover.first(t, "moved"); r.Err != "" {
+		t.Fatalf("undisturbed: %s", r.Err)
+	}
+	f.mover.gone(t)
+	seen := make(chan uint64, 100)
+	f.member(t, seen)
+	if diff := cmp.Diff(after(seekTarget, seekEvents), collect(t, seen, seekEvents)); diff != "" {
+		t.Errorf("undisturbed (-want +got):\n%s", diff)
+	}
+	f.whole(t)
+	mu.Lock()
+	defer mu.Unlock()
+	return subjects
+}
+
+// TestMoverKilled ends a process by SIGKILL when the server has answered the n-th
+// request of its SetCursor, and before it sees the answer, for every n.
+func TestMoverKilled(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	subjects := countRequests(t, b)
+	if len(subjects) < 4 {
+		t.Fatalf("a move takes %d requests: %v; the test shows nothing", len(subjects), subjects)
+	}
+	for i, subject := range subjects {
+		n := i + 1
+		kind := strings.ToLower(strings.Join(strings.Split(subject, ".")[2:4], "-"))
+		t.Run(fmt.Sprintf("%d-%s/alone", n, kind), func(t *testing.T) {
+			t.Parallel()
+			moverKilled(t, b, n, n == len(subjects))
+		})
+		t.Run(fmt.Sprintf("%d-%s/beside a member", n, kind), func(t *testing.T) {
+			t.Parallel()
+			moverKilledBesideMember(t, b, n, n == len(subjects))
+		})
+	}
+}
+
+// killAt moves the group and kills the mover at its n-th request.
+func (f *seekFixture) killAt(t *testing.T, n int) {
+	t.Helper()
+	reached := make(chan struct{})
+	f.requests(func(at int, _ string) {
+		if at == n {
+			f.proxy.hole(toClient)
+			close(reached)
+		}
+	})
+	f.mover.order(t, "go")
+	select {
+	case <-reached:
+	case <-f.mover.ended:
+		t.Fatalf("the mover ended before its request %d: %v", n, f.mover.err)
+	case <-time.After(limit):
+		t.Fatalf("the mover does not come to its request %d", n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	if err := f.proxy.awaitHeld(ctx, toClient); err != nil {
+		t.Fatal(err)
+	}
+	f.mover.kill()
+	if r, _ := f.mover.said("moved"); len(r) > 0 {
+		t.Fatalf("the mover was done before it was killed: %+v", r)
+	}
+	f.proxy.cut()
+}
+
+// moverKilled: the next subscriber finds the group moved, or where it was.
+func moverKilled(t *testing.T, b *broker, n int, done bool) {
+	t.Helper()
+	f := newSeek(t, b, fmt.Sprintf("seek.alone%d", n), seekAt)
+	f.killAt(t, n)
+	seen := make(chan uint64, 100)
+	f.member(t, seen)
+	got := collect(t, seen, seekEvents)
+	stands, moved := after(seekAt, seekEvents), after(seekTarget, seekEvents)
+	want := moved
+	if slices.Equal(got, stands) && !done {
+		want = stands
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the group is neither where it was nor where it was moved (-want +got):\n%s", diff)
+	}
+	awaitSettled(t, f.bus, f.topic, "g")
+	f.whole(t)
+}
+
+// moverKilledBesideMember: a member that has settled everything is there all the
+// time, and one joins afterwards. Together they see what is behind the target
+// once more, or nothing; and either way what is published next, once.
+func moverKilledBesideMember(t *testing.T, b *broker, n int, done bool) {
+	t.Helper()
+	f := newSeek(t, b, fmt.Sprintf("seek.beside%d", n), seekEvents)
+	seen := make(chan uint64, 100)
+	f.member(t, seen)
+	f.killAt(t, n)
+	f.member(t, seen)
+	publish(t, f.bus, f.topic, "next", 1)
+	got := collect(t, seen, seekEvents+1)
+	want := after(seekTarget, seekEvents+1)
+	if !done && len(got) == 1 {
+		want = want[len(want)-1:]
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the group is neither where it was nor where it was moved (-want +got):\n%s", diff)
+	}
+	awaitSettled(t, f.bus, f.topic, "g")
+	f.whole(t)
+}
+
+// TestMoveOfBusyGroup moves a group of which another process holds events: that
+// is refused, and changes nothing.
+func TestMoveOfBusyGroup(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	f := newSeek(t, b, "busy", seekAt)
+	held := fmt.Sprintf("e-%d", seekAt)
+	holder := spawn(t, "consumer", consumerConfig{URL: b.url(), Topic: "busy", Group: "g", AckTimeout: seekLease, Hold: held})
+	holder.of(t, "started", held)
+	before := f.durables(t)
+
+	f.mover.order(t, "go")
+	if r := f.mover.first(t, "moved"); r.Is != "group busy" || r.Count < 1 {
+		t.Errorf("the move gave %q with %d held, want a GroupBusyError", r.Err, r.Count)
+	}
+	f.mover.gone(t)
+	f.whole(t)
+	same := cmp.Comparer(func(a, b *jetstream.ConsumerInfo) bool {
+		return a.Name == b.Name && a.Created.Equal(b.Created) && cmp.Equal(a.Config, b.Config)
+	})
+	if diff := cmp.Diff(before, f.durables(t), same); diff != "" {
+		t.Errorf("the refused move changed the group (-before +after):\n%s", diff)
+	}
+	if c, err := f.bus.Cursor(t.Context(), "busy", "g"); err != nil || c.LastSeq != seekAt {
+		t.Errorf("the cursor is %+v, %v, want %d", c, err, seekAt)
+	}
+
+	holder.order(t, "release")
+	var ids []string
+	for i := range seekEvents - seekAt {
+		ids = append(ids, fmt.Sprintf("e-%d", seekAt+i))
+	}
+	awaitHandled(t, ids, holder)
+	awaitSettled(t, f.bus, "busy", "g")
+	if r, _ := holder.said("started"); len(r) != len(ids) {
+		t.Errorf("the member got %d events, want %d", len(r), len(ids))
+	}
+	if r, _ := holder.said("canceled"); len(r) > 0 {
+		t.Errorf("the handler was canceled: %+v", r)
+	}
+}
