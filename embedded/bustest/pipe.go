@@ -67,6 +67,13 @@ func (p *pipe) release() {
 	}
 }
 
+// passes reports whether what the client says passes.
+func (p *pipe) passes() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return isClosed(p.out)
+}
+
 func isClosed(ch chan struct{}) bool {
 	select {
 	case <-ch:
@@ -76,8 +83,8 @@ func isClosed(ch chan struct{}) bool {
 	}
 }
 
-// pipedConn is one connection through a pipe. Its Write never blocks, as one into
-// a buffer of the network does not: the client writes under a lock, and a wait
+// pipedConn is one connection through a pipe. Its Write does not block, as one into
+// a buffer of the network does not while it is held up: the client writes under a lock, and a wait
 // for a lock is not idle in the sense of a bubble.
 type pipedConn struct {
 	net.Conn
@@ -125,8 +132,11 @@ func (c *pipedConn) Write(b []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 && c.pipe.passes() {
+		return c.Conn.Write(b)
+	}
 	c.queue = append(c.queue, b...)
-	c.mu.Unlock()
 	select {
 	case c.written <- struct{}{}:
 	default:
@@ -134,7 +144,7 @@ func (c *pipedConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// pass writes to the broker what Write was given.
+// pass writes to the broker what was held up.
 func (c *pipedConn) pass() {
 	for last := false; !last; {
 		select {
@@ -145,17 +155,21 @@ func (c *pipedConn) pass() {
 		if !c.await(&c.pipe.out) {
 			return
 		}
-		c.mu.Lock()
-		b := c.queue
-		c.queue = nil
-		c.mu.Unlock()
-		if len(b) == 0 {
-			continue
-		}
-		if _, err := c.Conn.Write(b); err != nil {
+		if err := c.passQueue(); err != nil {
 			return
 		}
 	}
+}
+
+func (c *pipedConn) passQueue() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 {
+		return nil
+	}
+	_, err := c.Conn.Write(c.queue)
+	c.queue = nil
+	return err
 }
 
 // Close ends the connection, and what is held up in it.
