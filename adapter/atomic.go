@@ -68,7 +68,7 @@ func (b *Bus) storeUnit(ctx context.Context, p *batch) (pubAck, error) {
 		switch {
 		case err == nil:
 			return ack, nil
-		case apiCode(err) == codeBatchDuplicate && unknown:
+		case unknown && (apiCode(err) == codeBatchDuplicate || isWrongSequence(err)):
 			if seq, ok := b.unitStored(ctx, p); ok {
 				return pubAck{seq: seq}, nil
 			}
@@ -103,7 +103,7 @@ func (b *Bus) sendUnit(ctx context.Context, p *batch) (pubAck, error) {
 		if i == last {
 			break
 		}
-		if err := b.nc.PublishMsg(m); err != nil {
+		if err := b.send(ctx, m, lost); err != nil {
 			return pubAck{}, unsentError{err} // without the commit nothing is stored
 		}
 	}

@@ -96,6 +96,7 @@ type batch struct {
 	open    int     // sent and not answered
 	bytes   int
 	stopped bool          // an answer was a failure: nothing more is sent
+	jumper  int           // see send; -1: none
 	room    chan struct{} // signaled when answers came; capacity 1
 }
 
@@ -109,7 +110,7 @@ var (
 // for the moment is sent again, unless that would put it behind a later event
 // of its key.
 func (p *batch) storePipelined(ctx context.Context) ([]jetbus.Receipt, error) {
-	p.room = make(chan struct{}, 1)
+	p.room, p.jumper = make(chan struct{}, 1), -1
 	p.errs = make([]error, len(p.messages))
 	todo := make([]int, len(p.messages))
 	for i := range todo {
@@ -121,6 +122,9 @@ func (p *batch) storePipelined(ctx context.Context) ([]jetbus.Receipt, error) {
 		var failed error
 		if todo, failed = p.remaining(ctx, todo, retried); len(todo) == 0 && failed == nil {
 			return p.receipts, nil
+		}
+		if failed == nil && p.jumper >= 0 {
+			failed = p.jumped(ctx, todo)
 		}
 		if failed != nil || ctx.Err() != nil || errors.Is(err, jetbus.ErrClosed) {
 			return p.receipts, p.failure(err, retried)
@@ -145,6 +149,9 @@ func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 		if err := p.await(ctx, lost, batchWindow-1, batchBytes-len(p.messages[i].Data)); err != nil {
 			return err
 		}
+		if isClosed(lost) || !p.b.nc.IsConnected() {
+			return errLost
+		}
 		p.mu.Lock()
 		if p.stopped {
 			p.mu.Unlock()
@@ -156,14 +163,54 @@ func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 		p.mu.Unlock()
 		m := p.messages[i]
 		m.Reply = reply + strconv.FormatInt(int64(i), 36)
-		if err := p.b.nc.PublishMsg(m); err != nil {
-			p.mu.Lock()
-			p.errs[i] = unsentError{err}
-			p.mu.Unlock()
+		if err := p.send(ctx, i, lost); err != nil {
 			return err
 		}
 	}
 	return p.await(ctx, lost, 0, 0)
+}
+
+// send hands event i to the connection. nats.go keeps what it is given while it
+// reconnects and sends it first thing afterwards, ahead of what got lost before:
+// an event to which that may have happened is noted as the jumper.
+func (p *batch) send(ctx context.Context, i int, lost <-chan struct{}) error {
+	err := p.b.send(ctx, p.messages[i], lost)
+	switch {
+	case err == nil && !p.b.nc.IsConnected():
+		p.jumper = i
+		return errLost
+	case err != nil && !errors.Is(err, errLost):
+		p.mu.Lock()
+		p.errs[i] = unsentError{err}
+		p.mu.Unlock()
+	}
+	return err
+}
+
+// jumped reports that an event was stored ahead of one of its key, which must
+// therefore not be sent again.
+func (p *batch) jumped(ctx context.Context, todo []int) error {
+	jumper := p.jumper
+	p.jumper = -1
+	at := slices.Index(todo, jumper)
+	if at < 0 {
+		return nil
+	}
+	e := &p.receipts[jumper].Event
+	for _, i := range slices.Backward(todo[:at]) {
+		before := &p.receipts[i].Event
+		if before.Topic != e.Topic || before.Key != e.Key {
+			continue
+		}
+		if _, stored := p.b.dedupeLookup(ctx, p.topics[jumper], e.ID); !stored {
+			return nil
+		}
+		if _, stored := p.b.dedupeLookup(ctx, p.topics[i], before.ID); stored {
+			return nil
+		}
+		return fmt.Errorf("a later event of its key is stored: %w", errLost)
+	}
+	return nil
 }
 
 // await waits until at most that much is on its way.

@@ -135,16 +135,22 @@ func (b *Bus) instruct(t *topic, m *nats.Msg, e *jetbus.Event, o jetbus.PublishO
 	return nil
 }
 
-// fits refuses a message that the server would refuse by closing the connection.
+// maxHeader is what the server takes of headers.
+const maxHeader = 1<<16 - 1
+
+// fits refuses a message that the server would refuse, by closing the connection
+// where it is larger than it takes.
 func (b *Bus) fits(m *nats.Msg) error {
-	const frame = len("NATS/1.0\r\n\r\n")
-	size := len(m.Data) + frame
+	header := len("NATS/1.0\r\n\r\n")
 	for name, values := range m.Header {
 		for _, v := range values {
-			size += len(name) + len(v) + len(": \r\n")
+			header += len(name) + len(v) + len(": \r\n")
 		}
 	}
-	if limit := b.nc.MaxPayload(); limit > 0 && int64(size) > limit {
+	if header > maxHeader {
+		return fmt.Errorf("%w: %d bytes of headers, the server takes %d", jetbus.ErrPayloadTooLarge, header, maxHeader)
+	}
+	if size, limit := header+len(m.Data), b.nc.MaxPayload(); limit > 0 && int64(size) > limit {
 		return fmt.Errorf("%w: %d bytes with headers, the server takes %d", jetbus.ErrPayloadTooLarge, size, limit)
 	}
 	return nil
@@ -199,7 +205,9 @@ func (b *Bus) storeOnce(ctx context.Context, m *nats.Msg) (pubAck, error) {
 
 // verify asks whether a topic that nobody answers for still exists.
 func (b *Bus) verify(ctx context.Context, t *topic) error {
-	if err := b.stillDeclared(ctx, t); !errors.Is(err, jetbus.ErrNoTopic) {
+	short, cancel := context.WithTimeout(ctx, askTimeout) // the next try may do better than to wait here
+	defer cancel()
+	if err := b.stillDeclared(short, t); !errors.Is(err, jetbus.ErrNoTopic) {
 		return nil // it does, or the server cannot say: try again
 	}
 	b.forget(t)

@@ -30,7 +30,7 @@ func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}) (
 	var forget func()
 	m.Reply, forget = b.mux.expect(func(a *nats.Msg) { answer <- a })
 	defer forget()
-	if err := b.nc.PublishMsg(m); err != nil {
+	if err := b.send(ctx, m, lost); err != nil {
 		return nil, err
 	}
 	timer := time.NewTimer(denialCheck)
@@ -56,6 +56,26 @@ func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}) (
 			timer.Reset(tryTimeout - denialCheck)
 		}
 	}
+}
+
+// send hands a message to the connection. Where that breaks under it, send waits
+// until everybody knows and returns errLost: how much of what was handed over
+// before has gone out is not known either.
+func (b *Bus) send(ctx context.Context, m *nats.Msg, lost <-chan struct{}) error {
+	err := b.nc.PublishMsg(m)
+	switch {
+	case err == nil, errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
+		errors.Is(err, nats.ErrMaxPayload), errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrInvalidMsg):
+		return err
+	}
+	timer := time.NewTimer(denialCheck)
+	defer timer.Stop()
+	select {
+	case <-lost:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return errLost
 }
 
 // request is exchange for requests that do no harm when they are repeated: it

@@ -32,6 +32,9 @@ type rig struct {
 func inBubble(t *testing.T, f func(r *rig)) {
 	t.Helper()
 	bustest.Run(t, func(t *testing.T) {
+		// The store of an atomic batch writes behind for a millisecond or two, which
+		// a stopped server does not wait for.
+		t.Cleanup(func() { time.Sleep(time.Second) })
 		r := &rig{T: t, broker: startBroker(t, embedded.Config{})}
 		r.nc, r.bus = r.open(adapter.Config{})
 		r.js = must(jetstream.New(r.nc))(t)

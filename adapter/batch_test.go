@@ -1,0 +1,362 @@
+package adapter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// keysOf lists the keys of n events of numbered.
+func keysOf(n int) string {
+	var keys []string
+	for i := range n {
+		keys = append(keys, fmt.Sprint(i))
+	}
+	return strings.Join(keys, " ")
+}
+
+// failedKeys lists the keys of a BatchError.
+func failedKeys(r *rig, err error) (keys []string, stored []jetbus.Stored) {
+	r.Helper()
+	b, ok := errors.AsType[*jetbus.BatchError](err)
+	if !ok {
+		r.Fatalf("got %v, want a BatchError", err)
+	}
+	for _, p := range b.Failed {
+		keys, stored = append(keys, p.Event.Key), append(stored, p.Stored)
+	}
+	return keys, stored
+}
+
+// More events than may be on their way at once.
+func TestBatchOrder(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const n = 10_000
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		receipts := must(r.bus.PublishBatch(r.Context(), numbered("a", n), jetbus.BatchOptions{}))(r.T)
+		for i, receipt := range receipts {
+			if receipt.Event.Seq != uint64(i)+1 || receipt.Event.ID == "" || receipt.Duplicate || receipt.Event.SID == "" {
+				r.Fatalf("receipt %d: %+v", i, receipt)
+			}
+		}
+		if r.stored("a") != keysOf(n) {
+			r.Error("the log has another order")
+		}
+		if got, err := r.bus.PublishBatch(r.Context(), nil, jetbus.BatchOptions{}); err != nil || len(got) != 0 {
+			r.Errorf("no events: %v, %v", got, err)
+		}
+	})
+}
+
+// Large events are on their way a few at a time.
+func TestBatchOfLargeEvents(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		events := numbered("a", 40)
+		for i := range events {
+			events[i].Payload = make([]byte, 1000<<10)
+		}
+		must(r.bus.PublishBatch(r.Context(), events, jetbus.BatchOptions{}))(r.T)
+		r.equal("stored", r.stored("a"), keysOf(40))
+	})
+}
+
+// What is stored is a prefix; the error lists the rest.
+func TestBatchFails(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", MaxEvents: 7, Discard: jetbus.DiscardNew})
+		receipts, err := r.bus.PublishBatch(r.Context(), numbered("a", 12), jetbus.BatchOptions{})
+		r.wantErr(err, jetbus.ErrTopicFull)
+		for i, receipt := range receipts {
+			if stored := receipt.Event.Seq > 0; stored != (i < 7) {
+				r.Errorf("receipt %d: %+v", i, receipt)
+			}
+		}
+		keys, stored := failedKeys(r, err)
+		r.equal("failed", keys, strings.Fields(keysOf(12))[7:])
+		if slices.Contains(stored, jetbus.StoredUnknown) {
+			r.Errorf("stored: %v", stored)
+		}
+		r.equal("stored", r.stored("a"), keysOf(7))
+	})
+}
+
+func TestBatchChecksFirst(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		for _, c := range []struct {
+			last jetbus.Event
+			want error
+		}{
+			{event("none", "k"), jetbus.ErrNoTopic},
+			{event("a", "\x00"), jetbus.ErrInvalidEvent},
+			{jetbus.Event{Topic: "a", Payload: make([]byte, 2<<20)}, jetbus.ErrPayloadTooLarge},
+		} {
+			receipts, err := r.bus.PublishBatch(r.Context(), append(numbered("a", 3), c.last), jetbus.BatchOptions{})
+			r.wantErr(err, c.want)
+			if receipts != nil || err == nil || !strings.Contains(err.Error(), "event 3") {
+				r.Errorf("%v, %v", receipts, err)
+			}
+		}
+		_, err := r.bus.PublishBatch(r.Context(), numbered("a", 1), jetbus.BatchOptions{ExpectLastSeq: new(uint64(0))})
+		r.wantErr(err, jetbus.ErrInvalidOption)
+		r.equal("stored", r.stored("a"), "")
+	})
+}
+
+func TestBatchDuplicates(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		events := numbered("a", 4)
+		for i, id := range []string{"x", "y", "x", "z"} {
+			events[i].ID = id
+		}
+		check := func(again bool, wantSeq ...uint64) {
+			r.Helper()
+			for i, receipt := range must(r.bus.PublishBatch(r.Context(), events, jetbus.BatchOptions{}))(r.T) {
+				if receipt.Duplicate != (again || i == 2) || receipt.Event.Seq != wantSeq[i] {
+					r.Errorf("receipt %d: %+v", i, receipt)
+				}
+			}
+		}
+		check(false, 1, 2, 1, 3)
+		check(true, 1, 2, 1, 3)
+		r.equal("stored", r.stored("a"), "0 1 3")
+	})
+}
+
+// The connection breaks after some of the batch has gone out. The batch is
+// completed, in its order and without duplicates.
+func TestBatchConnectionLost(t *testing.T) {
+	for _, budget := range []int64{10_000, 100_000, 300_000} {
+		t.Run(fmt.Sprint(budget), func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				const n = 3000
+				r.ensure(jetbus.TopicConfig{Name: "a"})
+				w, b := r.openWired(adapter.Config{})
+				must(b.Publish(r.Context(), event("a", "first")))(r.T)
+				w.budget.Store(budget)
+				receipts := must(b.PublishBatch(r.Context(), numbered("a", n), jetbus.BatchOptions{}))(r.T)
+				for i, receipt := range receipts {
+					if receipt.Event.Seq != uint64(i)+2 || receipt.Duplicate {
+						r.Fatalf("receipt %d: %+v", i, receipt)
+					}
+				}
+				if got := r.stored("a"); got != "first "+keysOf(n) {
+					r.Errorf("the log is %.200s...", got)
+				}
+			})
+		})
+	}
+}
+
+// Restarts and kills of the broker in the middle of batches: whatever has a
+// receipt is where the receipt says, what is said not to be stored is not, and
+// the events of a key are in their order.
+func TestBatchThroughRestart(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		const batches, size = 20, 500
+		type fate struct {
+			seq    uint64 // of the receipt
+			absent bool   // said not to be stored
+		}
+		fates := map[string]fate{} // by id
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := range batches {
+				events := make([]jetbus.Event, size)
+				for k := range events {
+					events[k] = jetbus.Event{Topic: "a", ID: fmt.Sprint(i*size + k), Key: fmt.Sprint(k % 3)}
+				}
+				receipts, err := r.bus.PublishBatch(r.Context(), events, jetbus.BatchOptions{})
+				for _, receipt := range receipts {
+					fates[receipt.Event.ID] = fate{seq: receipt.Event.Seq}
+				}
+				if err != nil {
+					r.wantErr(err, jetbus.ErrUnavailable)
+					b, _ := errors.AsType[*jetbus.BatchError](err)
+					for _, p := range b.Failed {
+						fates[p.Event.ID] = fate{absent: p.Stored == jetbus.StoredNo}
+					}
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+		for range 3 {
+			time.Sleep(30 * time.Millisecond)
+			r.ok(r.broker.Kill(r.Context()))
+			r.ok(r.broker.Restart(r.Context()))
+			time.Sleep(20 * time.Millisecond)
+			r.ok(r.broker.Restart(r.Context()))
+		}
+		<-done
+		last := map[string]int{"0": -1, "1": -1, "2": -1}
+		acked := 0
+		for e, err := range r.bus.Scan(r.Context(), "a", jetbus.ScanQuery{}) {
+			r.ok(err)
+			n := must(strconv.Atoi(e.ID))(r.T)
+			f := fates[e.ID]
+			if n <= last[e.Key] || f.absent || f.seq != 0 && f.seq != e.Seq {
+				r.Errorf("event %d at %d, behind %d of its key: %+v", n, e.Seq, last[e.Key], f)
+			}
+			last[e.Key] = n
+			if f.seq != 0 {
+				acked++
+			}
+		}
+		receipts := 0
+		for _, f := range fates {
+			if f.seq != 0 {
+				receipts++
+			}
+		}
+		r.equal("acknowledged events found", acked, receipts)
+		if receipts < batches*size/2 {
+			r.Errorf("only %d events were acknowledged", receipts)
+		}
+	})
+}
+
+func TestBatchBrokerAway(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		w, b := r.openWired(adapter.Config{})
+		must(b.Publish(r.Context(), event("a", "first")))(r.T)
+		w.deaf.Store(true)
+		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+		defer cancel()
+		_, err := b.PublishBatch(ctx, numbered("a", 3), jetbus.BatchOptions{})
+		r.wantErr(err, jetbus.ErrUnavailable)
+		if _, stored := failedKeys(r, err); !slices.Equal(stored, []jetbus.Stored{1, 1, 1}) {
+			r.Errorf("stored: %v", stored)
+		}
+		w.deaf.Store(false)
+		r.ok(r.broker.Kill(r.Context()))
+		synctest.Wait()
+		canceled, cancel := context.WithCancel(r.Context())
+		time.AfterFunc(time.Second, cancel)
+		_, err = b.PublishBatch(canceled, numbered("a", 3), jetbus.BatchOptions{})
+		r.wantErr(err, context.Canceled)
+		if _, stored := failedKeys(r, err); !slices.Equal(stored, []jetbus.Stored{0, 0, 0}) {
+			r.Errorf("stored: %v", stored)
+		}
+		r.ok(r.broker.Restart(r.Context()))
+	})
+}
+
+func TestAtomicBatch(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for _, name := range []string{"a", "b"} {
+			r.ensure(jetbus.TopicConfig{Name: name, Stream: "S", MaxEvents: 1500, Discard: jetbus.DiscardNew})
+		}
+		atomic := jetbus.BatchOptions{Atomic: true}
+		events := numbered("a", 1000)
+		for i := range events {
+			events[i].Topic = []string{"a", "b"}[i%2]
+		}
+		for i, receipt := range must(r.bus.PublishBatch(r.Context(), events, atomic))(r.T) {
+			if receipt.Event.Seq != uint64(i)+1 || receipt.Event.ID == "" {
+				r.Fatalf("receipt %d: %+v", i, receipt)
+			}
+		}
+		for e, err := range r.bus.Scan(r.Context(), "b", jetbus.ScanQuery{Limit: 1}) {
+			r.ok(err)
+			if e.Key != "1" || len(e.Headers) != 0 {
+				r.Errorf("got %+v", e)
+			}
+		}
+		// Full at the 501st: nothing of it.
+		receipts, err := r.bus.PublishBatch(r.Context(), numbered("a", 501), atomic)
+		r.wantErr(err, jetbus.ErrTopicFull)
+		if keys, stored := failedKeys(r, err); len(keys) != 501 || slices.Contains(stored, jetbus.StoredUnknown) || receipts != nil {
+			r.Errorf("%d receipts, %d failed", len(receipts), len(keys))
+		}
+		r.equal("messages", r.stream("S").State.Msgs, 1000)
+
+		// Of an id that is stored, or is in it twice: nothing.
+		twice := numbered("a", 3)
+		twice[0].ID, twice[2].ID = "x", "x"
+		_, err = r.bus.PublishBatch(r.Context(), twice, atomic)
+		r.wantErr(err, jetbus.ErrConflict)
+		must(r.bus.PublishBatch(r.Context(), twice[:2], atomic))(r.T)
+		_, err = r.bus.PublishBatch(r.Context(), twice[1:], atomic)
+		r.wantErr(err, jetbus.ErrConflict)
+		r.equal("messages", r.stream("S").State.Msgs, 1002)
+		must(r.bus.PublishBatch(r.Context(), numbered("a", 498), atomic))(r.T) // room was for exactly as many
+	})
+}
+
+func TestAtomicBatchRefused(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.ensure(jetbus.TopicConfig{Name: "b"})
+		r.ensure(jetbus.TopicConfig{Name: "adopted", Stream: must(r.js.CreateStream(r.Context(), jetstream.StreamConfig{Name: "T", Subjects: []string{"t"}}))(r.T).CachedInfo().Config.Name, Subject: "t"})
+		for _, c := range []struct {
+			events []jetbus.Event
+			o      jetbus.BatchOptions
+			want   error
+		}{
+			{[]jetbus.Event{event("a", "1"), event("b", "1")}, jetbus.BatchOptions{}, jetbus.ErrConflict},
+			{numbered("a", 1001), jetbus.BatchOptions{}, jetbus.ErrInvalidOption},
+			{numbered("a", 2), jetbus.BatchOptions{ExpectLastSeq: new(uint64(0))}, jetbus.ErrNeedsKeySubject},
+			{numbered("adopted", 2), jetbus.BatchOptions{}, jetbus.ErrUnsupported},
+		} {
+			c.o.Atomic = true
+			_, err := r.bus.PublishBatch(r.Context(), c.events, c.o)
+			r.wantErr(err, c.want)
+		}
+		r.equal("stored", r.stored("a")+r.stored("b"), "")
+		r.equal("messages", r.stream("T").State.Msgs, 0)
+	})
+}
+
+func TestAtomicBatchConditional(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+		last := r.publish("a", "0", "1", "0")[2].Seq
+		o := jetbus.BatchOptions{Atomic: true, ExpectLastSeq: new(last + 1)}
+		_, err := r.bus.PublishBatch(r.Context(), numbered("a", 3), o)
+		r.wantErr(err, jetbus.ErrWrongSequence)
+		r.equal("stored", r.stored("a"), "0 1 0")
+		o.ExpectLastSeq = &last
+		must(r.bus.PublishBatch(r.Context(), numbered("a", 3), o))(r.T)
+		r.equal("stored", r.stored("a"), "0 1 0 0 1 2")
+	})
+}
+
+// The batch is stored, its answer lost.
+func TestAtomicBatchAnswerLost(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+		w, b := r.openWired(adapter.Config{})
+		last := must(b.Publish(r.Context(), event("a", "0")))(r.T).Event.Seq
+		for _, o := range []jetbus.BatchOptions{{Atomic: true}, {Atomic: true, ExpectLastSeq: new(last + 3)}} {
+			w.deaf.Store(true)
+			time.AfterFunc(100*time.Millisecond, w.cut)
+			receipts, err := b.PublishBatch(r.Context(), []jetbus.Event{event("a", "0"), event("a", "1"), event("a", "0")}, o)
+			r.ok(err)
+			for i, receipt := range receipts {
+				r.equal("sequence", receipt.Event.Seq, last+uint64(i)+1)
+			}
+			last += 3
+		}
+		r.equal("stored", r.stored("a"), "0 0 1 0 0 1 0")
+		// One that was not stored because its beginning got lost.
+		w.budget.Store(2000)
+		must(b.PublishBatch(r.Context(), numbered("a", 100), jetbus.BatchOptions{Atomic: true}))(r.T)
+		r.equal("stored", r.stored("a"), "0 0 1 0 0 1 0 "+keysOf(100))
+	})
+}
