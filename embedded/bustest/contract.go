@@ -94,7 +94,7 @@ type Behavior struct {
 func Behaviors() []Behavior {
 	var all []Behavior
 	for _, theme := range [][]Behavior{
-		startBehaviors, deliveryBehaviors, leaseBehaviors,
+		startBehaviors, deliveryBehaviors, leaseBehaviors, publishBehaviors, batchBehaviors, faultBehaviors,
 	} {
 		all = append(all, theme...)
 	}

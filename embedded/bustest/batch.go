@@ -1,0 +1,137 @@
+package bustest
+
+import (
+	"errors"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// batchBehaviors are about events that are published together.
+var batchBehaviors = []Behavior{
+	{Name: "a batch is stored in its order, with a receipt for each event", Cases: []int{40}, Needs: NeedBatch, play: batchOrder},
+	{Name: "an atomic batch is stored whole or not at all", Cases: []int{39}, Needs: NeedBatch, play: atomicBatch},
+	{Name: "an atomic batch over its limits is refused before it is sent", Cases: []int{39}, Needs: NeedBatch, play: atomicLimits},
+	{Name: "a batch with an invalid event stores nothing", Cases: []int{36, 39}, Needs: NeedBatch, play: invalidBatch},
+	{Name: "a batch that fills its topic stores a prefix and names the rest", Cases: []int{37, 40}, Needs: NeedBatch, play: fullBatch},
+}
+
+// batch makes an event for each key.
+func batch(topic string, keys ...string) []jetbus.Event {
+	out := make([]jetbus.Event, len(keys))
+	for i, key := range keys {
+		out[i] = jetbus.Event{Topic: topic, Key: key}
+	}
+	return out
+}
+
+func batchOrder(r *run) {
+	topic := r.topic("t")
+	want := keys(500)
+	receipts, err := r.A.(jetbus.Batcher).PublishBatch(r.ctx, batch(topic, want...), jetbus.BatchOptions{})
+	r.must(err)
+	stored := r.stored(topic)
+	sameKeys(r.T, "the topic", stored, want)
+	if len(receipts) != len(want) {
+		r.Fatalf("%d receipts", len(receipts))
+	}
+	for i, receipt := range receipts {
+		if receipt.Event.Seq != stored[i].Seq || receipt.Event.ID != stored[i].ID || receipt.Duplicate {
+			r.Fatalf("receipt %d is %+v, stored %+v", i, receipt, stored[i])
+		}
+	}
+	again := []jetbus.Event{receipts[7].Event, {Topic: topic, Key: "new"}}
+	receipts, err = r.B.(jetbus.Batcher).PublishBatch(r.ctx, again, jetbus.BatchOptions{})
+	r.must(err)
+	if !receipts[0].Duplicate || receipts[0].Event.Seq != stored[7].Seq || receipts[1].Duplicate {
+		r.Errorf("receipts %+v", receipts)
+	}
+	sameKeys(r.T, "the topic", r.stored(topic), append(want, "new"))
+}
+
+func atomicBatch(r *run) {
+	one := r.declare("one", jetbus.TopicConfig{Stream: streamOf(r.prefix), KeyInSubject: true})
+	two := r.declare("two", jetbus.TopicConfig{Stream: streamOf(r.prefix), KeyInSubject: true})
+	bus := r.A.(jetbus.Batcher)
+	events := append(batch(one, "a", "b"), batch(two, "c")...)
+	receipts, err := bus.PublishBatch(r.ctx, events, jetbus.BatchOptions{Atomic: true})
+	r.must(err)
+	stored := append(r.stored(one), r.stored(two)...)
+	sameKeys(r.T, "the topics", stored, []string{"a", "b", "c"})
+	for i, receipt := range receipts {
+		if receipt.Event.Seq != stored[i].Seq || receipt.Event.ID != stored[i].ID {
+			r.Errorf("receipt %d is %+v, stored %+v", i, receipt, stored[i])
+		}
+	}
+	wrong := stored[0].Seq + 100
+	_, err = bus.PublishBatch(r.ctx, batch(one, "a", "d"), jetbus.BatchOptions{Atomic: true, ExpectLastSeq: &wrong})
+	wantErr(r.T, "a batch that expects a wrong sequence", err, jetbus.ErrWrongSequence)
+	if be, ok := errors.AsType[*jetbus.BatchError](err); !ok || len(be.Failed) != 2 || be.Total != 2 {
+		r.Errorf("error %#v", err)
+	}
+	duplicate := append(batch(one, "e"), stored[0])
+	if _, err := bus.PublishBatch(r.ctx, duplicate, jetbus.BatchOptions{Atomic: true}); err == nil {
+		r.Error("a batch with a duplicate was stored")
+	}
+	sameKeys(r.T, "the first topic", r.stored(one), []string{"a", "b"})
+	right := stored[0].Seq
+	_, err = bus.PublishBatch(r.ctx, batch(one, "a", "d"), jetbus.BatchOptions{Atomic: true, ExpectLastSeq: &right})
+	r.must(err)
+	sameKeys(r.T, "the first topic", r.stored(one), []string{"a", "b", "a", "d"})
+}
+
+func atomicLimits(r *run) {
+	topic, other := r.topic("t"), r.topic("other")
+	bus := r.A.(jetbus.Batcher)
+	if _, err := bus.PublishBatch(r.ctx, batch(topic, keys(1001)...), jetbus.BatchOptions{Atomic: true}); err == nil {
+		r.Error("a batch of 1001 events was accepted")
+	}
+	if _, err := bus.PublishBatch(r.ctx, append(batch(topic, "a"), batch(other, "b")...), jetbus.BatchOptions{Atomic: true}); err == nil {
+		r.Error("a batch over two streams was accepted")
+	}
+	if n := len(r.stored(topic)) + len(r.stored(other)); n != 0 {
+		r.Errorf("%d events stored", n)
+	}
+	receipts, err := bus.PublishBatch(r.ctx, batch(topic, keys(1000)...), jetbus.BatchOptions{Atomic: true})
+	r.must(err)
+	stored := r.stored(topic)
+	sameKeys(r.T, "the topic", stored, keys(1000))
+	if receipts[999].Event.Seq != stored[999].Seq {
+		r.Errorf("the last receipt is %+v", receipts[999])
+	}
+}
+
+func invalidBatch(r *run) {
+	topic := r.topic("t")
+	bus := r.A.(jetbus.Batcher)
+	for _, atomic := range []bool{false, true} {
+		for what, c := range map[string]struct {
+			last jetbus.Event
+			want error
+		}{
+			"unknown topic":  {jetbus.Event{Topic: topic + ".unknown"}, jetbus.ErrNoTopic},
+			"invalid topic":  {jetbus.Event{Topic: "A"}, jetbus.ErrInvalidTopic},
+			"invalid header": {jetbus.Event{Topic: topic, Headers: map[string]string{"a": "b"}}, jetbus.ErrInvalidHeader},
+			"too large":      {jetbus.Event{Topic: topic, Payload: make([]byte, r.MaxPayload)}, jetbus.ErrPayloadTooLarge},
+		} {
+			_, err := bus.PublishBatch(r.ctx, append(batch(topic, "a", "b"), c.last), jetbus.BatchOptions{Atomic: atomic})
+			wantErr(r.T, what, err, c.want)
+		}
+	}
+	if got := r.stored(topic); len(got) != 0 {
+		r.Errorf("the topic holds %+v", got)
+	}
+}
+
+func fullBatch(r *run) {
+	topic := r.declare("t", jetbus.TopicConfig{MaxEvents: 30, Discard: jetbus.DiscardNew})
+	receipts, err := r.A.(jetbus.Batcher).PublishBatch(r.ctx, batch(topic, keys(100)...), jetbus.BatchOptions{})
+	wantErr(r.T, "a batch that does not fit", err, jetbus.ErrTopicFull)
+	sameKeys(r.T, "the topic", r.stored(topic), keys(30))
+	be, ok := errors.AsType[*jetbus.BatchError](err)
+	if !ok || len(be.Failed) != 70 || be.Total != 100 || be.Failed[0].Event.Key != "30" {
+		r.Fatalf("error %v", err)
+	}
+	if len(receipts) != 100 || receipts[29].Event.Seq == 0 || receipts[30].Event.Seq != 0 {
+		r.Errorf("receipts %+v", receipts)
+	}
+}
