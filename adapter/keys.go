@@ -48,13 +48,30 @@ func (b *Bus) keyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, 
 // key may come to life, and a write on condition of the second answer would
 // replace it.
 func (b *Bus) keyGetMarker(ctx context.Context, bucket, key string) (entry jetbus.KeyEntry, marker uint64, err error) {
+	m, err := b.keyMessage(ctx, bucket, key)
+	switch {
+	case err != nil:
+		return jetbus.KeyEntry{}, 0, err
+	case m.Header.Get("KV-Operation") != "" || m.Header.Get("Nats-Marker-Reason") != "":
+		return jetbus.KeyEntry{Key: key}, m.seq, nil // deleted or expired: as if it had never been
+	}
+	return jetbus.KeyEntry{Key: key, Value: m.Data, Revision: m.seq}, 0, nil
+}
+
+// keyMessage is the last message of a key; its sequence is 0 where there is none.
+type keyMessage struct {
+	nats.Msg
+	seq uint64
+}
+
+func (b *Bus) keyMessage(ctx context.Context, bucket, key string) (keyMessage, error) {
 	request, err := json.Marshal(map[string]string{"last_by_subj": keySubject(bucket, key)})
 	if err != nil {
-		return jetbus.KeyEntry{}, 0, err
+		return keyMessage{}, err
 	}
 	m, err := b.request(ctx, &nats.Msg{Subject: b.api + "STREAM.MSG.GET." + bucketStream(bucket), Data: request})
 	if err != nil {
-		return jetbus.KeyEntry{}, 0, err
+		return keyMessage{}, err
 	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
@@ -65,25 +82,19 @@ func (b *Bus) keyGetMarker(ctx context.Context, bucket, key string) (entry jetbu
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return jetbus.KeyEntry{}, 0, err
+		return keyMessage{}, err
 	}
 	if e := answer.Error; e != nil {
 		if e.ErrorCode == jetstream.JSErrCodeMessageNotFound || e.ErrorCode == jetstream.JSErrCodeStreamNotFound {
-			return jetbus.KeyEntry{Key: key}, 0, nil
+			return keyMessage{}, nil
 		}
-		return jetbus.KeyEntry{}, 0, e
+		return keyMessage{}, e
 	}
-	entry = jetbus.KeyEntry{Key: key, Value: answer.Message.Data, Revision: answer.Message.Seq}
+	out := keyMessage{Msg: nats.Msg{Data: answer.Message.Data}, seq: answer.Message.Seq}
 	if len(answer.Message.Header) > 0 {
-		h, err := nats.DecodeHeadersMsg(answer.Message.Header)
-		if err != nil {
-			return jetbus.KeyEntry{}, 0, err
-		}
-		if h.Get("KV-Operation") != "" || h.Get("Nats-Marker-Reason") != "" {
-			return jetbus.KeyEntry{Key: key}, answer.Message.Seq, nil // deleted or expired: as if it had never been
-		}
+		out.Header, err = nats.DecodeHeadersMsg(answer.Message.Header)
 	}
-	return entry, 0, nil
+	return out, err
 }
 
 // KeySet implements jetbus.Keys.
@@ -123,29 +134,48 @@ func (b *Bus) keyWrite(ctx context.Context, op, bucket, key string, value []byte
 		revision = marker // 0 does not match a key that lives
 	}
 	h.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
+	h.Set(jetstream.MsgIDHeader, jetbus.NewID())
 	m := &nats.Msg{Subject: keySubject(bucket, key), Data: value, Header: h}
-	seq, err := b.storeKey(ctx, m)
+	if err := b.fits(m); err != nil {
+		return 0, fmt.Errorf("%s: %w", op, err)
+	}
+	seq, err := b.storeKey(ctx, bucket, key, m)
 	if errors.Is(err, nats.ErrNoResponders) {
 		if err = b.createBucket(ctx, bucket); err == nil {
-			seq, err = b.storeKey(ctx, m)
+			seq, err = b.storeKey(ctx, bucket, key, m)
 		}
 	}
-	if code := apiCode(err); code == jetstream.JSErrCodeStreamWrongLastSequence || code == jetstream.JSErrCodeStreamWrongLastSequenceConstant {
+	if isWrongSequence(err) {
 		return 0, fmt.Errorf("%s: %w", op, jetbus.ErrWrongSequence)
 	}
 	return seq, b.translate(op, m.Subject, err)
 }
 
-func (b *Bus) storeKey(ctx context.Context, m *nats.Msg) (uint64, error) {
-	answer, err := b.request(ctx, m)
-	if err != nil {
-		return 0, err
+// storeKey sends a conditional write until it is answered. One that was stored
+// without an answer is refused when it is repeated, by the sequence it made
+// itself; its id shows that.
+func (b *Bus) storeKey(ctx context.Context, bucket, key string, m *nats.Msg) (uint64, error) {
+	for again := false; ; again = true {
+		lost, err := b.link.wait(ctx)
+		if err != nil {
+			return 0, err
+		}
+		answer, err := b.exchange(ctx, m, lost)
+		if err == errLost { //nolint:errorlint // exchange returns it as it is
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		ack, err := parsePubAck(answer.Data)
+		if again && isWrongSequence(err) {
+			last, getErr := b.keyMessage(ctx, bucket, key)
+			if getErr == nil && last.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader) {
+				return last.seq, nil
+			}
+		}
+		return ack.seq, err
 	}
-	ack, err := parsePubAck(answer.Data)
-	if err != nil {
-		return 0, err
-	}
-	return ack.seq, nil
 }
 
 func (b *Bus) createBucket(ctx context.Context, bucket string) error {
@@ -197,6 +227,7 @@ func (b *Bus) watchKeys(ctx context.Context, bucket, prefix string, yield func(j
 		return b.translate("watch", b.api+"CONSUMER.CREATE."+bucketStream(bucket), err)
 	}
 	defer func() { _ = w.Stop() }() // closed with the connection
+	synced := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -207,7 +238,12 @@ func (b *Bus) watchKeys(ctx context.Context, bucket, prefix string, yield func(j
 			if !open {
 				return jetbus.ErrClosed
 			}
-			if entry, ok := keyEntry(update, prefix); ok && !yield(entry, nil) {
+			entry, ok := keyEntry(update, prefix)
+			synced = synced || entry.Synced
+			if !ok || entry.Deleted && !synced { // a deleted key is none of those present
+				continue
+			}
+			if !yield(entry, nil) {
 				return nil
 			}
 		}

@@ -1,0 +1,304 @@
+package adapter_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+func (r *rig) set(key, value string, revision uint64, ttl time.Duration) uint64 {
+	r.Helper()
+	return must(r.bus.KeySet(r.Context(), "b", key, []byte(value), revision, ttl))(r.T)
+}
+
+func (r *rig) get(key string) jetbus.KeyEntry {
+	r.Helper()
+	return must(r.bus.KeyGet(r.Context(), "b", key))(r.T)
+}
+
+func TestKeysConditional(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := r.Context()
+		if e := r.get("k"); e.Revision != 0 || e.Value != nil || e.Key != "k" {
+			r.Errorf("a key that does not exist: %+v", e)
+		}
+		_, err := r.bus.KeySet(ctx, "b", "k", nil, 3, 0)
+		r.wantErr(err, jetbus.ErrWrongSequence)
+		r.wantErr(r.bus.KeyDelete(ctx, "b", "k", 3), jetbus.ErrWrongSequence)
+		first := r.set("k", "1", 0, 0)
+		_, err = r.bus.KeySet(ctx, "b", "k", []byte("x"), 0, 0)
+		r.wantErr(err, jetbus.ErrWrongSequence)
+		_, err = r.bus.KeySet(ctx, "b", "k", []byte("x"), first+1, 0)
+		r.wantErr(err, jetbus.ErrWrongSequence)
+		second := r.set("k", "2", first, 0)
+		if e := r.get("k"); string(e.Value) != "2" || e.Revision != second || second <= first || e.Deleted {
+			r.Errorf("got %+v", e)
+		}
+		r.wantErr(r.bus.KeyDelete(ctx, "b", "k", first), jetbus.ErrWrongSequence)
+		r.wantErr(r.bus.KeyDelete(ctx, "b", "k", 0), jetbus.ErrWrongSequence)
+		r.ok(r.bus.KeyDelete(ctx, "b", "k", second))
+		r.equal("revision of a deleted key", r.get("k").Revision, 0)
+		_, err = r.bus.KeySet(ctx, "b", "k", nil, second, 0)
+		r.wantErr(err, jetbus.ErrWrongSequence)
+		r.set("k", "", 0, 0)
+		if e := r.get("k"); e.Revision <= second || len(e.Value) != 0 {
+			r.Errorf("got %+v", e)
+		}
+	})
+}
+
+func TestKeysRefused(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for _, c := range []struct {
+			bucket, key string
+			ttl         time.Duration
+		}{{"", "k", 0}, {"a.b", "k", 0}, {"a/b", "k", 0}, {strings.Repeat("b", 101), "k", 0}, {"b", "", 0}, {"b", "a\n", 0}, {"b", strings.Repeat("k", 257), 0}, {"b", "k", time.Millisecond}, {"b", "k", -time.Second}} {
+			_, err := r.bus.KeySet(r.Context(), c.bucket, c.key, nil, 0, c.ttl)
+			r.wantErr(err, jetbus.ErrInvalidOption)
+		}
+		_, err := r.bus.KeySet(r.Context(), "b", "k", make([]byte, 2<<20), 0, 0)
+		r.wantErr(err, jetbus.ErrPayloadTooLarge)
+		r.equal("connected", r.nc.IsConnected(), true)
+		r.equal("revision", r.get("k").Revision, 0)
+	})
+}
+
+func TestKeysExpire(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		rev := r.set("k", "1", 0, 10*time.Second)
+		time.Sleep(8 * time.Second)
+		rev = r.set("k", "2", rev, 10*time.Second) // begins anew
+		time.Sleep(8 * time.Second)
+		r.equal("value", string(r.get("k").Value), "2")
+		time.Sleep(4 * time.Second)
+		r.equal("revision", r.get("k").Revision, 0)
+		_, err := r.bus.KeySet(r.Context(), "b", "k", nil, rev, 0)
+		r.wantErr(err, jetbus.ErrWrongSequence)
+		rev = r.set("k", "3", 0, 10*time.Second)
+		r.set("k", "4", rev, 0) // without a time it stays
+		time.Sleep(24 * time.Hour)
+		r.equal("value", string(r.get("k").Value), "4")
+	})
+}
+
+// Also while the key is deleted and expires: that is when writers meet a marker.
+func TestKeysOneWins(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const writers, rounds = 8, 30
+		buses := []*adapter.Bus{r.bus}
+		for range 3 {
+			_, b := r.open(adapter.Config{})
+			buses = append(buses, b)
+		}
+		for round := range rounds {
+			var won atomic.Int64
+			var winner atomic.Uint64
+			var wg sync.WaitGroup
+			for i := range writers {
+				wg.Go(func() {
+					rev, err := buses[i%len(buses)].KeySet(r.Context(), "b", "k", fmt.Append(nil, i), 0, time.Minute)
+					if err == nil {
+						won.Add(1)
+						winner.Store(rev)
+						return
+					}
+					r.wantErr(err, jetbus.ErrWrongSequence)
+				})
+			}
+			wg.Wait()
+			if won.Load() != 1 || r.get("k").Revision != winner.Load() {
+				r.Fatalf("round %d: %d writers won", round, won.Load())
+			}
+			if round%2 == 0 {
+				r.ok(r.bus.KeyDelete(r.Context(), "b", "k", winner.Load()))
+			} else {
+				time.Sleep(2 * time.Minute)
+			}
+		}
+	})
+}
+
+// A holder that adds one at a time, and gives the key up in between, is never
+// joined by a second.
+func TestKeysAsLock(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		var holders, turns atomic.Int64
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				for range 5 {
+					for {
+						rev, err := r.bus.KeySet(r.Context(), "b", "lock", nil, 0, time.Minute)
+						if err == nil {
+							if holders.Add(1) != 1 {
+								r.Error("two hold the lock")
+							}
+							time.Sleep(time.Millisecond)
+							holders.Add(-1)
+							turns.Add(1)
+							r.wantNil(r.bus.KeyDelete(r.Context(), "b", "lock", rev))
+							break
+						}
+						r.wantErr(err, jetbus.ErrWrongSequence)
+						time.Sleep(time.Millisecond)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		r.equal("turns", turns.Load(), 50)
+	})
+}
+
+// wantNil is ok for other goroutines than the test's.
+func (r *rig) wantNil(err error) {
+	r.Helper()
+	if err != nil {
+		r.Error(err)
+	}
+}
+
+// A write that was stored while its answer got lost succeeded.
+func TestKeysAnswerLost(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		w, b := r.openWired(adapter.Config{})
+		rev := must(b.KeySet(r.Context(), "b", "k", []byte("1"), 0, 0))(r.T)
+		w.deaf.Store(true)
+		time.AfterFunc(100*time.Millisecond, w.cut)
+		rev, err := b.KeySet(r.Context(), "b", "k", []byte("2"), rev, 0)
+		r.ok(err)
+		if e := r.get("k"); string(e.Value) != "2" || e.Revision != rev {
+			r.Errorf("got %+v, want revision %d", e, rev)
+		}
+		// Somebody else's write of the same value meanwhile is somebody else's.
+		w.budget.Store(1)
+		time.AfterFunc(time.Millisecond, func() { r.set("k", "3", rev, 0) })
+		_, err = b.KeySet(r.Context(), "b", "k", []byte("3"), rev, 0)
+		r.wantErr(err, jetbus.ErrWrongSequence)
+		w.deaf.Store(true)
+		time.AfterFunc(100*time.Millisecond, w.cut)
+		r.ok(b.KeyDelete(r.Context(), "b", "k", rev+1))
+		r.equal("revision", r.get("k").Revision, 0)
+	})
+}
+
+func TestKeyWatch(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.set("p/1", "a", 0, 0)
+		rev := r.set("p/2", "b", 0, 0)
+		r.set("q", "other", 0, 0)
+		gone := r.set("p/0", "gone", 0, 0)
+		r.ok(r.bus.KeyDelete(r.Context(), "b", "p/0", gone))
+		ctx, cancel := context.WithCancel(r.Context())
+		updates := make(chan string, 100)
+		ended := make(chan error, 1)
+		go func() {
+			var last error
+			for e, err := range r.bus.KeyWatch(ctx, "b", "p/") {
+				last = err
+				if err == nil {
+					updates <- fmt.Sprintf("%s=%s %t %t", e.Key, e.Value, e.Deleted, e.Synced)
+				}
+				if e.Revision == 0 && !e.Synced && err == nil {
+					updates <- "no revision"
+				}
+			}
+			ended <- last
+		}()
+		next := func(want string) {
+			r.Helper()
+			if got := <-updates; got != want {
+				r.Errorf("got %q, want %q", got, want)
+			}
+		}
+		next("p/1=a false false")
+		next("p/2=b false false")
+		next("= false true")
+		rev = r.set("p/2", "c", rev, 0)
+		next("p/2=c false false")
+		r.set("q2", "other", 0, 0)
+		r.ok(r.bus.KeyDelete(r.Context(), "b", "p/2", rev))
+		next("p/2= true false")
+		r.set("p/ä b", "d", 0, 10*time.Second)
+		next("p/ä b=d false false")
+		before := time.Now()
+		next("p/ä b= true false")
+		if took := time.Since(before); took < 8*time.Second || took > 12*time.Second {
+			r.Errorf("expired after %v", took)
+		}
+		r.ok(r.broker.Restart(r.Context()))
+		r.set("p/3", "e", 0, 0)
+		next("p/3=e false false")
+		synctest.Wait()
+		r.equal("further updates", len(updates), 0)
+		cancel()
+		r.wantErr(<-ended, context.Canceled)
+		time.Sleep(10 * time.Minute)
+		r.equal("consumers", r.stream("KV_b").State.Consumers, 0)
+	})
+}
+
+func TestKeyWatchStops(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for e, err := range r.bus.KeyWatch(r.Context(), "new", "") { // creates the bucket
+			r.ok(err)
+			r.equal("synced", e.Synced, true)
+			break
+		}
+		nc, b := r.open(adapter.Config{})
+		ended := make(chan error, 1)
+		go func() { ended <- firstErr(b.KeyWatch(r.Context(), "new", "")) }()
+		synctest.Wait()
+		nc.Close()
+		r.wantErr(<-ended, jetbus.ErrClosed)
+		_, c := r.open(adapter.Config{})
+		go func() { ended <- firstErr(c.KeyWatch(r.Context(), "new", "")) }()
+		synctest.Wait()
+		closeBus(r.T, c)
+		r.wantErr(<-ended, jetbus.ErrClosed)
+	})
+}
+
+// Any key comes back as it was, through get and watch.
+func TestAnyKey(t *testing.T) {
+	inRealTime(t, func(r *rig) {
+		keys := map[string]bool{}
+		gen := rapid.OneOf(rapid.StringN(1, -1, 80), rapid.StringMatching(`[.=/%A-Za-z0-9_* >-]{1,20}`)).
+			Filter(func(s string) bool { return s != "" && jetbus.ValidKey(s) == nil })
+		rapid.Check(r.T, func(t *rapid.T) {
+			key := gen.Draw(t, "key")
+			if keys[key] {
+				return
+			}
+			keys[key] = true
+			if _, err := r.bus.KeySet(r.Context(), "b", key, []byte(key), 0, 0); err != nil {
+				t.Fatal(err)
+			}
+			if e, err := r.bus.KeyGet(r.Context(), "b", key); err != nil || e.Key != key || string(e.Value) != key {
+				t.Fatalf("%+v, %v", e, err)
+			}
+		})
+		seen := 0
+		for e, err := range r.bus.KeyWatch(r.Context(), "b", "") {
+			r.ok(err)
+			if e.Synced {
+				break
+			}
+			if !keys[e.Key] || string(e.Value) != e.Key {
+				r.Errorf("got %+v", e)
+			}
+			seen++
+		}
+		r.equal("keys", seen, len(keys))
+	})
+}
