@@ -152,7 +152,7 @@ func (b *Broker) boot(ctx context.Context) error {
 		return err
 	}
 	r := &run{srv: srv, gate: g, log: &serverLog{out: b.cfg.Logger}}
-	srv.SetLoggerV2(r.log, r.log.debug(), false, false)
+	srv.SetLoggerV2(r.log, r.log.debug(), false, false) //nolint:contextcheck // the server logs without one
 	// Start returns when every listener of clients is open and the store is
 	// recovered, or after a fatal line in the log.
 	srv.Start()

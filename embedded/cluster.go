@@ -147,7 +147,7 @@ func freePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {
 		// All are held until the last one is known, so that they differ.
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a port of loopback is there or not
 		if err != nil {
 			return nil, fmt.Errorf("find a free port: %w", err)
 		}

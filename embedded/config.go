@@ -87,7 +87,7 @@ type Config struct {
 func (c Config) Validate() error {
 	errs := []error{c.validateCredentials()}
 	if strings.ContainsAny(c.Name, " \t\r\n") {
-		errs = append(errs, fmt.Errorf("Name %q has spaces", c.Name))
+		errs = append(errs, fmt.Errorf("spaces in Name %q", c.Name))
 	}
 	if c.MaxMemory < 0 || c.MaxStore < 0 {
 		errs = append(errs, errors.New("MaxMemory and MaxStore must not be negative"))
@@ -118,11 +118,11 @@ func (c Config) Validate() error {
 func (c Config) validateCredentials() error {
 	switch {
 	case c.Token != "" && (c.User != "" || c.Password != ""):
-		return errors.New("Token and User/Password exclude each other")
+		return errors.New("a Token and a User or Password exclude each other")
 	case c.User != "" && c.Password == "":
-		return fmt.Errorf("User %q has no Password", c.User)
+		return fmt.Errorf("no Password for User %q", c.User)
 	case c.User == "" && c.Password != "":
-		return errors.New("Password without User")
+		return errors.New("a Password without User")
 	}
 	return nil
 }

@@ -26,11 +26,20 @@ func (l *serverLog) write(level slog.Level, format string, v []any) {
 	}
 }
 
+// Noticef implements server.Logger.
 func (l *serverLog) Noticef(format string, v ...any) { l.write(slog.LevelInfo, format, v) }
-func (l *serverLog) Warnf(format string, v ...any)   { l.write(slog.LevelWarn, format, v) }
-func (l *serverLog) Errorf(format string, v ...any)  { l.write(slog.LevelError, format, v) }
-func (l *serverLog) Debugf(format string, v ...any)  { l.write(slog.LevelDebug, format, v) }
-func (l *serverLog) Tracef(format string, v ...any)  { l.write(slog.LevelDebug-4, format, v) }
+
+// Warnf implements server.Logger.
+func (l *serverLog) Warnf(format string, v ...any) { l.write(slog.LevelWarn, format, v) }
+
+// Errorf implements server.Logger.
+func (l *serverLog) Errorf(format string, v ...any) { l.write(slog.LevelError, format, v) }
+
+// Debugf implements server.Logger.
+func (l *serverLog) Debugf(format string, v ...any) { l.write(slog.LevelDebug, format, v) }
+
+// Tracef implements server.Logger. It has no level of its own in slog.
+func (l *serverLog) Tracef(format string, v ...any) { l.write(slog.LevelDebug-4, format, v) }
 
 // Fatalf does not end the process, as the server's own logger would.
 func (l *serverLog) Fatalf(format string, v ...any) {
