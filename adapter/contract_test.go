@@ -72,5 +72,5 @@ func TestContractInMemory(t *testing.T) {
 }
 
 func TestContractInFiles(t *testing.T) {
-	bustest.Contract(t, bustest.Options{}, onBroker(adapter.Config{}))
+	bustest.Contract(t, bustest.Options{Without: bustest.NeedAging}, onBroker(adapter.Config{}))
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server/ats"
 )
@@ -32,8 +33,16 @@ func Run(t *testing.T, f func(t *testing.T)) {
 	defer ats.Unregister()
 	dropPools()
 	defer dropPools()
-	synctest.Test(t, f)
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(grace) }) //nolint:forbidigo // fake time; the last cleanup of the bubble
+		f(t)
+	})
 }
+
+// grace is how long after the end of everything a goroutine of the bubble may
+// still run. The server does not wait for all of its own when it shuts down: the
+// flusher of a file store ends at the end of its nap.
+const grace = time.Second
 
 // dropPools empties every sync.Pool. Server and client keep timers in some, and
 // a timer belongs to the bubble it was made in: one from outside never fires in

@@ -62,6 +62,7 @@ const (
 	NeedPipe                       // Subject.Broker gives connections that can be held up
 	NeedRestart                    // Subject.Broker can be ended, and its file store outlives it
 	NeedMany                       // a broker that bears hundreds of topics
+	NeedAging                      // events age by the test's clock; not so with files in a bubble
 )
 
 // Options say how the contract is run.
@@ -94,7 +95,7 @@ type Behavior struct {
 func Behaviors() []Behavior {
 	var all []Behavior
 	for _, theme := range [][]Behavior{
-		startBehaviors, deliveryBehaviors, leaseBehaviors, publishBehaviors, batchBehaviors, faultBehaviors,
+		startBehaviors, deliveryBehaviors, leaseBehaviors, publishBehaviors, batchBehaviors, faultBehaviors, lifecycleBehaviors, endBehaviors,
 	} {
 		all = append(all, theme...)
 	}

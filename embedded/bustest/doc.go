@@ -1,4 +1,8 @@
-// Package bustest helps to test what is built on the bus.
+// Package bustest helps to test what is built on the bus, and buses themselves.
+//
+// [Contract] tests that a bus keeps the promises of package jetbus: each is a
+// [Behavior] with a name that says what is promised. It is for buses that are
+// not package adapter's own, such as decorators and clients of a gateway.
 //
 // [Run] runs a test in a testing/synctest bubble in which a whole embedded
 // broker works. Inside, time is fake: it stands still while anything is busy and
@@ -14,5 +18,9 @@
 //
 // Not covered: TCP, TLS and WebSocket listeners, and clusters. A goroutine that
 // waits for the network is not idle in the sense of a bubble, and the fake clock
-// would stand still; test these outside.
+// would stand still; test these outside. In file storage, events do not age by
+// the fake time: the server compares their time of storage with the real time as
+// soon as it looks for expired ones, and removes all of a topic with a retention.
+// It looks when the retention is over, or once an event has a TTL. Use memory
+// storage for tests of age.
 package bustest
