@@ -131,7 +131,7 @@ func (l *link) wait(ctx context.Context) (lost <-chan struct{}, err error) {
 		case <-l.closed:
 			return nil, jetbus.ErrClosed
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, context.Cause(ctx)
 		}
 	}
 }

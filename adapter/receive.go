@@ -229,7 +229,7 @@ func (c *receiveCall) pull(ctx context.Context, n int, wait time.Duration) error
 		case <-silent.C:
 			return nats.ErrTimeout
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 	return nil
@@ -292,7 +292,7 @@ func (b *Bus) giveBackReceipts(ctx context.Context) {
 			r.removeLocked(r.first.next, lost)
 		}
 		r.mu.Unlock()
-		r.wg.Wait()
+		r.end()
 	}
 }
 
