@@ -21,7 +21,8 @@ type holding struct {
 	backoff    jetbus.Backoff
 	changed    func() // called without the lock when leases ended; may be nil
 
-	wg sync.WaitGroup // keeper and extensions; see keepLocked
+	wg   sync.WaitGroup // keeper and extensions; end waits for them
+	over chan struct{}  // closed by end
 
 	mu      sync.Mutex
 	first   lease // sentinel of the ring of leases
@@ -31,7 +32,17 @@ type holding struct {
 	stats   jetbus.SubscriptionStats
 }
 
-func (h *holding) init() { h.first.prev, h.first.next = &h.first, &h.first }
+func (h *holding) init() {
+	h.first.prev, h.first.next = &h.first, &h.first
+	h.over = make(chan struct{})
+}
+
+// end returns when nothing of the holding runs any more. It is called once, when
+// no lease is left and none will come.
+func (h *holding) end() {
+	close(h.over) // else the keeper would notice at its next tick
+	h.wg.Wait()
+}
 
 // add takes charge of a lease whose message arrived just now.
 func (h *holding) add(l *lease, now time.Time) {
@@ -102,7 +113,11 @@ func (h *holding) keeper() {
 	tick := time.NewTicker(min(max(h.ackTimeout/30, time.Millisecond), time.Second))
 	defer tick.Stop()
 	for {
-		<-tick.C
+		select {
+		case <-tick.C:
+		case <-h.over:
+			return
+		}
 		expired, more := h.inspect(time.Now())
 		for _, l := range expired {
 			h.note(l, jetbus.LeaseLost, "no extension was answered in time", nil)

@@ -66,7 +66,7 @@ func (s *subscription) shutdown() {
 	s.giveBack(s.ctx, s.all(), "stopping") // ManualAck: nobody settled them
 	s.die(jetbus.ErrStopped)
 	s.dropAll()
-	s.wg.Wait()
+	s.end()
 	if s.Stats().Running == 0 {
 		s.work.Wait()
 	}
