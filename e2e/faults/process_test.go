@@ -89,8 +89,9 @@ func (p *parent) listen() {
 func (p *parent) tell(r report) {
 	r.At = time.Now()
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.out.Encode(r); err != nil {
+	err := p.out.Encode(r)
+	p.mu.Unlock()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "tell:", err)
 		os.Exit(3)
 	}
