@@ -1,0 +1,225 @@
+package bustest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// cursorBehaviors are about positions of groups, and moving them.
+var cursorBehaviors = []Behavior{
+	{Name: "the cursor is where everything before is settled, not what was settled last", Cases: []int{64}, play: ackFloor},
+	{Name: "a group moves back and forward while its members run", Cases: []int{65}, play: moveRunning},
+	{Name: "a group moves by sequence, id and time, to the beginning and to the end", Cases: []int{65}, play: moveBy},
+	{Name: "a group whose members hold events is not moved, and nothing has changed", Cases: []int{65}, play: moveBusy},
+	{Name: "a move waits for held events to be settled", Cases: []int{65}, play: moveWaits},
+	{Name: "a forced move takes held events away: late words have no effect", Cases: []int{65}, play: moveForced},
+	{Name: "the cursor of a group that never subscribed is an error", Cases: []int{11}, play: noGroup},
+}
+
+func ackFloor(r *run) {
+	topic := r.topic("t")
+	events := r.publish(topic, keys(5)...)
+	got := newRecord()
+	s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{
+		From: jetbus.Earliest(), ManualAck: true, Concurrency: 5, AckTimeout: time.Second, ShutdownTimeout: time.Second,
+	})
+	for _, d := range got.wait(r.T, 5) {
+		if d.Key != "1" {
+			r.must(d.Ack(r.ctx))
+		}
+	}
+	r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return g.Held == 1 }, "one event held")
+	c, err := r.B.Cursor(r.ctx, topic, "g")
+	r.must(err)
+	if c.LastSeq != events[0].Seq || c.LastID != events[0].ID || !c.LastTime.Equal(events[0].Time) || c.Topic != topic {
+		r.Errorf("cursor %+v, want that of event 0, %+v", c, events[0])
+	}
+	r.stop(s)
+	again := newRecord()
+	r.subscribe(r.B, topic, "g", again.handle, jetbus.SubscribeOptions{})
+	again.wait(r.T, 1)
+	r.settled(topic, "g", events[4].Seq)
+	again.exactly(r.T, "1")
+	c, err = r.A.Cursor(r.ctx, topic, "g")
+	r.must(err)
+	if c.LastSeq != events[4].Seq || c.LastID != events[4].ID {
+		r.Errorf("cursor %+v, want that of event 4", c)
+	}
+}
+
+func moveRunning(r *run) {
+	topic := r.topic("t")
+	events := r.publish(topic, keys(6)...)
+	got := newRecord()
+	a := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
+	b := r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
+	got.wait(r.T, 6)
+	r.settled(topic, "g", events[5].Seq)
+	r.must(r.A.SetCursor(r.ctx, topic, "g", jetbus.Cursor{LastSeq: events[2].Seq}, jetbus.SeekOptions{}))
+	all := got.wait(r.T, 9)
+	r.settled(topic, "g", events[5].Seq)
+	var back []string
+	for _, d := range all[6:] {
+		back = append(back, d.Key)
+		if d.Attempt != 1 {
+			r.Errorf("event %s after the move is attempt %d", d.Key, d.Attempt)
+		}
+	}
+	slices.Sort(back)
+	if !slices.Equal(back, []string{"3", "4", "5"}) {
+		r.Errorf("after moving back: %v", back)
+	}
+	a.Pause()
+	b.Pause()
+	r.pause(50 * time.Millisecond)
+	last := r.publish(topic, "6", "7", "8", "9")
+	r.must(r.Admin.SetCursor(r.ctx, topic, "g", jetbus.Cursor{LastSeq: last[2].Seq}, jetbus.SeekOptions{Wait: time.Second}))
+	a.Resume()
+	b.Resume()
+	r.settled(topic, "g", last[3].Seq)
+	if n := got.keys(); !slices.Contains(n, "9") || a.Err() != nil || b.Err() != nil {
+		r.Errorf("after moving forward: %v; errors %v, %v", n, a.Err(), b.Err())
+	}
+}
+
+func moveBy(r *run) {
+	topic := r.topic("t")
+	var events []jetbus.Event
+	for _, key := range keys(5) {
+		events = append(events, r.publish(topic, key)...)
+		r.pause(20 * time.Millisecond)
+	}
+	r.stop(r.subscribe(r.A, topic, "g", newRecord().handle, jetbus.SubscribeOptions{}))
+	for _, c := range []struct {
+		what   string
+		cursor jetbus.Cursor
+		o      jetbus.SeekOptions
+		want   []string
+	}{
+		{"the beginning", jetbus.Cursor{}, jetbus.SeekOptions{}, keys(5)},
+		{"a sequence", jetbus.Cursor{Topic: topic, LastSeq: events[1].Seq}, jetbus.SeekOptions{}, keys(5)[2:]},
+		{"an id", jetbus.Cursor{LastID: events[2].ID}, jetbus.SeekOptions{}, keys(5)[3:]},
+		{"a time", jetbus.Cursor{LastTime: events[2].Time.Add(10 * time.Millisecond)}, jetbus.SeekOptions{}, keys(5)[3:]},
+		{"a sequence before an id", jetbus.Cursor{LastSeq: events[0].Seq, LastID: events[3].ID}, jetbus.SeekOptions{}, keys(5)[1:]},
+		{"the end", jetbus.Cursor{}, jetbus.SeekOptions{ToLatest: true}, nil},
+	} {
+		if err := r.B.SetCursor(r.ctx, topic, "g", c.cursor, c.o); err != nil {
+			r.Errorf("move to %s: %v", c.what, err)
+			continue
+		}
+		if g := r.group(topic, "g"); int(g.Pending) != len(c.want) || g.Paused {
+			r.Errorf("moved to %s: %+v, want %d pending", c.what, g, len(c.want))
+		}
+		got := newRecord()
+		s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
+		got.wait(r.T, len(c.want))
+		r.settled(topic, "g", events[4].Seq)
+		r.stop(s)
+		if !slices.Equal(got.keys(), c.want) {
+			r.Errorf("moved to %s: got %v, want %v", c.what, got.keys(), c.want)
+		}
+	}
+	err := r.A.SetCursor(r.ctx, topic, "g", jetbus.Cursor{LastID: jetbus.NewID()}, jetbus.SeekOptions{})
+	wantErr(r.T, "move to an unknown id", err, jetbus.ErrPositionUnknown)
+	if g := r.group(topic, "g"); g.Pending != 0 || g.AckedSeq < events[4].Seq {
+		r.Errorf("a failed move moved: %+v", g)
+	}
+}
+
+func moveBusy(r *run) {
+	topic := r.topic("t")
+	events := r.publish(topic, keys(3)...)
+	g := newGate()
+	r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
+	receive(r.T, "the handler's start", g.entered)
+	before := r.group(topic, "g")
+	began := time.Now()
+	err := r.B.SetCursor(r.ctx, topic, "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: 500 * time.Millisecond})
+	r.waited(began, time.Now(), 500*time.Millisecond)
+	wantErr(r.T, "move while an event is held", err, jetbus.ErrGroupBusy)
+	if busy, ok := errors.AsType[*jetbus.GroupBusyError](err); !ok || busy.Held != before.Held || busy.Group != "g" || busy.Topic != topic {
+		r.Errorf("error %#v", err)
+	}
+	if after := r.group(topic, "g"); after.Paused || after.AckedSeq != before.AckedSeq || after.Held != before.Held {
+		r.Errorf("the refused move changed %+v to %+v", before, after)
+	}
+	for range 3 {
+		g.leave <- nil
+	}
+	r.settled(topic, "g", events[2].Seq)
+	if n := len(g.entered); n != 2 {
+		r.Errorf("%d events after the first", n)
+	}
+}
+
+func moveWaits(r *run) {
+	topic := r.topic("t")
+	events := r.publish(topic, keys(3)...)
+	g := newGate()
+	r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
+	receive(r.T, "the handler's start", g.entered)
+	moved := make(chan error, 1)
+	go func() {
+		moved <- r.B.SetCursor(r.ctx, topic, "g", jetbus.Cursor{LastSeq: events[1].Seq}, jetbus.SeekOptions{Wait: 10 * time.Second})
+	}()
+	r.pause(500 * time.Millisecond)
+	if len(moved) > 0 {
+		r.Fatalf("the move did not wait: %v", <-moved)
+	}
+	g.leave <- nil
+	r.must(receive(r.T, "the move", moved))
+	d := receive(r.T, "the event behind the cursor", g.entered)
+	if d.Key != "2" {
+		r.Errorf("after the move came %s", d.Key)
+	}
+	g.leave <- nil
+	r.settled(topic, "g", events[2].Seq)
+}
+
+func moveForced(r *run) {
+	topic := r.topic("t")
+	got := newRecord()
+	s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{ManualAck: true, MaxInFlight: 1, ShutdownTimeout: time.Millisecond})
+	e := r.publish(topic, "k")[0]
+	d := got.wait(r.T, 1)[0]
+	s.Pause()
+	r.must(r.B.SetCursor(r.ctx, topic, "g", jetbus.Cursor{}, jetbus.SeekOptions{Force: true}))
+	g := newGate()
+	r.subscribe(r.B, topic, "g", g.handle, jetbus.SubscribeOptions{})
+	receive(r.T, "the event after the move", g.entered)
+	_ = d.Ack(r.ctx) // it may be sent; what counts is that the server does not take it
+	r.pause(100 * time.Millisecond)
+	if at := r.group(topic, "g"); at.Held != 1 || at.AckedSeq >= e.Seq {
+		r.Errorf("an ack from before the move settled the event: %+v", at)
+	}
+	g.leave <- nil
+	r.settled(topic, "g", e.Seq)
+}
+
+func noGroup(r *run) {
+	topic := r.topic("t")
+	_, err := r.A.Cursor(r.ctx, topic, "nobody")
+	wantErr(r.T, "cursor", err, jetbus.ErrNoGroup)
+	err = r.A.SetCursor(r.ctx, topic, "nobody", jetbus.Cursor{}, jetbus.SeekOptions{})
+	wantErr(r.T, "set cursor", err, jetbus.ErrNoGroup)
+	unknown := topic + ".unknown"
+	for what, call := range map[string]func(context.Context) error{
+		"publish": func(ctx context.Context) error { _, err := r.A.Publish(ctx, jetbus.Event{Topic: unknown}); return err },
+		"subscribe": func(ctx context.Context) error {
+			_, err := r.A.Subscribe(ctx, unknown, "g", newRecord().handle, jetbus.SubscribeOptions{})
+			return err
+		},
+		"cursor": func(ctx context.Context) error { _, err := r.A.Cursor(ctx, unknown, "g"); return err },
+		"set cursor": func(ctx context.Context) error {
+			return r.A.SetCursor(ctx, unknown, "g", jetbus.Cursor{}, jetbus.SeekOptions{})
+		},
+	} {
+		began := time.Now()
+		wantErr(r.T, what+" of an unknown topic", call(r.ctx), jetbus.ErrNoTopic)
+		r.waited(began, time.Now(), 0)
+	}
+}

@@ -1,0 +1,125 @@
+package bustest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// readBehaviors are about reading topics without a group.
+var readBehaviors = []Behavior{
+	{Name: "pages of a topic that grows are complete and do not overlap", Cases: []int{66}, Needs: NeedStore, play: scanPages},
+	{Name: "the latest event of each key is found, and only that", Cases: []int{66}, Needs: NeedStore, play: latestByKey},
+	{Name: "a reader that follows gets old and new events in order, without gaps", Cases: []int{66}, Needs: NeedStore, play: follow},
+	{Name: "a reader that follows goes on after a crash of the broker, without gaps", Cases: []int{32, 66}, Needs: NeedStore | NeedRestart, play: followOverCrash},
+}
+
+func scanPages(r *run) {
+	topic := r.topic("t")
+	store := r.A.(jetbus.Store)
+	const total, page = 1200, 70
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range total {
+			_, err := r.B.Publish(r.ctx, jetbus.Event{Topic: topic, Key: fmt.Sprint(i)})
+			r.wantNil(err)
+		}
+	})
+	defer wg.Wait()
+	var got []jetbus.Event
+	after := uint64(0)
+	r.eventually("all pages", func() error {
+		for {
+			n := 0
+			for e, err := range store.Scan(r.ctx, topic, jetbus.ScanQuery{From: jetbus.AfterSeq(after), Limit: page}) {
+				r.must(err)
+				got, after = append(got, e), e.Seq
+				n++
+			}
+			if n > page {
+				r.Fatalf("a page of %d events", n)
+			}
+			if n == 0 {
+				break
+			}
+		}
+		if len(got) < total {
+			return fmt.Errorf("%d events of %d", len(got), total)
+		}
+		return nil
+	})
+	sameKeys(r.T, "pages", got, keys(total))
+}
+
+func latestByKey(r *run) {
+	topic := r.declare("t", jetbus.TopicConfig{KeyInSubject: true})
+	store := r.A.(jetbus.Store)
+	r.publish(topic, "a", "b", "x.y *>", "a", "b")
+	last := r.publish(topic, "a", "x.y *>", "")
+	got, err := store.LatestByKey(r.ctx, topic, "a", "x.y *>", "none", "")
+	r.must(err)
+	if len(got) != 3 || got["a"].Seq != last[0].Seq || got["x.y *>"].Seq != last[1].Seq || got[""].Seq != last[2].Seq {
+		r.Errorf("latest: %+v", got)
+	}
+	_, err = store.LatestByKey(r.ctx, r.topic("plain"), "a")
+	wantErr(r.T, "without KeyInSubject", err, jetbus.ErrNeedsKeySubject)
+}
+
+// following reads topics until n events came, and calls at before each.
+func (r *run) following(topics []string, n int, at func(i int)) []jetbus.Event {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.ctx, 10*patience)
+	defer cancel()
+	var got []jetbus.Event
+	for e, err := range r.A.(jetbus.Reader).Read(ctx, topics, jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}) {
+		if err != nil {
+			r.Fatalf("after %d events: %v", len(got), err)
+		}
+		got = append(got, e)
+		if len(got) == n {
+			break
+		}
+		at(len(got))
+	}
+	return got
+}
+
+func follow(r *run) {
+	one, two := r.topic("one"), r.topic("two")
+	r.publish(one, keys(3)...)
+	got := r.following([]string{one, two}, 300, func(i int) {
+		if i == 3 {
+			r.publish(two, keys(100)...)
+			r.publish(one, keys(200)[3:]...)
+		}
+	})
+	for topic, n := range map[string]int{one: 200, two: 100} {
+		of := slices.DeleteFunc(slices.Clone(got), func(e jetbus.Event) bool { return e.Topic != topic })
+		sameKeys(r.T, topic, of, keys(n))
+	}
+	var rest []jetbus.Event
+	for e, err := range r.A.(jetbus.Reader).Read(r.ctx, []string{one}, jetbus.ReadOptions{After: map[string]uint64{one: got[1].Seq}}) {
+		r.must(err)
+		rest = append(rest, e)
+	}
+	sameKeys(r.T, "read behind a sequence", rest, keys(200)[2:])
+	for _, err := range r.A.(jetbus.Reader).Read(r.ctx, []string{one + ".unknown"}, jetbus.ReadOptions{}) {
+		wantErr(r.T, "read of an unknown topic", err, jetbus.ErrNoTopic)
+	}
+}
+
+func followOverCrash(r *run) {
+	topic := r.topic("t")
+	r.publish(topic, keys(10)...)
+	got := r.following([]string{topic}, 40, func(i int) {
+		if i%10 == 0 {
+			r.must(r.Broker.Kill(r.ctx))
+			r.must(r.Broker.Restart(r.ctx))
+			r.publish(topic, keys(i + 10)[i:]...)
+		}
+	})
+	sameKeys(r.T, "the reader", got, keys(40))
+}
