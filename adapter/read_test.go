@@ -1,0 +1,311 @@
+package adapter_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// keysRead lists the keys a sequence of events has.
+func (r *rig) keysRead(seq func(func(jetbus.Event, error) bool)) string {
+	r.Helper()
+	var keys []string
+	for e, err := range seq {
+		r.ok(err)
+		keys = append(keys, e.Key)
+	}
+	return strings.Join(keys, " ")
+}
+
+func TestReadStarts(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := r.Context()
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		var events []jetbus.Event
+		for i := range 5 {
+			time.Sleep(time.Minute)
+			events = append(events, r.publish("a", fmt.Sprint(i))...)
+		}
+		for _, c := range []struct {
+			o    jetbus.ReadOptions
+			want string
+		}{
+			{jetbus.ReadOptions{}, "0 1 2 3 4"},
+			{jetbus.ReadOptions{From: jetbus.Latest()}, ""},
+			{jetbus.ReadOptions{From: jetbus.AfterSeq(events[2].Seq)}, "3 4"},
+			{jetbus.ReadOptions{From: jetbus.AfterID(events[3].ID)}, "4"},
+			{jetbus.ReadOptions{From: jetbus.AtTime(events[1].Time)}, "1 2 3 4"},
+			{jetbus.ReadOptions{From: jetbus.AtTime(time.Now().Add(time.Hour))}, ""},
+			{jetbus.ReadOptions{After: map[string]uint64{"a": 4}, From: jetbus.Latest()}, "4"},
+			{jetbus.ReadOptions{After: map[string]uint64{"a": 0}}, "0 1 2 3 4"},
+			{jetbus.ReadOptions{Filter: jetbus.Filter{Key: "3"}}, "3"},
+		} {
+			r.equal(fmt.Sprintf("%+v", c.o), r.keysRead(r.bus.Read(ctx, []string{"a"}, c.o)), c.want)
+			if c.o.After == nil {
+				r.equal(fmt.Sprintf("scan %+v", c.o), r.keysRead(r.bus.Scan(ctx, "a", jetbus.ScanQuery{From: c.o.From, Filter: c.o.Filter})), c.want)
+			}
+		}
+		for _, o := range []jetbus.ReadOptions{{From: jetbus.AfterSeq(99)}, {From: jetbus.AfterID("none")}, {From: jetbus.AfterID(jetbus.NewID())}} {
+			r.wantErr(firstErr(r.bus.Read(ctx, []string{"a"}, o)), jetbus.ErrPositionUnknown)
+		}
+		r.wantErr(firstErr(r.bus.Read(ctx, nil, jetbus.ReadOptions{})), jetbus.ErrInvalidOption)
+		r.wantErr(firstErr(r.bus.Read(ctx, []string{"a", "a"}, jetbus.ReadOptions{})), jetbus.ErrInvalidOption)
+		r.wantErr(firstErr(r.bus.Read(ctx, []string{"a"}, jetbus.ReadOptions{After: map[string]uint64{"b": 1}})), jetbus.ErrInvalidOption)
+	})
+}
+
+// An id is found behind the duplicate window, too, by the time in it.
+func TestReadAfterOldID(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", DuplicateWindow: time.Minute})
+		must(r.bus.PublishBatch(r.Context(), numbered("a", 1500), jetbus.BatchOptions{}))(r.T)
+		e := event("a", "this")
+		// Not one of NewID: its ids ascend from one bubble to the next, whose time begins anew.
+		ms := fmt.Sprintf("%012x", time.Now().UnixMilli())
+		e.ID = ms[:8] + "-" + ms[8:] + "-7000-8000-000000000001"
+		must(r.bus.Publish(r.Context(), e))(r.T)
+		r.publish("a", "next")
+		foreign := jetbus.Event{Topic: "a", ID: "no time in it", Key: "foreign"}
+		must(r.bus.Publish(r.Context(), foreign))(r.T)
+		read := func(id string) string {
+			return r.keysRead(r.bus.Read(r.Context(), []string{"a"}, jetbus.ReadOptions{From: jetbus.AfterID(id)}))
+		}
+		r.equal("by a recent id", read(foreign.ID), "")
+		time.Sleep(time.Hour)
+		r.equal("by an old id", read(e.ID), "next foreign")
+		r.wantErr(firstErr(r.bus.Read(r.Context(), []string{"a"}, jetbus.ReadOptions{From: jetbus.AfterID(foreign.ID)})), jetbus.ErrPositionUnknown)
+	})
+}
+
+func TestReadSeveralTopics(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := r.Context()
+		topics := []string{"a", "b", "c"}
+		for _, name := range topics {
+			r.ensure(jetbus.TopicConfig{Name: name})
+			for i := range 5 {
+				r.publish(name, fmt.Sprint(name, i))
+			}
+		}
+		got := map[string]string{}
+		for e, err := range r.bus.Read(ctx, topics, jetbus.ReadOptions{After: map[string]uint64{"a": 3, "b": 5}}) {
+			r.ok(err)
+			got[e.Topic] += " " + e.Key
+		}
+		r.equal("read", got, map[string]string{"a": " a3 a4", "c": " c0 c1 c2 c3 c4"})
+
+		clear(got)
+		n := 0
+		for e, err := range r.bus.Read(ctx, topics, jetbus.ReadOptions{Follow: true, From: jetbus.Earliest(), After: map[string]uint64{"a": 3, "b": 5}}) {
+			r.ok(err)
+			got[e.Topic] += " " + e.Key
+			switch n++; n {
+			case 7:
+				r.publish("b", "b5")
+			case 8:
+				r.publish("a", "a5")
+			}
+			if n == 9 {
+				break
+			}
+		}
+		r.equal("followed", got, map[string]string{"a": " a3 a4 a5", "b": " b5", "c": " c0 c1 c2 c3 c4"})
+		synctest.Wait()
+		for _, name := range []string{"EV_A", "EV_B", "EV_C"} {
+			r.equal("consumers of "+name, r.stream(name).State.Consumers, 0)
+		}
+	})
+}
+
+// Following goes on where it was, whatever happens to the broker.
+func TestFollowThroughRestartAndKill(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx, cancel := context.WithCancel(r.Context())
+		const n = 300
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.publish("a", "before")
+		got := make(chan jetbus.Event, n)
+		ended := make(chan error)
+		go func() {
+			var last error
+			for e, err := range r.bus.Read(ctx, []string{"a"}, jetbus.ReadOptions{Follow: true}) {
+				if last = err; err == nil {
+					got <- e
+				}
+			}
+			ended <- last
+		}()
+		synctest.Wait()
+		go func() {
+			for i := range n {
+				_, err := r.bus.Publish(r.Context(), event("a", fmt.Sprint(i)))
+				r.wantNil(err)
+				time.Sleep(5 * time.Millisecond)
+			}
+		}()
+		for range 3 {
+			time.Sleep(100 * time.Millisecond)
+			r.ok(r.broker.Restart(r.Context()))
+			time.Sleep(100 * time.Millisecond)
+			r.ok(r.broker.Kill(r.Context()))
+			r.ok(r.broker.Restart(r.Context()))
+		}
+		for i := range n {
+			if e := <-got; e.Key != fmt.Sprint(i) {
+				r.Fatalf("event %d is %s", i, e.Key)
+			}
+		}
+		cancel()
+		r.wantErr(<-ended, context.Canceled)
+		r.equal("further events", len(got), 0)
+	})
+}
+
+func TestFollowEnds(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.publish("a", "1")
+		ended := make(chan error)
+		follow := func(b *adapter.Bus) {
+			go func() { ended <- firstErr(b.Read(r.Context(), []string{"a"}, jetbus.ReadOptions{Follow: true})) }()
+			synctest.Wait()
+		}
+		nc, b := r.open(adapter.Config{})
+		follow(b)
+		nc.Close()
+		r.wantErr(<-ended, jetbus.ErrClosed)
+		_, b = r.open(adapter.Config{})
+		follow(b)
+		closeBus(r.T, b)
+		r.wantErr(<-ended, jetbus.ErrClosed)
+		follow(r.bus)
+		r.ok(r.bus.DeleteTopic(r.Context(), "a"))
+		r.wantErr(<-ended, jetbus.ErrNoTopic)
+	})
+}
+
+// A caller that stops leaves no consumer at the server and no subscription here.
+func TestReadStops(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		must(r.bus.PublishBatch(r.Context(), numbered("a", 2000), jetbus.BatchOptions{}))(r.T)
+		synctest.Wait()
+		before := r.nc.NumSubscriptions()
+		for i, seq := range []func(func(jetbus.Event, error) bool){
+			r.bus.Read(r.Context(), []string{"a"}, jetbus.ReadOptions{Follow: true, From: jetbus.Earliest()}),
+			r.bus.Read(r.Context(), []string{"a"}, jetbus.ReadOptions{}),
+			r.bus.Scan(r.Context(), "a", jetbus.ScanQuery{}),
+		} {
+			n := 0
+			for _, err := range seq {
+				r.ok(err)
+				if n++; n == 700 {
+					break
+				}
+			}
+			synctest.Wait()
+			r.equal(fmt.Sprint("consumers after ", i), r.stream("EV_A").State.Consumers, 0)
+			r.equal(fmt.Sprint("subscriptions after ", i), r.nc.NumSubscriptions(), before)
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		n := 0
+		var last error
+		for _, err := range r.bus.Read(ctx, []string{"a"}, jetbus.ReadOptions{}) {
+			if n++; n == 700 {
+				cancel()
+			}
+			last = err
+		}
+		cancel()
+		r.wantErr(last, context.Canceled)
+	})
+}
+
+func TestReadManyEvents(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const n = 5000
+		r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+		must(r.bus.PublishBatch(r.Context(), numbered("a", n), jetbus.BatchOptions{}))(r.T)
+		// Gaps, as expiry leaves them.
+		s := must(r.js.Stream(r.Context(), "EV_A"))(r.T)
+		r.ok(s.Purge(r.Context(), jetstream.WithPurgeSubject("ev.a.17")))
+		r.ok(s.DeleteMsg(r.Context(), 1))
+		want := strings.Fields(strings.Replace(" "+keysOf(n)+" ", " 17 ", " ", 1))[1:]
+		if got := r.stored("a"); got != strings.Join(want, " ") {
+			r.Errorf("got %.100s...", got)
+		}
+		if got := r.keysRead(r.bus.Read(r.Context(), []string{"a"}, jetbus.ReadOptions{})); got != strings.Join(want, " ") {
+			r.Errorf("got %.100s...", got)
+		}
+		scan := func(q jetbus.ScanQuery) string { return r.keysRead(r.bus.Scan(r.Context(), "a", q)) }
+		r.equal("limit", scan(jetbus.ScanQuery{Limit: 3}), "1 2 3")
+		r.equal("filter before limit", scan(jetbus.ScanQuery{Limit: 3, Filter: jetbus.Filter{KeyPrefix: "499"}}), "499 4990 4991")
+		r.equal("from", scan(jetbus.ScanQuery{From: jetbus.AfterSeq(4998)}), "4998 4999")
+
+		// What comes while the reader is at it is not waited for.
+		got := 0
+		for e, err := range r.bus.Scan(r.Context(), "a", jetbus.ScanQuery{From: jetbus.AfterSeq(4000)}) {
+			r.ok(err)
+			if got++; e.Key == "late" {
+				r.Fatal("the scan goes on behind its end")
+			}
+			if got <= 10 {
+				r.publish("a", "late")
+			}
+		}
+		r.equal("events", got, 1000)
+	})
+}
+
+// A slow reader loses nothing.
+func TestFollowSlowly(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const n = 1200
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		must(r.bus.PublishBatch(r.Context(), numbered("a", n), jetbus.BatchOptions{}))(r.T)
+		i := 0
+		for e, err := range r.bus.Read(r.Context(), []string{"a"}, jetbus.ReadOptions{Follow: true, From: jetbus.Earliest()}) {
+			r.ok(err)
+			r.equal("event", e.Key, i)
+			if i%400 == 399 {
+				time.Sleep(5 * time.Minute)
+			}
+			if i++; i == n {
+				break
+			}
+		}
+	})
+}
+
+func TestLatestByKey(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+		r.ensure(jetbus.TopicConfig{Name: "plain"})
+		const n = 2500
+		must(r.bus.PublishBatch(r.Context(), numbered("a", n), jetbus.BatchOptions{}))(r.T)
+		last := r.publish("a", "", "ä.b *", "7", "_", "S")
+		keys := []string{"none", "", "ä.b *", "_", "S", "S"}
+		for i := range n {
+			keys = append(keys, fmt.Sprint(i))
+		}
+		got := must(r.bus.LatestByKey(r.Context(), "a", keys...))(r.T)
+		r.equal("keys", len(got), n+4)
+		for _, e := range last {
+			r.equal("sequence of "+e.Key, got[e.Key].Seq, e.Seq)
+			r.equal("key", got[e.Key].Key, e.Key)
+		}
+		r.equal("without keys", len(must(r.bus.LatestByKey(r.Context(), "a"))(r.T)), 0)
+		_, err := r.bus.LatestByKey(r.Context(), "plain", "k")
+		r.wantErr(err, jetbus.ErrNeedsKeySubject)
+		_, err = r.bus.LatestByKey(r.Context(), "a", "k", "\n")
+		r.wantErr(err, jetbus.ErrInvalidEvent)
+	})
+}
