@@ -57,9 +57,9 @@ func (s *subscription) shutdown() {
 		p.end(s.life)
 	}
 	s.giveBack(s.ctx, s.takeQueue(), "stopping")
-	if !s.await(s.life, s.o.ShutdownTimeout) {
+	if !s.await(s.life, s.o.ShutdownTimeout, true) {
 		s.cancelHandlers()
-		if !s.await(s.ctx, cancelGrace) {
+		if !s.await(s.ctx, cancelGrace, false) {
 			s.b.cfg.Logger.Error("handlers ignore their context; left behind", slog.String("group", s.group), slog.Int("handlers", s.Stats().Running))
 		}
 	}
@@ -94,14 +94,14 @@ func (s *subscription) takeQueue() []*lease {
 	return out
 }
 
-// await waits until no handler runs and no lease is held. It reports false when
-// the timeout has passed or ctx is over.
-func (s *subscription) await(ctx context.Context, timeout time.Duration) bool {
+// await waits until no handler runs and, with leases set, no lease is held. It
+// reports false when the timeout has passed or ctx is over.
+func (s *subscription) await(ctx context.Context, timeout time.Duration, leases bool) bool {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	for {
 		s.mu.Lock()
-		busy := s.workers > 0 || s.count > 0 && s.err == nil
+		busy := s.workers > 0 || leases && s.count > 0 && s.err == nil
 		s.mu.Unlock()
 		if !busy {
 			return true

@@ -210,13 +210,21 @@ func (s *subscription) process(l *lease) {
 		s.putOff(s.ctx, l, err)
 		return
 	}
-	if !s.o.Filter.Match(&e) || s.o.FilterFunc != nil && !s.o.FilterFunc(&e) {
+	wanted, err := s.wants(&e)
+	if err == nil && !wanted {
 		if l.settle(s.ctx, "ack", nil) == nil {
 			s.note(l, jetbus.Filtered, "", nil)
 		}
 		return
 	}
 	attempt := s.b.attemptOf(s.life, l)
+	if err != nil {
+		s.mu.Lock()
+		l.id, l.attempt = e.ID, attempt
+		s.mu.Unlock()
+		s.refuse(l, err)
+		return
+	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	defer cancel(nil)
 	now := time.Now()
@@ -233,6 +241,16 @@ func (s *subscription) process(l *lease) {
 	}
 	d := jetbus.NewDelivery(e, s.group, attempt, s.o.MaxAttempts, l)
 	s.finish(ctx, l, s.call(ctx, d))
+}
+
+// wants applies the filters; a panic becomes an error.
+func (s *subscription) wants(e *jetbus.Event) (wanted bool, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &jetbus.PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return s.o.Filter.Match(e) && (s.o.FilterFunc == nil || s.o.FilterFunc(e)), nil
 }
 
 // insideKey marks a handler's context with the subscription it runs in.

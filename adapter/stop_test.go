@@ -1,0 +1,435 @@
+package adapter_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// subscribe joins group g of topic a from its beginning.
+func (r *rig) subscribe(b *adapter.Bus, h jetbus.Handler, o jetbus.SubscribeOptions) jetbus.Subscription {
+	r.Helper()
+	o.From = jetbus.Earliest()
+	return must(b.Subscribe(r.Context(), "a", "g", h, o))(r.T)
+}
+
+// block is a handler that says that it runs and waits to be let go, or for the
+// end of its context.
+type block struct {
+	running chan *jetbus.Delivery
+	release chan struct{}
+}
+
+func newBlock() *block {
+	return &block{running: make(chan *jetbus.Delivery, 1000), release: make(chan struct{})}
+}
+
+func (h *block) handle(ctx context.Context, d *jetbus.Delivery) error {
+	h.running <- d
+	select {
+	case <-h.release:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Running handlers finish and settle; what has not started goes back without an
+// attempt.
+func TestStopFinishes(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		must(r.bus.PublishBatch(r.Context(), numbered("a", 50), jetbus.BatchOptions{}))(r.T)
+		h := newBlock()
+		sub := r.subscribe(r.bus, h.handle, jetbus.SubscribeOptions{Concurrency: 3})
+		for range 3 {
+			<-h.running
+		}
+		time.AfterFunc(10*time.Second, func() { close(h.release) })
+		began := time.Now()
+		var wg sync.WaitGroup
+		for range 3 { // at once, and again
+			wg.Go(func() { r.wantNil(sub.Stop(r.Context())) })
+		}
+		wg.Wait()
+		r.ok(sub.Stop(r.Context()))
+		r.equal("it took", time.Since(began).Round(time.Second), 10*time.Second)
+		select {
+		case <-sub.Done():
+		default:
+			r.Error("not done")
+		}
+		r.ok(sub.Err())
+		stats := sub.Stats()
+		if stats.Acked != 3 || stats.Running != 0 || stats.Held != 0 || stats.Delivered != 3 {
+			r.Errorf("%+v", stats)
+		}
+		g := r.group("a", "g")
+		if g.AckedSeq != 3 || g.Held != 0 {
+			r.Errorf("%+v", g)
+		}
+		rest := must(r.bus.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{}))(r.T)
+		r.equal("the rest", len(rest), 47)
+		for _, d := range rest {
+			if d.Attempt != 1 {
+				r.Errorf("event %s: attempt %d", d.Key, d.Attempt)
+			}
+		}
+	})
+}
+
+// A handler that does not finish in time is canceled, and its event goes back.
+func TestStopCancels(t *testing.T) {
+	for name, stop := range map[string]func(r *rig, sub jetbus.Subscription) error{
+		"ShutdownTimeout": func(r *rig, sub jetbus.Subscription) error { return sub.Stop(r.Context()) },
+		"context": func(r *rig, sub jetbus.Subscription) error {
+			ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
+			defer cancel()
+			return sub.Stop(ctx)
+		},
+		"context of Subscribe": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.ensure(jetbus.TopicConfig{Name: "a"})
+				r.publish("a", "1")
+				h := newBlock()
+				cause := make(chan error, 1)
+				ctx, cancel := context.WithCancel(r.Context())
+				defer cancel()
+				o := jetbus.SubscribeOptions{From: jetbus.Earliest(), ShutdownTimeout: 5 * time.Second}
+				sub := must(r.bus.Subscribe(ctx, "a", "g", func(ctx context.Context, d *jetbus.Delivery) error {
+					err := h.handle(ctx, d)
+					cause <- err
+					return err
+				}, o))(r.T)
+				<-h.running
+				began := time.Now()
+				if stop == nil {
+					cancel()
+				} else {
+					r.ok(stop(r, sub))
+				}
+				r.wantErr(<-cause, jetbus.ErrStopped)
+				<-sub.Done()
+				r.equal("it took", time.Since(began).Round(time.Second), 5*time.Second)
+				r.ok(sub.Err())
+				d := must(r.bus.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{}))(r.T)[0]
+				r.equal("attempt", d.Attempt, 1)
+			})
+		})
+	}
+}
+
+// A handler that ignores its context is left behind in the end, and Stop says so.
+func TestStopIgnored(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		var log bytes.Buffer
+		_, b := r.open(adapter.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.publish("a", "1")
+		running, release := make(chan struct{}), make(chan struct{})
+		sub := r.subscribe(b, func(context.Context, *jetbus.Delivery) error {
+			close(running)
+			<-release
+			return nil
+		}, jetbus.SubscribeOptions{ShutdownTimeout: 5 * time.Second})
+		<-running
+		began := time.Now()
+		err := sub.Stop(r.Context())
+		if err == nil || !strings.Contains(err.Error(), "1 handler") {
+			r.Errorf("got %v", err)
+		}
+		if took := time.Since(began); took > 20*time.Second {
+			r.Errorf("it took %v", took)
+		}
+		if !strings.Contains(log.String(), "left behind") {
+			r.Errorf("the log says %q", &log)
+		}
+		close(release)
+		synctest.Wait()
+		r.equal("running", sub.Stats().Running, 0)
+		// Nothing it did afterwards counts: the event is somebody else's.
+		time.Sleep(time.Minute)
+		d := must(r.bus.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{}))(r.T)[0]
+		r.equal("key", d.Key, "1")
+	})
+}
+
+func TestStopFromInside(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.publish("a", "1", "2")
+		var sub jetbus.Subscription
+		ready := make(chan struct{})
+		runs := 0
+		sub = r.subscribe(r.bus, func(ctx context.Context, d *jetbus.Delivery) error {
+			<-ready
+			runs++
+			type key struct{}
+			r.wantNil(sub.Stop(context.WithValue(ctx, key{}, 1)))
+			time.Sleep(time.Second)
+			if _, err := r.bus.Publish(ctx, event("a", "from inside")); err != nil {
+				return err
+			}
+			return nil
+		}, jetbus.SubscribeOptions{})
+		close(ready)
+		<-sub.Done()
+		r.equal("runs", runs, 1)
+		r.equal("settled up to", r.group("a", "g").AckedSeq, 1)
+	})
+}
+
+// Handlers may publish and settle until they are done, while the bus closes.
+func TestCloseWithRunningHandlers(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		_, b := r.open(adapter.Config{})
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.ensure(jetbus.TopicConfig{Name: "out"})
+		r.publish("a", "1", "2", "3")
+		running := make(chan struct{}, 10)
+		r.subscribe(b, func(ctx context.Context, d *jetbus.Delivery) error {
+			running <- struct{}{}
+			time.Sleep(5 * time.Second)
+			_, err := b.Publish(ctx, event("out", d.Key))
+			r.wantNil(err)
+			r.wantNil(b.Ack(ctx, "a", "g", d.ID))
+			return nil
+		}, jetbus.SubscribeOptions{Concurrency: 2})
+		<-running
+		<-running
+		closeBus(r.T, b)
+		r.equal("published", len(strings.Fields(r.stored("out"))), 2)
+		g := r.group("a", "g")
+		if g.AckedSeq != 2 || g.Held != 0 {
+			r.Errorf("%+v", g)
+		}
+		_, err := b.Publish(r.Context(), event("out", "late"))
+		r.wantErr(err, jetbus.ErrClosed)
+	})
+}
+
+func TestCloseFromInside(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		nc, b := r.open(adapter.Config{})
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.publish("a", "1")
+		closed := make(chan error, 1)
+		sub := r.subscribe(b, func(ctx context.Context, _ *jetbus.Delivery) error {
+			closed <- b.Close(ctx)
+			return nil
+		}, jetbus.SubscribeOptions{})
+		r.ok(<-closed)
+		<-sub.Done()
+		r.ok(nc.Flush())
+		r.equal("held", r.group("a", "g").Held, 0)
+	})
+}
+
+// Publishers race with Close: what Publish says is so.
+func TestCloseWhilePublishing(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		_, b := r.open(adapter.Config{})
+		var wg sync.WaitGroup
+		var stored atomic.Int64
+		for i := range 10 {
+			wg.Go(func() {
+				for {
+					_, err := b.Publish(r.Context(), event("a", fmt.Sprint(i)))
+					if err == nil {
+						stored.Add(1)
+						continue
+					}
+					p, ok := errors.AsType[*jetbus.PublishError](err)
+					if !isClosed(err) || ok && p.Stored != jetbus.StoredNo {
+						r.Errorf("got %v", err)
+					}
+					return
+				}
+			})
+		}
+		for stored.Load() < 100 {
+			synctestYield()
+		}
+		closeBus(r.T, b)
+		wg.Wait()
+		r.equal("messages", r.stream("EV_A").State.Msgs, stored.Load())
+	})
+}
+
+// synctestYield lets others run; unlike Sleep it does not wait for all of them.
+func synctestYield() { time.Sleep(0) }
+
+// With ManualAck the events held after their handler returned are still their
+// holder's while Stop waits, and go back after that.
+func TestStopManualAck(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.publish("a", "1", "2", "3")
+		got := make(chan *jetbus.Delivery, 3)
+		sub := r.subscribe(r.bus, func(_ context.Context, d *jetbus.Delivery) error {
+			got <- d
+			return nil
+		}, jetbus.SubscribeOptions{ManualAck: true, Concurrency: 3, AckTimeout: 2 * time.Second, ShutdownTimeout: 20 * time.Second})
+		ds := []*jetbus.Delivery{<-got, <-got, <-got}
+		time.Sleep(time.Minute) // kept for their holder all the time
+		time.AfterFunc(10*time.Second, func() { r.wantNil(ds[0].Ack(r.Context())) })
+		began := time.Now()
+		r.ok(sub.Stop(r.Context()))
+		r.equal("it took", time.Since(began).Round(time.Second), 20*time.Second)
+		if err := ds[1].Ack(r.Context()); err == nil {
+			r.Error("an event that went back was acknowledged")
+		}
+		rest := must(r.bus.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{}))(r.T)
+		r.equal("given back", len(rest), 2)
+		for _, d := range rest {
+			r.equal("attempt", d.Attempt, 1)
+		}
+	})
+}
+
+func TestSubscribeAndStopAtOnce(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const n, members = 500, 10
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		must(r.bus.Subscribe(r.Context(), "a", "g", ignore, jetbus.SubscribeOptions{From: jetbus.Earliest()}))(r.T)
+		var handled atomic.Int64
+		var wg sync.WaitGroup
+		done := make(chan struct{})
+		for range members {
+			wg.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					sub, err := r.bus.Subscribe(r.Context(), "a", "h", func(context.Context, *jetbus.Delivery) error {
+						handled.Add(1)
+						return nil
+					}, jetbus.SubscribeOptions{From: jetbus.Earliest()})
+					if err != nil {
+						r.Error(err)
+						return
+					}
+					time.Sleep(time.Millisecond)
+					r.wantNil(sub.Stop(r.Context()))
+				}
+			})
+		}
+		must(r.bus.PublishBatch(r.Context(), numbered("a", n), jetbus.BatchOptions{}))(r.T)
+		for handled.Load() < n {
+			time.Sleep(10 * time.Millisecond)
+		}
+		close(done)
+		wg.Wait()
+		g := r.group("a", "h")
+		if handled.Load() != n || g.AckedSeq != n || g.Held != 0 {
+			r.Errorf("%d handled, %+v", handled.Load(), g)
+		}
+	})
+}
+
+// Stop with the broker away returns all the same.
+func TestStopBrokerAway(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.publish("a", "1", "2", "3")
+		h := newBlock()
+		sub := r.subscribe(r.bus, h.handle, jetbus.SubscribeOptions{ShutdownTimeout: 5 * time.Second, Concurrency: 3})
+		<-h.running
+		r.ok(r.broker.Kill(r.Context()))
+		synctest.Wait()
+		began := time.Now()
+		r.ok(sub.Stop(r.Context()))
+		if took := time.Since(began); took > time.Minute {
+			r.Errorf("it took %v", took)
+		}
+		r.ok(r.broker.Restart(r.Context()))
+		time.Sleep(time.Minute)
+		r.equal("delivered again", len(must(r.bus.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{}))(r.T)), 3)
+	})
+}
+
+func TestSubscribeRefused(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := r.Context()
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		before := r.nc.NumSubscriptions()
+		for _, c := range []struct {
+			topic, group string
+			h            jetbus.Handler
+			o            jetbus.SubscribeOptions
+			want         error
+		}{
+			{"a", "g", nil, jetbus.SubscribeOptions{}, jetbus.ErrInvalidOption},
+			{"a", "g", ignore, jetbus.SubscribeOptions{Topics: []string{"a"}}, jetbus.ErrInvalidOption},
+			{"a", "g", ignore, jetbus.SubscribeOptions{Concurrency: -1}, jetbus.ErrInvalidOption},
+			{"a", "", ignore, jetbus.SubscribeOptions{}, jetbus.ErrInvalidGroup},
+			{"A", "g", ignore, jetbus.SubscribeOptions{}, jetbus.ErrInvalidTopic},
+			{"none", "g", ignore, jetbus.SubscribeOptions{}, jetbus.ErrNoTopic},
+			{"a", "g", ignore, jetbus.SubscribeOptions{Topics: []string{"none"}}, jetbus.ErrNoTopic},
+			{"a", "g", ignore, jetbus.SubscribeOptions{From: jetbus.AfterID("none")}, jetbus.ErrPositionUnknown},
+		} {
+			s, err := r.bus.Subscribe(ctx, c.topic, c.group, c.h, c.o)
+			r.wantErr(err, c.want)
+			if s != nil {
+				r.Errorf("%+v: got a subscription", c)
+			}
+		}
+		canceled, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err := r.bus.Subscribe(canceled, "a", "g", ignore, jetbus.SubscribeOptions{})
+		r.wantErr(err, context.Canceled)
+		r.equal("groups", len(must(r.bus.Groups(ctx, "a"))(r.T)), 0)
+		synctest.Wait()
+		r.equal("subscriptions", r.nc.NumSubscriptions(), before)
+	})
+}
+
+// A panic of the handler or of the filter is a failure of the event, not the
+// end of the process.
+func TestPanics(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		var seen atomic.Int64
+		_, b := r.open(adapter.Config{Observer: func(o jetbus.Observation) {
+			if _, ok := errors.AsType[*jetbus.PanicError](o.Err); ok && o.Kind == jetbus.Nacked {
+				seen.Add(1)
+			}
+		}})
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.publish("a", "filter", "handler", "fine")
+		done := make(chan string, 10)
+		var once sync.Map
+		sub := r.subscribe(b, func(_ context.Context, d *jetbus.Delivery) error {
+			if _, again := once.LoadOrStore(d.Key, 1); d.Key == "handler" && !again {
+				panic("handler")
+			}
+			done <- d.Key
+			return nil
+		}, jetbus.SubscribeOptions{FilterFunc: func(e *jetbus.Event) bool {
+			if _, again := once.LoadOrStore("filter", 1); e.Key == "filter" && !again {
+				panic("filter")
+			}
+			return true
+		}})
+		got := map[string]bool{<-done: true, <-done: true, <-done: true}
+		r.equal("handled", len(got), 3)
+		r.equal("panics seen", seen.Load(), 2)
+		r.ok(sub.Stop(r.Context()))
+		r.equal("settled up to", r.group("a", "g").AckedSeq, 3)
+	})
+}
