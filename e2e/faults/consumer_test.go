@@ -1,7 +1,10 @@
+//go:build unix
+
 package faults
 
 import (
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,7 +82,8 @@ func TestTerminated(t *testing.T) {
 
 	other := spawn(t, "consumer", consumerConfig{URL: b.url(), Topic: "term", Group: "g", AckTimeout: ackTimeout})
 	other.first(t, "ready")
-	asked := leaving.terminate(t)
+	asked := time.Now()
+	leaving.signal(t, syscall.SIGTERM)
 	for _, id := range waiting {
 		r := other.of(t, "started", id)
 		if took := r.At.Sub(asked); took > 2*time.Second {

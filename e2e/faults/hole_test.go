@@ -1,3 +1,5 @@
+//go:build unix
+
 package faults
 
 import (
@@ -5,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -172,5 +175,46 @@ func TestShortCut(t *testing.T) {
 	}
 	if sent := settled.of(event.Seq, 1); len(sent) != 1 {
 		t.Errorf("the holder settled the event %d times: %+v", len(sent), sent)
+	}
+}
+
+// TestFrozen stops the clock of a process, as a suspended machine does, for longer
+// than a lease while its handler runs. When it goes on, its handler finishes at
+// once, and what it says about the event must not be sent any more.
+func TestFrozen(t *testing.T) {
+	t.Parallel()
+	const ackTimeout = time.Second
+	b := startBroker(t)
+	bus := openBus(t, b.url())
+	declare(t, bus, jetbus.TopicConfig{Name: "frozen"})
+	p := b.through(t)
+	var settled acks
+	p.watch(settled.see)
+	first := spawn(t, "consumer", consumerConfig{URL: p.url(), Topic: "frozen", Group: "g", AckTimeout: ackTimeout, Hold: "held-0"})
+	first.first(t, "ready")
+	ids := publish(t, bus, "frozen", "held", 1)
+	event := first.of(t, "started", "held-0")
+	second := spawn(t, "consumer", consumerConfig{URL: b.url(), Topic: "frozen", Group: "g", AckTimeout: ackTimeout})
+	second.first(t, "ready")
+
+	first.signal(t, syscall.SIGSTOP)
+	again := second.of(t, "handled", "held-0")
+	if again.Attempt != 2 {
+		t.Errorf("the second handler has attempt %d, want 2", again.Attempt)
+	}
+	first.order(t, "release")
+	first.signal(t, syscall.SIGCONT)
+	ids = append(ids, publish(t, bus, "frozen", "after", 10)...)
+	awaitHandled(t, ids, first, second)
+	awaitSettled(t, bus, "frozen", "g")
+	second.kill()
+	awaitHandled(t, publish(t, bus, "frozen", "alone", 5), first)
+	if sent := settled.of(event.Seq, 1); len(sent) > 0 {
+		t.Errorf("a process that slept settled an event whose lease it had lost: %+v", sent)
+	}
+	canceled, _ := first.said("canceled")
+	finished, _ := first.said("handled")
+	if len(canceled) == 0 && !slices.ContainsFunc(finished, func(r report) bool { return r.ID == "held-0" }) {
+		t.Error("the handler of the process that slept did not end")
 	}
 }
