@@ -74,3 +74,24 @@ func TestContractInMemory(t *testing.T) {
 func TestContractInFiles(t *testing.T) {
 	bustest.Contract(t, bustest.Options{Without: bustest.NeedAging}, onBroker(adapter.Config{}))
 }
+
+// The cluster is one for all behaviors, and its time is real.
+func TestContractInCluster(t *testing.T) {
+	c, err := embedded.StartCluster(t.Context(), embedded.ClusterConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	o := bustest.Options{
+		RealTime: true,
+		Without:  bustest.NeedRestart | bustest.NeedPipe | bustest.NeedOpen | bustest.NeedMany,
+	}
+	bustest.Contract(t, o, func(t *testing.T) bustest.Subject {
+		t.Helper()
+		return subject(t, c, adapter.Config{Replicas: 3})
+	})
+}

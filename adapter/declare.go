@@ -117,6 +117,8 @@ func (b *Bus) declareOnce(ctx context.Context, name string, c jetbus.TopicConfig
 			return have, false, err
 		}
 	}
+	ctx, release := b.guard(ctx, b.api+"STREAM.UPDATE."+name)
+	defer release()
 	s, err := b.js.UpdateStream(ctx, want)
 	if err != nil {
 		return nil, false, b.translate(op, b.api+"STREAM.UPDATE."+name, err)
@@ -134,6 +136,8 @@ func (b *Bus) createStream(ctx context.Context, name string, c jetbus.TopicConfi
 	if err := b.apply(&config, c); err != nil {
 		return nil, err
 	}
+	ctx, release := b.guard(ctx, b.api+"STREAM.CREATE."+name)
+	defer release()
 	s, err := b.js.CreateStream(ctx, config)
 	if err != nil {
 		return nil, err

@@ -95,7 +95,7 @@ type Behavior struct {
 func Behaviors() []Behavior {
 	var all []Behavior
 	for _, theme := range [][]Behavior{
-		startBehaviors, deliveryBehaviors, leaseBehaviors, publishBehaviors, batchBehaviors, faultBehaviors, lifecycleBehaviors, endBehaviors, cursorBehaviors, readBehaviors, nameBehaviors, settingsBehaviors,
+		startBehaviors, deliveryBehaviors, leaseBehaviors, publishBehaviors, batchBehaviors, faultBehaviors, lifecycleBehaviors, endBehaviors, cursorBehaviors, readBehaviors, nameBehaviors, settingsBehaviors, limitedBehaviors, modelBehaviors,
 	} {
 		all = append(all, theme...)
 	}

@@ -60,9 +60,7 @@ func stopWaits(r *run) {
 	g.leave <- nil
 	r.must(receive(r.T, "the end of Stop", stopped))
 	<-s.Done()
-	if at := r.group(topic, "g"); at.Held != 0 || at.AckedSeq < e.Seq {
-		r.Errorf("when Stop has returned, the server has %+v", at)
-	}
+	r.settled(topic, "g", e.Seq)
 	if s.Err() != nil || s.Stats().Acked != 1 {
 		r.Errorf("error %v, stats %+v", s.Err(), s.Stats())
 	}

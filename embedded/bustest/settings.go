@@ -92,7 +92,7 @@ func groupDrift(r *run) {
 
 func topicDrift(r *run) {
 	topics := r.A.(jetbus.Topics)
-	c := jetbus.TopicConfig{Name: r.prefix + ".t", DuplicateWindow: time.Minute, MaxEvents: 1000}
+	c := jetbus.TopicConfig{Name: r.prefix + ".t", Retention: -1, DuplicateWindow: time.Minute, MaxEvents: 1000}
 	before, err := topics.EnsureTopic(r.ctx, c)
 	r.must(err)
 	r.publish(c.Name, keys(3)...)
