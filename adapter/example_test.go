@@ -2,8 +2,10 @@ package adapter_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
@@ -35,6 +37,202 @@ func Example() {
 	<-done
 	check(sub.Stop(ctx))
 	// Output: order 7: {"total":120}
+}
+
+// open starts a broker and opens a bus on it, for the Examples below.
+func open() (bus *adapter.Bus, end func()) {
+	ctx := context.Background()
+	broker, err := embedded.Start(ctx, embedded.Config{})
+	check(err)
+	nc, err := broker.Connect()
+	check(err)
+	bus, err = adapter.Open(ctx, nc, adapter.Config{AutoCreate: true})
+	check(err)
+	return bus, func() {
+		check(bus.Close(ctx))
+		nc.Close()
+		check(broker.Stop(ctx))
+	}
+}
+
+// Many events in one call, in their order. Publishing them again stores nothing,
+// because they have the same ids.
+func ExampleBus_PublishBatch() {
+	bus, end := open()
+	defer end()
+	ctx := context.Background()
+
+	events := []jetbus.Event{
+		{ID: "7-1", Topic: "orders.lines", Key: "7", Payload: []byte(`{"sku":"tea"}`)},
+		{ID: "7-2", Topic: "orders.lines", Key: "7", Payload: []byte(`{"sku":"cup"}`)},
+	}
+	for range 2 {
+		receipts, err := bus.PublishBatch(ctx, events, jetbus.BatchOptions{})
+		check(err)
+		for _, r := range receipts {
+			fmt.Println(r.Event.ID, r.Event.Seq, r.Duplicate)
+		}
+	}
+	// Output:
+	// 7-1 1 false
+	// 7-2 2 false
+	// 7-1 1 true
+	// 7-2 2 true
+}
+
+// Two topics that share a stream have one order, and a batch can store events
+// of both or none.
+func ExampleBus_PublishBatch_atomic() {
+	bus, end := open()
+	defer end()
+	ctx := context.Background()
+
+	for _, name := range []string{"orders.created", "stock.reserved"} {
+		_, err := bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: name, Stream: "SALES"})
+		check(err)
+	}
+	receipts, err := bus.PublishBatch(ctx, []jetbus.Event{
+		{Topic: "orders.created", Key: "7"},
+		{Topic: "stock.reserved", Key: "tea"},
+	}, jetbus.BatchOptions{Atomic: true})
+	check(err)
+	for _, r := range receipts {
+		fmt.Println(r.Event.Topic, r.Event.Seq)
+	}
+	// Output:
+	// orders.created 1
+	// stock.reserved 2
+}
+
+// A typed topic publishes and receives values of one Go type, as JSON.
+func ExampleBus_topic() {
+	bus, end := open()
+	defer end()
+	ctx := context.Background()
+
+	type Order struct {
+		ID    string `json:"id"`
+		Total int    `json:"total"`
+	}
+	orders := jetbus.Topic[Order]{Name: "orders.created", Key: func(o Order) string { return o.ID }}
+	done := make(chan struct{})
+	sub, err := orders.Subscribe(ctx, bus, "billing", func(_ context.Context, o Order, d *jetbus.Delivery) error {
+		fmt.Println(d.Key, o.Total)
+		close(done)
+		return nil
+	}, jetbus.SubscribeOptions{})
+	check(err)
+	_, err = orders.Publish(ctx, bus, Order{ID: "7", Total: 120})
+	check(err)
+	<-done
+	check(sub.Stop(ctx))
+	// Output: 7 120
+}
+
+// Reading needs no group. With Follow it goes on with new events until the loop
+// ends; After goes on where an earlier reader was.
+func ExampleBus_Read() {
+	bus, end := open()
+	defer end()
+	ctx := context.Background()
+
+	for _, key := range []string{"6", "7", "8"} {
+		_, err := bus.Publish(ctx, jetbus.Event{Topic: "orders.created", Key: key})
+		check(err)
+	}
+	after := map[string]uint64{"orders.created": 1}
+	for e, err := range bus.Read(ctx, []string{"orders.created"}, jetbus.ReadOptions{After: after, Follow: true}) {
+		check(err)
+		fmt.Println(e.Seq, e.Key)
+		if e.Key == "8" {
+			break
+		}
+	}
+	// Output:
+	// 2 7
+	// 3 8
+}
+
+// A program without a handler takes events when it has time for them, and
+// settles each.
+func ExampleBus_Receive() {
+	bus, end := open()
+	defer end()
+	ctx := context.Background()
+
+	for _, key := range []string{"6", "7"} {
+		_, err := bus.Publish(ctx, jetbus.Event{Topic: "orders.created", Key: key})
+		check(err)
+	}
+	deliveries, err := bus.Receive(ctx, "orders.created", "archive", jetbus.ReceiveOptions{From: jetbus.Earliest(), Max: 10})
+	check(err)
+	for _, d := range deliveries {
+		fmt.Println(d.Key, d.Attempt)
+		check(d.Ack(ctx))
+	}
+	// Output:
+	// 6 1
+	// 7 1
+}
+
+// A group is moved back to process events again.
+func ExampleBus_SetCursor() {
+	bus, end := open()
+	defer end()
+	ctx := context.Background()
+
+	for _, key := range []string{"6", "7", "8"} {
+		_, err := bus.Publish(ctx, jetbus.Event{Topic: "orders.created", Key: key})
+		check(err)
+	}
+	done := make(chan string)
+	sub, err := bus.Subscribe(ctx, "orders.created", "billing", func(_ context.Context, d *jetbus.Delivery) error {
+		done <- d.Key
+		return nil
+	}, jetbus.SubscribeOptions{From: jetbus.Earliest()})
+	check(err)
+	fmt.Println(<-done, <-done, <-done)
+
+	check(bus.SetCursor(ctx, "orders.created", "billing", jetbus.Cursor{LastSeq: 1}, jetbus.SeekOptions{}))
+	fmt.Println(<-done, <-done)
+	check(sub.Stop(ctx))
+	// Output:
+	// 6 7 8
+	// 7 8
+}
+
+// An event that enters its topic later. (The topic must be declared with Delays.)
+func ExampleBus_Publish_deliverAt() {
+	bus, end := open()
+	defer end()
+	ctx := context.Background()
+
+	_, err := bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: "orders.reminder", Delays: true})
+	check(err)
+	r, err := bus.Publish(ctx, jetbus.Event{Topic: "orders.reminder", Key: "7"}, jetbus.PublishOptions{DeliverAt: time.Now().Add(24 * time.Hour)})
+	check(err)
+	info, err := bus.TopicInfo(ctx, "orders.reminder")
+	check(err)
+	fmt.Println(r.Scheduled, info.Events)
+	// Output: true 0
+}
+
+// A lease for one of several processes: whoever sets the key first has it, for
+// as long as it renews it.
+func ExampleBus_KeySet() {
+	bus, end := open()
+	defer end()
+	ctx := context.Background()
+
+	mine, err := bus.KeySet(ctx, "leases", "mailer", []byte("host-1"), 0, 30*time.Second)
+	check(err)
+	_, err = bus.KeySet(ctx, "leases", "mailer", []byte("host-2"), 0, 30*time.Second)
+	fmt.Println(errors.Is(err, jetbus.ErrWrongSequence))
+	_, err = bus.KeySet(ctx, "leases", "mailer", []byte("host-1"), mine, 30*time.Second)
+	fmt.Println(err)
+	// Output:
+	// true
+	// <nil>
 }
 
 func check(err error) {
