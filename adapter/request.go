@@ -124,17 +124,8 @@ type pubAck struct {
 // without a JSON decoder, since they come by the hundred thousand; whatever looks
 // otherwise is decoded.
 func parsePubAck(b []byte) (pubAck, error) {
-	_, rest, ok := bytes.Cut(b, []byte(`","seq":`))
-	if ok && bytes.HasPrefix(b, []byte(`{"stream":"`)) {
-		digits := 0
-		var a pubAck
-		for digits < len(rest) && digits < 20 && rest[digits] >= '0' && rest[digits] <= '9' {
-			a.seq = a.seq*10 + uint64(rest[digits]-'0')
-			digits++
-		}
-		if tail := rest[digits:]; digits > 0 && len(tail) == 1 && tail[0] == '}' {
-			return a, nil
-		}
+	if ack, ok := parsePlainAck(b); ok {
+		return ack, nil
 	}
 	var answer struct {
 		Error     *jetstream.APIError `json:"error"`
@@ -152,4 +143,23 @@ func parsePubAck(b []byte) (pubAck, error) {
 		return pubAck{}, fmt.Errorf("read the server's answer: %.200q is no publish acknowledgement; does another subscriber answer on the topic's subject?", b)
 	}
 	return pubAck{seq: answer.Seq, duplicate: answer.Duplicate}, nil
+}
+
+// parsePlainAck reads {"stream":"S","seq":1} and {"stream":"S","domain":"D","seq":1}.
+func parsePlainAck(b []byte) (a pubAck, ok bool) {
+	b, ok = bytes.CutPrefix(b, []byte(`{"stream":"`))
+	if !ok {
+		return a, false
+	}
+	names, rest, ok := bytes.Cut(b, []byte(`","seq":`))
+	stream, domain, _ := bytes.Cut(names, []byte(`","domain":"`))
+	if !ok || len(stream) == 0 || bytes.IndexByte(stream, '"') >= 0 || bytes.IndexByte(domain, '"') >= 0 {
+		return a, false
+	}
+	digits := 0
+	for digits < len(rest) && digits < 19 && rest[digits] >= '0' && rest[digits] <= '9' {
+		a.seq = a.seq*10 + uint64(rest[digits]-'0')
+		digits++
+	}
+	return a, digits > 0 && rest[0] != '0' && len(rest) == digits+1 && rest[digits] == '}'
 }

@@ -1,0 +1,229 @@
+package adapter
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// The queue is a slice, but for how it grows.
+func TestQueue(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var q queue
+		var model []*lease
+		for _, push := range rapid.SliceOf(rapid.Bool()).Draw(t, "pushes") {
+			if push {
+				l := &lease{}
+				q.push(l)
+				model = append(model, l)
+			} else {
+				var want *lease
+				if len(model) > 0 {
+					want, model = model[0], model[1:]
+				}
+				if got := q.pop(); got != want {
+					t.Fatalf("popped %p, want %p", got, want)
+				}
+			}
+			if q.len() != len(model) {
+				t.Fatalf("length %d, want %d", q.len(), len(model))
+			}
+			held := 0
+			for _, l := range q.ring {
+				if l != nil {
+					held++
+				}
+			}
+			if held != len(model) {
+				t.Fatalf("the ring keeps %d of %d", held, len(model))
+			}
+		}
+	})
+}
+
+func TestRate(t *testing.T) {
+	start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	var r rate
+	for i := range 100 { // 10 a second, for 10 seconds
+		r.add(start.Add(time.Duration(i) * 100 * time.Millisecond))
+	}
+	for _, c := range []struct {
+		at       time.Duration
+		min, max int
+	}{{9900 * time.Millisecond, 9, 11}, {10 * time.Second, 9, 10}, {10500 * time.Millisecond, 4, 6}, {11 * time.Second, 0, 1}, {time.Hour, 0, 0}} {
+		if got := r.lastSecond(start.Add(c.at)); got < c.min || got > c.max {
+			t.Errorf("at %v: %d, want %d to %d", c.at, got, c.min, c.max)
+		}
+	}
+	var none rate
+	if got := none.lastSecond(start); got != 0 {
+		t.Errorf("without any: %d", got)
+	}
+}
+
+func TestSeekMark(t *testing.T) {
+	for _, m := range []seekMark{{seq: 1, until: time.UnixMilli(0)}, {seq: 1<<64 - 1, until: time.UnixMilli(1_700_000_000_123)}} {
+		got, ok := readSeekMark(map[string]string{metaSeek: m.String()})
+		if !ok || got != m {
+			t.Errorf("%v: %v, %t", m, got, ok)
+		}
+	}
+	for _, text := range []string{"", "@", "1", "1@", "@1", "x@1", "1@x", "-1@1"} {
+		if m, ok := readSeekMark(map[string]string{metaSeek: text}); ok {
+			t.Errorf("%q was taken for %v", text, m)
+		}
+	}
+	if _, ok := readSeekMark(nil); ok {
+		t.Error("a mark where there is none")
+	}
+}
+
+func TestNakPayload(t *testing.T) {
+	for delay, want := range map[time.Duration]string{
+		-1: "-NAK", 0: "-NAK", 1: `-NAK {"delay":1}`, time.Minute: `-NAK {"delay":60000000000}`,
+	} {
+		if got := string(nakPayload(delay)); got != want {
+			t.Errorf("%v: %s, want %s", delay, got, want)
+		}
+	}
+	if string(nakNow) != "-NAK" {
+		t.Errorf("the shared payload was written to: %s", nakNow)
+	}
+}
+
+// Of the states of a lease, each has its error.
+func TestLeaseCheck(t *testing.T) {
+	soon, past := time.Now().Add(time.Hour), time.Now().Add(-time.Nanosecond)
+	for _, c := range []struct {
+		l    lease
+		want error
+	}{
+		{lease{state: open, deadline: soon}, nil},
+		{lease{state: open, deadline: past}, jetbus.ErrLeaseExpired},
+		{lease{state: lost, deadline: soon}, jetbus.ErrLeaseExpired},
+		{lease{state: settled, deadline: soon}, jetbus.ErrAlreadySettled},
+		{lease{state: settled, deadline: past}, jetbus.ErrAlreadySettled},
+	} {
+		if err := c.l.check(); !errors.Is(err, c.want) {
+			t.Errorf("%d until %v: %v, want %v", c.l.state, c.l.deadline, err, c.want)
+		}
+	}
+}
+
+// An answer revives nothing that is over, and never shortens a lease.
+func TestLeaseExtended(t *testing.T) {
+	h := &holding{ackTimeout: time.Minute}
+	now := time.Now()
+	l := &lease{h: h, deadline: now.Add(30 * time.Second)}
+	if !l.extended(now) || !l.deadline.Equal(now.Add(54*time.Second)) || !l.asked.Equal(now) {
+		t.Errorf("until %v, asked %v", l.deadline.Sub(now), l.asked)
+	}
+	if !l.extended(now.Add(-time.Minute)) || !l.deadline.Equal(now.Add(54*time.Second)) {
+		t.Errorf("an old answer: until %v", l.deadline.Sub(now))
+	}
+	l.deadline = now.Add(-time.Second)
+	if l.extended(now) || l.deadline.After(now) {
+		t.Error("an answer after the deadline revived the lease")
+	}
+	l.deadline, l.state = now.Add(time.Minute), settled
+	if l.extended(now) {
+		t.Error("an answer revived a settled lease")
+	}
+}
+
+func TestExtendable(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		maxLease time.Duration
+		l        lease
+		want     bool
+	}{
+		{10 * time.Minute, lease{}, true}, // waits for a handler
+		{10 * time.Minute, lease{started: now.Add(-9 * time.Minute)}, true},
+		{10 * time.Minute, lease{started: now.Add(-10 * time.Minute)}, false},
+		{10 * time.Minute, lease{started: now.Add(-time.Hour), keepUntil: now.Add(1)}, true},
+		{-1, lease{}, false},
+		{-1, lease{started: now}, false},
+		{-1, lease{keepUntil: now.Add(time.Second)}, true},
+		{-1, lease{keepUntil: now}, false},
+	} {
+		h := &holding{maxLease: c.maxLease}
+		if got := h.extendable(&c.l, now); got != c.want {
+			t.Errorf("MaxLease %v, %+v: %t", c.maxLease, c.l, got)
+		}
+	}
+}
+
+// Every key has an escaped form of its own that key-value tools take, and comes
+// back from it.
+func TestBucketKey(t *testing.T) {
+	for key, want := range map[string]string{
+		"a": "a", "a.b": "a.b", ".a": "=2Ea", "a.": "a=2E", "a..b": "a.=2Eb", ".": "=2E", "..": "=2E=2E", "=": "=3D", "=2E": "=3D2E",
+		"a/b-c_D9": "a/b-c_D9", "a b": "a=20b", "*": "=2A", ">": "=3E", "\u00e4": "=C3=A4",
+	} {
+		if got := bucketKey(key); got != want {
+			t.Errorf("%q: %s, want %s", key, got, want)
+		}
+	}
+	seen := map[string]string{}
+	rapid.Check(t, func(t *rapid.T) {
+		key := rapid.OneOf(rapid.StringN(1, -1, 60), rapid.StringMatching(`[.=/a2E]{1,8}`)).Draw(t, "key")
+		escaped := bucketKey(key)
+		if back, ok := parseBucketKey(escaped); !ok || back != key {
+			t.Fatalf("%q became %s became %q", key, escaped, back)
+		}
+		if other, twice := seen[escaped]; twice && other != key {
+			t.Fatalf("%q and %q are both %s", key, other, escaped)
+		}
+		seen[escaped] = key
+		legal := func(r rune) bool { return keyRune(r) || r == '.' || r == '=' }
+		if escaped[0] == '.' || strings.HasSuffix(escaped, ".") || strings.Contains(escaped, "..") || strings.ContainsFunc(escaped, func(r rune) bool { return !legal(r) }) {
+			t.Fatalf("%q became %s", key, escaped)
+		}
+	})
+	for _, bad := range []string{"=", "=2", "a=", "=ZZ", "=+1"} {
+		if key, ok := parseBucketKey(bad); ok {
+			t.Errorf("%s was taken for %q", bad, key)
+		}
+	}
+}
+
+// The ring of leases keeps the order and the count, whatever leaves it.
+func TestHoldingRing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := &holding{keeping: true, ackTimeout: time.Minute} // no keeper
+		h.init()
+		var model []*lease
+		for i, add := range rapid.SliceOf(rapid.Bool()).Draw(t, "adds") {
+			if add || len(model) == 0 {
+				l := &lease{id: fmt.Sprint(i), t: &topic{config: jetbus.TopicConfig{Name: "a"}}}
+				h.add(l, time.Now())
+				model = append(model, l)
+			} else {
+				at := rapid.IntRange(0, len(model)-1).Draw(t, "at")
+				if err := h.take(model[at]); err != nil {
+					t.Fatal(err)
+				}
+				if err := h.take(model[at]); !errors.Is(err, jetbus.ErrAlreadySettled) {
+					t.Fatalf("taken twice: %v", err)
+				}
+				model = slices.Delete(model, at, at+1)
+			}
+			if got := h.all(); !slices.Equal(got, model) || h.count != len(model) {
+				t.Fatalf("%d leases, want %d", len(got), len(model))
+			}
+			for _, l := range model {
+				if h.find("a", l.id) != l || h.find("b", l.id) != nil {
+					t.Fatalf("lease %s is not found", l.id)
+				}
+			}
+		}
+	})
+}
