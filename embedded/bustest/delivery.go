@@ -135,6 +135,7 @@ func settledOnce(r *run) {
 	}
 	r.settled(topic, "acked", acked.Seq)
 
+	topic = r.topic("other")
 	nacked, got, _ := r.hold(topic, "nacked", jetbus.SubscribeOptions{})
 	const delay = time.Second
 	r.must(nacked.Nack(r.ctx, jetbus.NackOptions{Delay: delay}))
