@@ -140,9 +140,17 @@ func (b *Bus) keyWrite(ctx context.Context, op, bucket, key string, value []byte
 		return 0, fmt.Errorf("%s: %w", op, err)
 	}
 	seq, err := b.storeKey(ctx, bucket, key, m)
-	if errors.Is(err, nats.ErrNoResponders) {
-		if err = b.createBucket(ctx, bucket); err == nil {
-			seq, err = b.storeKey(ctx, bucket, key, m)
+	for wait := publishRetry; errors.Is(err, nats.ErrNoResponders); wait = min(2*wait, publishRetryMax) {
+		if err = b.createBucket(ctx, bucket); err != nil {
+			break
+		}
+		if seq, err = b.storeKey(ctx, bucket, key, m); !errors.Is(err, nats.ErrNoResponders) {
+			break
+		}
+		select { // in a cluster a new bucket is not reachable everywhere at once
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return 0, b.translate(op, m.Subject, errors.Join(context.Cause(ctx), err))
 		}
 	}
 	if isWrongSequence(err) {
