@@ -3,6 +3,7 @@ package bustest
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,7 +62,7 @@ const (
 	NeedOpen                       // Subject.Open, and Subject.Broker for connections
 	NeedPipe                       // Subject.Broker gives connections that can be held up
 	NeedRestart                    // Subject.Broker can be ended, and its file store outlives it
-	NeedMany                       // a broker that bears hundreds of topics
+	NeedMany                       // a broker that bears hundreds of topics, or many changes at once
 	NeedAging                      // events age by the test's clock; not so with files in a bubble
 )
 
@@ -76,6 +77,8 @@ type Options struct {
 	// Without is what the subject does not have: behaviors that need it are left
 	// out. What is not named here and missing is a failure. Default: it has all.
 	Without Needs
+	// Only selects behaviors further. Default nil: all.
+	Only func(b Behavior) bool
 }
 
 // Behavior is one promise of the bus.
@@ -115,13 +118,16 @@ func Contract(t *testing.T, o Options, open func(t *testing.T) Subject) {
 		o.Without |= NeedFakeTime
 	}
 	for i, b := range Behaviors() {
-		if b.Needs&o.Without != 0 {
+		if b.Needs&o.Without != 0 || o.Only != nil && !o.Only(b) {
 			continue
 		}
 		test := func(t *testing.T) {
 			r := &run{T: t, Subject: open(t), ctx: t.Context(), prefix: fmt.Sprintf("%s.b%02d", o.Prefix, i), fake: !o.RealTime}
 			if r.MaxPayload == 0 {
 				r.MaxPayload = 1 << 20
+			}
+			if o.RealTime { // the broker lives on
+				defer r.tidy()
 			}
 			b.play(r)
 		}
@@ -146,6 +152,18 @@ type run struct {
 	ctx    context.Context //nolint:containedctx // the test's
 	prefix string
 	fake   bool
+}
+
+// tidy deletes the topics of this behavior.
+func (r *run) tidy() {
+	r.Helper()
+	all, err := r.Admin.ListTopics(r.ctx)
+	r.wantNil(err)
+	for _, info := range all {
+		if strings.HasPrefix(info.Config.Name, r.prefix+".") {
+			r.wantNil(r.Admin.DeleteTopic(r.ctx, info.Config.Name))
+		}
+	}
 }
 
 // must ends the test if err is one.

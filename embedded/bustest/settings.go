@@ -12,6 +12,7 @@ import (
 // settingsBehaviors are about declarations that race, drift or are refused.
 var settingsBehaviors = []Behavior{
 	{Name: "processes that declare the same topic at once all succeed, and there is one", Cases: []int{69}, Needs: NeedTopics, play: racingTopics},
+	{Name: "processes that declare topics of one stream at once all succeed", Cases: []int{69}, Needs: NeedTopics | NeedMany, play: racingShared},
 	{Name: "members that create the same group at once share it", Cases: []int{69}, play: racingGroups},
 	{Name: "settings of a group that change at a redeploy become the group's", Cases: []int{70}, play: groupDrift},
 	{Name: "a declaration that changes a topic updates it, or is a conflict that says what differs", Cases: []int{70}, Needs: NeedTopics, play: topicDrift},
@@ -37,16 +38,22 @@ func racingTopics(r *run) {
 	if info.Config.Description != "the same" || info.Events != 0 {
 		r.Errorf("info %+v", info)
 	}
-	for i := range 6 { // several topics in one stream: each declaration changes the others' stream
+}
+
+// racingShared declares topics of one stream, each of which changes it.
+func racingShared(r *run) {
+	name := r.prefix + ".t"
+	var wg sync.WaitGroup
+	for i := range 6 {
 		topics := []jetbus.Bus{r.A, r.B}[i%2].(jetbus.Topics)
 		wg.Go(func() {
-			_, err := topics.EnsureTopic(r.ctx, jetbus.TopicConfig{Name: fmt.Sprintf("%s%d", name, i), Stream: streamOf(r.prefix)})
+			_, err := topics.EnsureTopic(r.ctx, jetbus.TopicConfig{Name: fmt.Sprint(name, i), Stream: streamOf(r.prefix)})
 			r.wantNil(err)
 		})
 	}
 	wg.Wait()
 	for i := range 6 {
-		r.publish(fmt.Sprintf("%s%d", name, i), "k")
+		r.publish(fmt.Sprint(name, i), "k")
 	}
 }
 
