@@ -102,14 +102,14 @@ func TestNakPayload(t *testing.T) {
 func TestLeaseCheck(t *testing.T) {
 	soon, past := time.Now().Add(time.Hour), time.Now().Add(-time.Nanosecond)
 	for _, c := range []struct {
-		l    lease
+		l    *lease
 		want error
 	}{
-		{lease{state: open, deadline: soon}, nil},
-		{lease{state: open, deadline: past}, jetbus.ErrLeaseExpired},
-		{lease{state: lost, deadline: soon}, jetbus.ErrLeaseExpired},
-		{lease{state: settled, deadline: soon}, jetbus.ErrAlreadySettled},
-		{lease{state: settled, deadline: past}, jetbus.ErrAlreadySettled},
+		{&lease{state: open, deadline: soon}, nil},
+		{&lease{state: open, deadline: past}, jetbus.ErrLeaseExpired},
+		{&lease{state: lost, deadline: soon}, jetbus.ErrLeaseExpired},
+		{&lease{state: settled, deadline: soon}, jetbus.ErrAlreadySettled},
+		{&lease{state: settled, deadline: past}, jetbus.ErrAlreadySettled},
 	} {
 		if err := c.l.check(); !errors.Is(err, c.want) {
 			t.Errorf("%d until %v: %v, want %v", c.l.state, c.l.deadline, err, c.want)
@@ -142,21 +142,21 @@ func TestExtendable(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
 		maxLease time.Duration
-		l        lease
+		l        *lease
 		want     bool
 	}{
-		{10 * time.Minute, lease{}, true}, // waits for a handler
-		{10 * time.Minute, lease{started: now.Add(-9 * time.Minute)}, true},
-		{10 * time.Minute, lease{started: now.Add(-10 * time.Minute)}, false},
-		{10 * time.Minute, lease{started: now.Add(-time.Hour), keepUntil: now.Add(1)}, true},
-		{-1, lease{}, false},
-		{-1, lease{started: now}, false},
-		{-1, lease{keepUntil: now.Add(time.Second)}, true},
-		{-1, lease{keepUntil: now}, false},
+		{10 * time.Minute, &lease{}, true}, // waits for a handler
+		{10 * time.Minute, &lease{started: now.Add(-9 * time.Minute)}, true},
+		{10 * time.Minute, &lease{started: now.Add(-10 * time.Minute)}, false},
+		{10 * time.Minute, &lease{started: now.Add(-time.Hour), keepUntil: now.Add(1)}, true},
+		{-1, &lease{}, false},
+		{-1, &lease{started: now}, false},
+		{-1, &lease{keepUntil: now.Add(time.Second)}, true},
+		{-1, &lease{keepUntil: now}, false},
 	} {
 		h := &holding{maxLease: c.maxLease}
-		if got := h.extendable(&c.l, now); got != c.want {
-			t.Errorf("MaxLease %v, %+v: %t", c.maxLease, c.l, got)
+		if got := h.extendable(c.l, now); got != c.want {
+			t.Errorf("MaxLease %v, started %v, kept until %v: %t", c.maxLease, c.l.started, c.l.keepUntil, got)
 		}
 	}
 }
