@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -26,6 +27,7 @@ type rig struct {
 	nc     *nats.Conn
 	bus    *adapter.Bus
 	js     jetstream.JetStream // looks at the server past the bus
+	settle func()              // waits until the server has taken in what has no answer, where that can be
 }
 
 // inBubble runs f with a fresh broker in a bubble of fake time.
@@ -35,7 +37,7 @@ func inBubble(t *testing.T, f func(r *rig)) {
 		// The store of an atomic batch writes behind for a millisecond or two, which
 		// a stopped server does not wait for.
 		t.Cleanup(func() { time.Sleep(time.Second) })
-		r := &rig{T: t, broker: startBroker(t, embedded.Config{})}
+		r := &rig{T: t, broker: startBroker(t, embedded.Config{}), settle: synctest.Wait}
 		r.nc, r.bus = r.open(adapter.Config{})
 		r.js = must(jetstream.New(r.nc))(t)
 		f(r)
@@ -47,7 +49,7 @@ func inBubble(t *testing.T, f func(r *rig)) {
 // a changed declaration removes all of them.
 func inRealTime(t *testing.T, f func(r *rig)) {
 	t.Helper()
-	r := &rig{T: t, broker: startBroker(t, embedded.Config{})}
+	r := &rig{T: t, broker: startBroker(t, embedded.Config{}), settle: func() {}}
 	r.nc, r.bus = r.open(adapter.Config{})
 	r.js = must(jetstream.New(r.nc))(t)
 	f(r)
@@ -141,6 +143,7 @@ func numbered(topic string, n int) []jetbus.Event {
 // stream is the server's word on a stream.
 func (r *rig) stream(name string) *jetstream.StreamInfo {
 	r.Helper()
+	r.settle()
 	s := must(r.js.Stream(r.Context(), name))(r.T)
 	return s.CachedInfo()
 }
@@ -159,6 +162,7 @@ func (r *rig) stored(topic string) string {
 // group is the server's word on a group.
 func (r *rig) group(topic, group string) jetbus.GroupInfo {
 	r.Helper()
+	r.settle()
 	for _, g := range must(r.bus.Groups(r.Context(), topic))(r.T) {
 		if g.Group == group {
 			return g
