@@ -234,6 +234,10 @@ func subscribeCancel(r *run) {
 	r.settled(topic, "g0", e.Seq)
 }
 
+// resubscribeTimeout is short, because in a cluster events may be on their way to
+// the member that leaves: another gets them when their lease is over.
+const resubscribeTimeout = 5 * time.Second
+
 func resubscribe(r *run) {
 	topic := r.topic("t")
 	first, second := newRecord(), newRecord()
@@ -245,10 +249,10 @@ func resubscribe(r *run) {
 			once.Do(func() { close(half) })
 		}
 		return nil
-	}), jetbus.SubscribeOptions{From: jetbus.Earliest(), Concurrency: 4})
+	}), jetbus.SubscribeOptions{From: jetbus.Earliest(), Concurrency: 4, AckTimeout: resubscribeTimeout})
 	receive(r.T, "half of the events", half)
 	r.stop(s)
-	r.subscribe(r.B, topic, "g", second.handle, jetbus.SubscribeOptions{})
+	r.subscribe(r.B, topic, "g", second.handle, jetbus.SubscribeOptions{AckTimeout: resubscribeTimeout})
 	r.settled(topic, "g", events[99].Seq)
 	union := append(first.keys(), second.keys()...)
 	slices.Sort(union)
