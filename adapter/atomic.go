@@ -21,12 +21,19 @@ func (p *batch) storeAtomic(ctx context.Context, o jetbus.BatchOptions) ([]jetbu
 	if err := p.checkAtomic(o); err != nil {
 		return nil, err
 	}
-	last := len(p.messages) - 1
-	ack, err := p.b.storeUnit(ctx, p)
+	messages := make([]*nats.Msg, len(p.receipts))
+	for i := range messages {
+		messages[i] = p.message(i)
+	}
+	if o.ExpectLastSeq != nil {
+		messages[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(*o.ExpectLastSeq, 10)}
+	}
+	last := len(messages) - 1
+	ack, err := p.b.storeUnit(ctx, p, messages)
 	if err != nil {
-		out := &jetbus.BatchError{Total: len(p.messages)}
+		out := &jetbus.BatchError{Total: len(p.receipts)}
 		for i := range p.receipts {
-			out.Failed = append(out.Failed, p.b.publishError(&p.receipts[i].Event, p.messages[i].Subject, err))
+			out.Failed = append(out.Failed, p.b.publishError(&p.receipts[i].Event, p.to[i].subject, err))
 		}
 		return nil, out
 	}
@@ -40,20 +47,18 @@ func (p *batch) checkAtomic(o jetbus.BatchOptions) error {
 	if err := p.b.needs(levelBatches, "an atomic batch", "2.12"); err != nil {
 		return err
 	}
-	if len(p.messages) > maxAtomic {
-		return fmt.Errorf("%w: an atomic batch of %d events, the server takes %d", jetbus.ErrInvalidOption, len(p.messages), maxAtomic)
+	if len(p.receipts) > maxAtomic {
+		return fmt.Errorf("%w: an atomic batch of %d events, the server takes %d", jetbus.ErrInvalidOption, len(p.receipts), maxAtomic)
 	}
-	for i, t := range p.topics {
-		if t.stream != p.topics[0].stream {
+	first := p.to[0].topic
+	for _, to := range p.to {
+		if t := to.topic; t.stream != first.stream {
 			return fmt.Errorf("%w: an atomic batch needs one stream: topic %s is in %s, %s is in %s; declare them with the same TopicConfig.Stream",
-				jetbus.ErrConflict, p.topics[0].name(), p.topics[0].stream, t.name(), p.topics[i].stream)
+				jetbus.ErrConflict, first.name(), first.stream, t.name(), t.stream)
 		}
 	}
-	if o.ExpectLastSeq != nil {
-		if !p.topics[0].config.KeyInSubject {
-			return fmt.Errorf("ExpectLastSeq: %w", jetbus.ErrNeedsKeySubject)
-		}
-		p.messages[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(*o.ExpectLastSeq, 10)}
+	if o.ExpectLastSeq != nil && !first.config.KeyInSubject {
+		return fmt.Errorf("ExpectLastSeq: %w", jetbus.ErrNeedsKeySubject)
 	}
 	return nil
 }
@@ -61,10 +66,10 @@ func (p *batch) checkAtomic(o jetbus.BatchOptions) error {
 // storeUnit sends an atomic batch until it is answered. A batch whose first try
 // was stored without an answer is refused as a duplicate when repeated; where
 // all its events lie in a row, that was the first try.
-func (b *Bus) storeUnit(ctx context.Context, p *batch) (pubAck, error) {
+func (b *Bus) storeUnit(ctx context.Context, p *batch, messages []*nats.Msg) (pubAck, error) {
 	unknown := false
 	for {
-		ack, err := b.sendUnit(ctx, p)
+		ack, err := b.sendUnit(ctx, messages)
 		switch {
 		case err == nil:
 			return ack, nil
@@ -74,7 +79,7 @@ func (b *Bus) storeUnit(ctx context.Context, p *batch) (pubAck, error) {
 			}
 			return pubAck{}, err
 		case errors.Is(err, nats.ErrNoResponders):
-			if err := b.verify(ctx, p.topics[0]); err != nil {
+			if err := b.verify(ctx, p.to[0].topic); err != nil {
 				return pubAck{}, unsure(err, unknown)
 			}
 		}
@@ -89,14 +94,14 @@ func (b *Bus) storeUnit(ctx context.Context, p *batch) (pubAck, error) {
 	}
 }
 
-func (b *Bus) sendUnit(ctx context.Context, p *batch) (pubAck, error) {
+func (b *Bus) sendUnit(ctx context.Context, messages []*nats.Msg) (pubAck, error) {
 	lost, err := b.link.wait(ctx)
 	if err != nil {
 		return pubAck{}, unsentError{err}
 	}
 	id := jetbus.NewID()
-	last := len(p.messages) - 1
-	for i, m := range p.messages {
+	last := len(messages) - 1
+	for i, m := range messages {
 		m.Header["Nats-Batch-Id"] = []string{id}
 		m.Header["Nats-Batch-Sequence"] = []string{strconv.Itoa(i + 1)}
 		m.Reply = ""
@@ -107,7 +112,7 @@ func (b *Bus) sendUnit(ctx context.Context, p *batch) (pubAck, error) {
 			return pubAck{}, unsentError{err} // without the commit nothing is stored
 		}
 	}
-	m := p.messages[last]
+	m := messages[last]
 	m.Header["Nats-Batch-Commit"] = []string{"1"}
 	a, err := b.exchange(ctx, m, lost)
 	if err != nil {
@@ -119,11 +124,11 @@ func (b *Bus) sendUnit(ctx context.Context, p *batch) (pubAck, error) {
 // unitStored reports whether the events of a batch lie in a row in the stream,
 // and where the last one is.
 func (b *Bus) unitStored(ctx context.Context, p *batch) (seq uint64, ok bool) {
-	last := len(p.messages) - 1
-	first, found := b.dedupeLookup(ctx, p.topics[0], p.receipts[0].Event.ID)
+	last := len(p.receipts) - 1
+	first, found := b.dedupeLookup(ctx, p.to[0].topic, p.receipts[0].Event.ID)
 	if !found {
 		return 0, false
 	}
-	seq, found = b.dedupeLookup(ctx, p.topics[last], p.receipts[last].Event.ID)
+	seq, found = b.dedupeLookup(ctx, p.to[last].topic, p.receipts[last].Event.ID)
 	return seq, found && seq-first == uint64(last)
 }

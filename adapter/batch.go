@@ -67,16 +67,9 @@ func (b *Bus) publishBatch(ctx context.Context, events []jetbus.Event, o jetbus.
 	if len(events) == 0 {
 		return nil, nil
 	}
-	batch := &batch{b: b, receipts: make([]jetbus.Receipt, len(events)), messages: make([]*nats.Msg, len(events)), topics: make([]*topic, len(events))}
-	for i, e := range events {
-		t, m, err := b.prepare(ctx, &e, now)
-		if err == nil {
-			err = b.fits(m)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("event %d: %w", i, err)
-		}
-		batch.receipts[i].Event, batch.topics[i], batch.messages[i] = e, t, m
+	batch := &batch{b: b, receipts: make([]jetbus.Receipt, len(events)), to: make([]destination, len(events))}
+	if err := batch.complete(ctx, events, now); err != nil {
+		return nil, err
 	}
 	if o.Atomic {
 		return batch.storeAtomic(ctx, o)
@@ -88,16 +81,46 @@ func (b *Bus) publishBatch(ctx context.Context, events []jetbus.Event, o jetbus.
 type batch struct {
 	b        *Bus
 	receipts []jetbus.Receipt
-	messages []*nats.Msg
-	topics   []*topic
+	to       []destination
+	jumper   int // see send; -1: none
 
-	mu      sync.Mutex
-	errs    []error // per event: why it is not acknowledged; nil also where no answer came yet
-	open    int     // sent and not answered
-	bytes   int
-	stopped bool          // an answer was a failure: nothing more is sent
-	jumper  int           // see send; -1: none
-	room    chan struct{} // signaled when answers came; capacity 1
+	mu       sync.Mutex
+	errs     []error // per event: why it is not acknowledged
+	open     int     // sent and not answered
+	bytes    int     // of their payloads
+	answered int
+	stopped  bool          // an answer was a failure: nothing more is sent
+	waiting  bool          // in await, for the bounds below
+	maxOpen  int           // of open
+	maxBytes int           // of bytes
+	room     chan struct{} // signaled when they are kept; capacity 1
+}
+
+// complete checks all events and fills in what they do not say.
+func (p *batch) complete(ctx context.Context, events []jetbus.Event, now time.Time) error {
+	limit := p.b.nc.MaxPayload()
+	var last destination
+	for i := range events {
+		e := &p.receipts[i].Event
+		*e = events[i]
+		to, err := p.b.complete(ctx, e, now, last)
+		if err == nil {
+			p.to[i], last = to, to
+			if !surelyFits(e, limit) {
+				err = p.b.fits(p.message(i))
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("event %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// message makes the message that stores event i.
+func (p *batch) message(i int) *nats.Msg {
+	e := &p.receipts[i].Event
+	return &nats.Msg{Subject: p.to[i].subject, Header: encodeHeader(e), Data: e.Payload}
 }
 
 // errNoAnswer and errNotSent are the state of an event until it is answered.
@@ -111,8 +134,8 @@ var (
 // of its key.
 func (p *batch) storePipelined(ctx context.Context) ([]jetbus.Receipt, error) {
 	p.room, p.jumper = make(chan struct{}, 1), -1
-	p.errs = make([]error, len(p.messages))
-	todo := make([]int, len(p.messages))
+	p.errs = make([]error, len(p.receipts))
+	todo := make([]int, len(p.receipts))
 	for i := range todo {
 		todo[i], p.errs[i] = i, errNotSent
 	}
@@ -136,45 +159,68 @@ func (p *batch) storePipelined(ctx context.Context) ([]jetbus.Receipt, error) {
 	}
 }
 
-// round sends events until one fails, and waits for all answers.
+// round sends events until one fails, and waits for all answers. The server
+// works on the first ones while later ones are encoded, all in the same memory:
+// a message is bytes in the connection's buffer when PublishMsg returns.
 func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 	lost, err := p.b.link.wait(ctx)
 	if err != nil {
 		return err
 	}
+	p.mu.Lock()
 	p.stopped, p.open, p.bytes = false, 0, 0
+	p.mu.Unlock()
 	reply, forget := p.b.mux.expectBatch(func(i int, m *nats.Msg) { p.answer(i, m, retried) })
 	defer forget()
+	var m nats.Msg
+	var header headerWriter
 	for _, i := range todo {
-		if err := p.await(ctx, lost, batchWindow-1, batchBytes-len(p.messages[i].Data)); err != nil {
-			return err
-		}
+		e := &p.receipts[i].Event
+		m.Subject, m.Header, m.Data = p.to[i].subject, header.next(e), e.Payload
+		m.Reply = reply + strconv.FormatInt(int64(i), 36)
 		if isClosed(lost) || !p.b.nc.IsConnected() {
 			return errLost
 		}
-		p.mu.Lock()
-		if p.stopped {
-			p.mu.Unlock()
+		admitted, stopped := p.admit(i)
+		for !admitted && !stopped {
+			if err := p.await(ctx, lost, batchWindow*3/4, batchBytes*3/4); err != nil {
+				return err
+			}
+			if isClosed(lost) || !p.b.nc.IsConnected() {
+				return errLost
+			}
+			admitted, stopped = p.admit(i)
+		}
+		if stopped {
 			break
 		}
-		p.open++
-		p.bytes += len(p.messages[i].Data)
-		p.errs[i] = errNoAnswer
-		p.mu.Unlock()
-		m := p.messages[i]
-		m.Reply = reply + strconv.FormatInt(int64(i), 36)
-		if err := p.send(ctx, i, lost); err != nil {
+		if err := p.send(ctx, i, &m, lost); err != nil {
 			return err
 		}
 	}
 	return p.await(ctx, lost, 0, 0)
 }
 
+// admit counts event i as on its way, if there is room for it and no answer was
+// a failure.
+func (p *batch) admit(i int) (admitted, stopped bool) {
+	size := len(p.receipts[i].Event.Payload)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped || p.open >= batchWindow || p.open > 0 && p.bytes+size > batchBytes {
+		return false, p.stopped
+	}
+	p.open++
+	p.bytes += size
+	p.errs[i] = errNoAnswer
+	return true, false
+}
+
 // send hands event i to the connection. nats.go keeps what it is given while it
 // reconnects and sends it first thing afterwards, ahead of what got lost before:
 // an event to which that may have happened is noted as the jumper.
-func (p *batch) send(ctx context.Context, i int, lost <-chan struct{}) error {
-	err := p.b.send(ctx, p.messages[i], lost)
+func (p *batch) send(ctx context.Context, i int, m *nats.Msg, lost <-chan struct{}) error {
+	err := p.b.send(ctx, m, lost)
 	switch {
 	case err == nil && !p.b.nc.IsConnected():
 		p.jumper = i
@@ -202,10 +248,10 @@ func (p *batch) jumped(ctx context.Context, todo []int) error {
 		if before.Topic != e.Topic || before.Key != e.Key {
 			continue
 		}
-		if _, stored := p.b.dedupeLookup(ctx, p.topics[jumper], e.ID); !stored {
+		if _, stored := p.b.dedupeLookup(ctx, p.to[jumper].topic, e.ID); !stored {
 			return nil
 		}
-		if _, stored := p.b.dedupeLookup(ctx, p.topics[i], before.ID); stored {
+		if _, stored := p.b.dedupeLookup(ctx, p.to[i].topic, before.ID); stored {
 			return nil
 		}
 		return fmt.Errorf("a later event of its key is stored: %w", errLost)
@@ -213,40 +259,60 @@ func (p *batch) jumped(ctx context.Context, todo []int) error {
 	return nil
 }
 
-// await waits until at most that much is on its way.
+// await waits until at most that much is on its way, as long as answers come.
 func (p *batch) await(ctx context.Context, lost <-chan struct{}, count, bytes int) error {
 	var timer *time.Timer
 	silent := false // for as long as a refusal takes, at least
+	seen := 0
 	for {
 		p.mu.Lock()
-		enough := p.open == 0 || p.open <= count && p.bytes <= bytes
+		p.maxOpen, p.maxBytes = count, bytes
+		p.waiting = !p.roomLocked()
+		waiting, answered := p.waiting, p.answered
 		p.mu.Unlock()
-		if enough {
+		if !waiting {
 			return nil
 		}
 		if timer == nil {
 			timer = time.NewTimer(denialCheck)
 			defer timer.Stop()
+			seen = answered
 		}
 		select {
 		case <-p.room:
-			silent = false
-			timer.Reset(denialCheck)
 		case <-lost:
 			return errLost
 		case <-timer.C:
-			if p.markDenied() {
+			switch alive := p.progress(&seen); {
+			case p.markDenied():
+			case alive:
+				silent = false
+			case silent:
+				return nats.ErrTimeout
+			default:
+				silent = true
+				timer.Reset(tryTimeout - denialCheck)
 				continue
 			}
-			if silent {
-				return nats.ErrTimeout
-			}
-			silent = true
-			timer.Reset(tryTimeout - denialCheck)
+			timer.Reset(denialCheck)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// progress reports whether answers came since they were seen last.
+func (p *batch) progress(seen *int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	alive := p.answered != *seen
+	*seen = p.answered
+	return alive
+}
+
+// roomLocked reports whether what await waits for is so.
+func (p *batch) roomLocked() bool {
+	return p.open == 0 || p.open <= p.maxOpen && p.bytes <= p.maxBytes
 }
 
 // markDenied looks for events that the server refused without an answer.
@@ -258,14 +324,14 @@ func (p *batch) markDenied() (found bool) {
 		if err != errNoAnswer { //nolint:errorlint // the mark itself
 			continue
 		}
-		subject := p.messages[i].Subject
+		subject := p.to[i].subject
 		if _, known := denied[subject]; !known {
 			denied[subject] = p.b.denied(subject)
 		}
 		if denied[subject] {
 			p.errs[i] = fmt.Errorf("%w: no permission to publish to %s", jetbus.ErrDenied, subject)
 			p.open--
-			p.bytes -= len(p.messages[i].Data)
+			p.bytes -= len(p.receipts[i].Event.Payload)
 			p.stopped, found = true, true
 		}
 	}
@@ -291,8 +357,12 @@ func (p *batch) answer(i int, m *nats.Msg, retried []bool) {
 		p.stopped = true
 	}
 	p.open--
-	p.bytes -= len(p.messages[i].Data)
-	wake := p.stopped || p.open%64 == 0 || p.open < 64
+	p.bytes -= len(p.receipts[i].Event.Payload)
+	p.answered++
+	wake := p.waiting && p.roomLocked()
+	if wake {
+		p.waiting = false
+	}
 	p.mu.Unlock()
 	if wake {
 		notify(p.room, struct{}{})
@@ -315,7 +385,7 @@ func (p *batch) remaining(ctx context.Context, todo []int, retried []bool) (agai
 		case errors.Is(err, errNoAnswer):
 			retried[i] = true
 		case isTransient(err):
-			if verr := p.verify(ctx, err, p.topics[i]); verr != nil {
+			if verr := p.verify(ctx, err, p.to[i].topic); verr != nil {
 				p.errs[i], failed = verr, verr
 			}
 		default:
@@ -341,7 +411,7 @@ func (p *batch) verify(ctx context.Context, err error, t *topic) error {
 func (p *batch) failure(cause error, retried []bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := &jetbus.BatchError{Total: len(p.messages)}
+	out := &jetbus.BatchError{Total: len(p.receipts)}
 	for i, err := range p.errs {
 		if err == nil {
 			continue
@@ -350,7 +420,7 @@ func (p *batch) failure(cause error, retried []bool) error {
 		if cause != nil && (errors.Is(err, errNoAnswer) || errors.Is(err, errNotSent)) {
 			err = cause
 		}
-		out.Failed = append(out.Failed, p.b.publishError(&p.receipts[i].Event, p.messages[i].Subject, unsure(err, unknown)))
+		out.Failed = append(out.Failed, p.b.publishError(&p.receipts[i].Event, p.to[i].subject, unsure(err, unknown)))
 	}
 	return out
 }

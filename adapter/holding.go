@@ -77,16 +77,21 @@ func (h *holding) removeLocked(l *lease, how outcome) {
 // cannot be settled.
 func (h *holding) take(l *lease) error {
 	h.mu.Lock()
-	err := l.check()
+	err := h.takeLocked(l, time.Now())
+	h.mu.Unlock()
+	if h.changed != nil {
+		h.changed()
+	}
+	return err
+}
+
+func (h *holding) takeLocked(l *lease, now time.Time) error {
+	err := l.checkAt(now)
 	switch {
 	case err == nil:
 		h.removeLocked(l, settled)
 	case l.state == open: // overdue, and the keeper has not come by yet
 		h.loseLocked(l)
-	}
-	h.mu.Unlock()
-	if h.changed != nil {
-		h.changed()
 	}
 	return err
 }
@@ -95,8 +100,8 @@ func (h *holding) take(l *lease) error {
 func (h *holding) loseLocked(l *lease) {
 	h.removeLocked(l, lost)
 	h.stats.LeasesLost++
-	if l.cancel != nil {
-		l.cancel(jetbus.ErrLeaseExpired)
+	if l.run != nil {
+		l.run.cancel(jetbus.ErrLeaseExpired)
 	}
 }
 

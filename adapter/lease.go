@@ -40,14 +40,14 @@ type lease struct {
 	// Guarded by h.mu.
 	prev, next *lease
 	state      outcome
-	id         string                  // once decoded
-	attempt    int                     // once decoded
-	started    time.Time               // when a handler got it
-	deadline   time.Time               // until when it is ours
-	asked      time.Time               // when the newest extension was sent
-	keepUntil  time.Time               // Extend asked for more than one AckTimeout
-	cancel     context.CancelCauseFunc // of the handler's context
-	forget     func()                  // drops the answer to the newest extension
+	id         string          // once decoded
+	attempt    int             // once decoded
+	started    time.Time       // when a handler got it
+	deadline   time.Time       // until when it is ours
+	asked      time.Time       // when the newest extension was sent
+	keepUntil  time.Time       // Extend asked for more than one AckTimeout
+	run        *handlerContext // of the handler, while there is one
+	forget     func()          // drops the answer to the newest extension
 }
 
 // margin is the part of AckTimeout by which this side gives up early, for what
@@ -155,11 +155,13 @@ func (l *lease) use() error {
 }
 
 // check needs h.mu.
-func (l *lease) check() error {
+func (l *lease) check() error { return l.checkAt(time.Now()) }
+
+func (l *lease) checkAt(now time.Time) error {
 	switch {
 	case l.state == settled:
 		return jetbus.ErrAlreadySettled
-	case l.state == lost || !time.Now().Before(l.deadline):
+	case l.state == lost || !now.Before(l.deadline):
 		return jetbus.ErrLeaseExpired
 	}
 	return nil

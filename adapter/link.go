@@ -3,6 +3,7 @@ package adapter
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 
@@ -15,6 +16,7 @@ type link struct {
 	nc      *nats.Conn
 	changes chan nats.Status // closed by RemoveStatusListener
 	done    chan struct{}    // closed when follow returns
+	ready   atomic.Bool      // as isUp says; changed under mu
 
 	mu     sync.Mutex
 	lost   chan struct{} // closed when the present connection is gone; new with the next one
@@ -31,6 +33,7 @@ func newLink(nc *nats.Conn) *link {
 		onUp: map[int]func(){},
 	}
 	close(l.up)
+	l.ready.Store(true)
 	if !nc.IsConnected() {
 		l.down()
 	}
@@ -76,6 +79,7 @@ func (l *link) down() {
 	if isClosed(l.up) {
 		l.up = make(chan struct{})
 	}
+	l.ready.Store(false)
 }
 
 // connected notes a new connection. A break that was too short to be seen in
@@ -90,6 +94,7 @@ func (l *link) connected() []func() {
 	if !isClosed(l.up) {
 		close(l.up)
 	}
+	l.ready.Store(true)
 	return l.callbacks()
 }
 
@@ -136,11 +141,7 @@ func (l *link) wait(ctx context.Context) (lost <-chan struct{}, err error) {
 	}
 }
 
-func (l *link) isUp() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return isClosed(l.up)
-}
+func (l *link) isUp() bool { return l.ready.Load() }
 
 func (l *link) isClosed() bool { return isClosed(l.closed) }
 

@@ -52,19 +52,20 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 	default:
 		return jetbus.Receipt{}, fmt.Errorf("%w: %d PublishOptions given, pass one", jetbus.ErrInvalidOption, len(o))
 	}
-	t, m, err := b.prepare(ctx, e, now)
+	to, err := b.complete(ctx, e, now, destination{})
 	if err != nil {
 		return jetbus.Receipt{}, err
 	}
+	m := &nats.Msg{Subject: to.subject, Header: encodeHeader(e), Data: e.Payload}
 	if options != (jetbus.PublishOptions{}) {
-		if err := b.instruct(t, m, e, options, now); err != nil {
+		if err := b.instruct(to.topic, m, e, options, now); err != nil {
 			return jetbus.Receipt{}, err
 		}
 	}
 	if err := b.fits(m); err != nil {
 		return jetbus.Receipt{}, err
 	}
-	ack, err := b.store(ctx, t, m)
+	ack, err := b.store(ctx, to.topic, m)
 	if err != nil {
 		return jetbus.Receipt{}, b.publishError(e, m.Subject, err)
 	}
@@ -75,18 +76,32 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 	return r, nil
 }
 
-// prepare completes an event and makes the message that stores it.
-func (b *Bus) prepare(ctx context.Context, e *jetbus.Event, now time.Time) (*topic, *nats.Msg, error) {
+// destination is where an event is stored.
+type destination struct {
+	topic   *topic
+	subject string
+}
+
+// complete checks an event, fills in what it does not say, and returns where it
+// is stored. last is the destination of the event before, if there is one: what
+// is the same is not made again.
+func (b *Bus) complete(ctx context.Context, e *jetbus.Event, now time.Time, last destination) (destination, error) {
 	if err := e.Validate(); err != nil {
-		return nil, nil, err
+		return destination{}, err
 	}
-	t, err := b.lookup(ctx, e.Topic)
-	if err != nil {
-		return nil, nil, err
+	to := last
+	if to.topic == nil || to.topic.name() != e.Topic {
+		t, err := b.lookup(ctx, e.Topic)
+		if err != nil {
+			return destination{}, err
+		}
+		to = destination{topic: t}
 	}
-	subject, err := t.subject(b.cfg.Prefix, e.Key)
-	if err != nil {
-		return nil, nil, err
+	if to.subject == "" || to.topic.config.KeyInSubject {
+		var err error
+		if to.subject, err = to.topic.subject(b.cfg.Prefix, e.Key); err != nil {
+			return destination{}, err
+		}
 	}
 	if e.ID == "" {
 		e.ID = jetbus.NewID()
@@ -99,7 +114,7 @@ func (b *Bus) prepare(ctx context.Context, e *jetbus.Event, now time.Time) (*top
 	}
 	e.Time = e.Time.Truncate(time.Millisecond).UTC()
 	e.Partition, e.Seq = jetbus.NoPartition, 0
-	return t, &nats.Msg{Subject: subject, Header: encodeHeader(e), Data: e.Payload}, nil
+	return to, nil
 }
 
 // instruct adds what the options ask of the server.
@@ -138,10 +153,13 @@ func (b *Bus) instruct(t *topic, m *nats.Msg, e *jetbus.Event, o jetbus.PublishO
 // maxHeader is what the server takes of headers.
 const maxHeader = 1<<16 - 1
 
+// frameBytes is what a header has around its fields.
+const frameBytes = len("NATS/1.0\r\n\r\n")
+
 // fits refuses a message that the server would refuse, by closing the connection
 // where it is larger than it takes.
 func (b *Bus) fits(m *nats.Msg) error {
-	header := len("NATS/1.0\r\n\r\n")
+	header := frameBytes
 	for name, values := range m.Header {
 		for _, v := range values {
 			header += len(name) + len(v) + len(": \r\n")
@@ -154,6 +172,22 @@ func (b *Bus) fits(m *nats.Msg) error {
 		return fmt.Errorf("%w: %d bytes with headers, the server takes %d", jetbus.ErrPayloadTooLarge, size, limit)
 	}
 	return nil
+}
+
+// surelyFits reports whether an event is so small that there is no need to make
+// its message to see that it fits.
+func surelyFits(e *jetbus.Event, limit int64) bool {
+	const fields = 1 << 10 // the names of those of the bus, and the short values
+	header := frameBytes + fields + 2*len(e.Topic) + 4*len(e.ID) + 9*len(e.SID) + 3*len(e.Key)
+	for name, value := range e.Headers {
+		header += 2*len(name) + 6*len(value) + 2*len(": \r\n")
+	}
+	for _, list := range [][]string{e.CausedBy, e.Tags} {
+		for _, item := range list {
+			header += 9*len(item) + 1
+		}
+	}
+	return header <= maxHeader && (limit <= 0 || int64(header+len(e.Payload)) <= limit)
 }
 
 // store sends a message until it is answered, under one id: a copy that was

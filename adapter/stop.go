@@ -121,8 +121,8 @@ func (s *subscription) cancelHandlers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := s.first.next; l != &s.first; l = l.next {
-		if l.cancel != nil {
-			l.cancel(jetbus.ErrStopped)
+		if l.run != nil {
+			l.run.cancel(jetbus.ErrStopped)
 		}
 	}
 }

@@ -179,68 +179,85 @@ func (s *subscription) hireLocked() {
 
 // worker handles events until there are none.
 func (s *subscription) worker() {
-	for {
-		s.mu.Lock()
-		l := s.queue.pop()
-		for l != nil && l.state != open { // lost while it waited
-			l = s.queue.pop()
-		}
-		if l == nil || s.stopping {
-			if l != nil {
-				s.queue.push(l) // Stop gives it back
-			}
-			s.workers--
-			s.mu.Unlock()
-			s.signalIdle()
-			return
-		}
+	now := time.Now()
+	s.mu.Lock()
+	for l := s.nextLocked(); l != nil; l = s.nextLocked() {
 		s.running++
 		s.mu.Unlock()
-		s.process(l)
+		now = s.process(l, now)
 		s.mu.Lock()
 		s.running--
-		s.mu.Unlock()
 	}
+	s.workers--
+	s.mu.Unlock()
+	s.signalIdle()
 }
 
-// process decodes, filters and handles one event.
-func (s *subscription) process(l *lease) {
+// nextLocked takes the oldest event that waits and is still ours. What waits
+// when the subscription stops is left for Stop to give back.
+func (s *subscription) nextLocked() *lease {
+	if s.stopping {
+		return nil
+	}
+	l := s.queue.pop()
+	for l != nil && l.state != open { // lost while it waited
+		l = s.queue.pop()
+	}
+	return l
+}
+
+// process decodes, filters and handles one event. It is told the time and tells
+// it, so that the clock is read once an event.
+func (s *subscription) process(l *lease, now time.Time) time.Time {
 	e, err := l.decode()
 	if err != nil {
 		s.putOff(s.ctx, l, err)
-		return
+		return time.Now()
 	}
 	wanted, err := s.wants(&e)
 	if err == nil && !wanted {
 		if l.settle(s.ctx, "ack", nil) == nil {
 			s.note(l, jetbus.Filtered, "", nil)
 		}
-		return
+		return time.Now()
 	}
-	attempt := s.b.attemptOf(s.life, l)
+	attempt := 1
+	if l.deliveries > 1 {
+		attempt = s.b.attemptOf(s.life, l)
+		now = time.Now()
+	}
 	if err != nil {
 		s.mu.Lock()
 		l.id, l.attempt = e.ID, attempt
 		s.mu.Unlock()
 		s.refuse(l, err)
-		return
+		return time.Now()
 	}
-	ctx, cancel := context.WithCancelCause(s.ctx)
-	defer cancel(nil)
-	now := time.Now()
+	ctx := &handlerContext{s: s}
+	if s.begin(ctx, l, &e, attempt, now) {
+		defer ctx.cancel(nil)
+		err = s.call(ctx, jetbus.NewDelivery(e, s.group, attempt, s.o.MaxAttempts, l))
+		now = time.Now()
+		s.finish(ctx, l, now, err)
+	}
+	return now
+}
+
+// begin notes that a handler is about to get the event. It reports false where
+// that must not happen any more.
+func (s *subscription) begin(ctx *handlerContext, l *lease, e *jetbus.Event, attempt int, now time.Time) bool {
 	s.mu.Lock()
 	if l.state != open || s.stopping && s.err != nil {
 		s.mu.Unlock()
-		return
+		return false
 	}
-	l.id, l.attempt, l.started, l.cancel = e.ID, attempt, now, cancel
+	l.id, l.attempt, l.started, l.run = e.ID, attempt, now, ctx
 	s.stats.Delivered++
 	s.mu.Unlock()
 	if s.b.cfg.Observer != nil {
 		s.b.cfg.Observer(jetbus.Observation{Kind: jetbus.Delivered, Topic: e.Topic, Group: s.group, ID: e.ID, Seq: e.Seq, Attempt: attempt, Duration: now.Sub(time.Unix(0, l.stored))})
 	}
-	d := jetbus.NewDelivery(e, s.group, attempt, s.o.MaxAttempts, l)
-	s.finish(ctx, l, s.call(ctx, d))
+	return true
 }
 
 // wants applies the filters; a panic becomes an error.
@@ -253,51 +270,78 @@ func (s *subscription) wants(e *jetbus.Event) (wanted bool, err error) {
 	return s.o.Filter.Match(e) && (s.o.FilterFunc == nil || s.o.FilterFunc(e)), nil
 }
 
-// insideKey marks a handler's context with the subscription it runs in.
-type insideKey struct{}
-
-// insideContext is a handler's context; it answers insideKey without the cost of a
-// context.WithValue for every event.
-type insideContext struct {
-	context.Context //nolint:containedctx // it is one itself
-	s               *subscription
-}
-
-// Value implements context.Context.
-func (c insideContext) Value(key any) any {
-	if key == (insideKey{}) {
-		return c.s
-	}
-	return c.Context.Value(key)
-}
-
 // call runs the handler; a panic becomes an error.
-func (s *subscription) call(ctx context.Context, d *jetbus.Delivery) (err error) {
+func (s *subscription) call(ctx *handlerContext, d *jetbus.Delivery) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &jetbus.PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
-	return s.handler(insideContext{ctx, s}, d) //nolint:contextcheck // it is ctx with a value
+	return s.handler(ctx, d)
 }
 
 // finish settles what the handler did not settle itself.
-func (s *subscription) finish(ctx context.Context, l *lease, err error) {
+func (s *subscription) finish(ctx *handlerContext, l *lease, now time.Time, err error) {
 	s.mu.Lock()
-	l.cancel = nil
-	s.rate.add(time.Now())
+	l.run = nil
+	s.rate.add(now)
 	held := l.state == open
+	if held && err == nil && !s.o.ManualAck && s.b.link.isUp() {
+		s.acknowledge(l, now)
+		return
+	}
 	s.mu.Unlock()
 	switch {
 	case !held, err == nil && s.o.ManualAck:
 		s.leasesEnded()
 		return
 	case err == nil:
-		_ = l.Ack(s.ctx) //nolint:contextcheck // the handler is done with its own; refused if the lease ran out: the event comes again
+		_ = l.Ack(s.ctx) // refused if the lease ran out: the event comes again
 	case errors.Is(context.Cause(ctx), jetbus.ErrStopped):
-		s.giveBack(s.ctx, []*lease{l}, "its handler was canceled by Stop") //nolint:contextcheck // the handler's own is canceled
+		s.giveBack(s.ctx, []*lease{l}, "its handler was canceled by Stop")
 	default:
 		s.refuse(l, err)
+	}
+}
+
+// acknowledge is Ack for the events that go as they should, which are most: all
+// that needs s.mu, which the caller holds, is done at once. The acknowledgement is sent
+// before the request for more.
+func (s *subscription) acknowledge(l *lease, now time.Time) {
+	err := s.takeLocked(l, now)
+	if err == nil {
+		s.stats.Acked++
+	}
+	var request int
+	first := s.pullers[0]
+	if len(s.pullers) == 1 {
+		request = first.requestLocked(now)
+	}
+	s.mu.Unlock()
+	if err == nil {
+		err = s.b.nc.Publish(l.reply, nil)
+		s.acknowledged(l, now, err)
+	}
+	if len(s.pullers) == 1 {
+		first.send(request)
+		s.signalIdle()
+	} else {
+		s.leasesEnded()
+	}
+}
+
+// acknowledged tells the observer, or takes the acknowledgement out of the count
+// where it was not sent: the event comes again.
+func (s *subscription) acknowledged(l *lease, now time.Time, err error) {
+	switch {
+	case err != nil:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.stats.Acked--
+	case s.b.cfg.Observer != nil:
+		s.b.cfg.Observer(jetbus.Observation{
+			Kind: jetbus.Acked, Topic: l.t.name(), Group: s.group, ID: l.id, Seq: l.seq, Attempt: l.attempt, Duration: now.Sub(l.started),
+		})
 	}
 }
 

@@ -56,8 +56,29 @@ func msgID(topic, id string) string { return topic + "|" + id }
 func encodeHeader(e *jetbus.Event) nats.Header {
 	n := 11 + len(e.Headers)
 	w := headerWriter{h: make(nats.Header, n-2), values: make([]string, 0, n)} // few events have lists
-	w.text.Grow(len(e.Topic) + len(e.ID) + len(e.SID) + len(sourcePrefix) + timeBytes + 8)
+	w.encode(e)
+	return w.h
+}
 
+// next makes the headers of another event where those of the last one were,
+// which must not be in use any more.
+func (w *headerWriter) next(e *jetbus.Event) nats.Header {
+	if w.h == nil {
+		w.h = make(nats.Header, 9+len(e.Headers))
+	}
+	w.values = w.values[:0]
+	w.encode(e)
+	if len(w.h) != len(w.values) { // some are left from the last one
+		clear(w.h)
+		w.values = w.values[:0]
+		w.encode(e)
+	}
+	return w.h
+}
+
+func (w *headerWriter) encode(e *jetbus.Event) {
+	w.text.Reset()
+	w.text.Grow(len(e.Topic) + len(e.ID) + len(e.SID) + len(sourcePrefix) + timeBytes + 8)
 	at := w.text.Len()
 	w.text.WriteString(e.Topic)
 	w.text.WriteByte('|')
@@ -89,7 +110,6 @@ func encodeHeader(e *jetbus.Event) nats.Header {
 		}
 		w.set(name, value)
 	}
-	return w.h
 }
 
 // headerWriter fills a header. All values share one array, and all texts that
@@ -270,12 +290,26 @@ type eventReader struct {
 // server's own does.
 func (r *eventReader) header(name string, values []string) {
 	value := values[0]
-	switch name {
+	switch name { // what the bus itself writes goes first
 	case headerMsgID:
-	case headerMarker:
-		r.marker = true
+	case headerSpecVersion:
+		r.version = unescape(value)
+	case headerID:
+		r.e.ID = unescape(value)
+	case headerType:
+		r.eventType = unescape(value)
+	case headerSource:
+		r.source = unescape(value)
+	case headerTime:
+		r.sent = unescape(value)
+	case headerKey:
+		r.e.Key = unescape(value)
+	case headerDataType:
+		r.dataType = unescape(value)
 	case jetbus.HeaderContentType:
 		r.mediaType = value
+	case headerMarker:
+		r.marker = true
 	case headerCausedBy, headerTags: // split before they are unescaped
 		r.attribute(name[len(attributePrefix):], value)
 	default:
@@ -446,12 +480,34 @@ func (r *eventReader) complete() {
 	if r.marker {
 		e.Payload = []byte("null")
 	}
-	if invalid(&jetbus.Event{ID: e.ID, SID: e.SID, Time: e.Time, Key: e.Key, CausedBy: e.CausedBy, Tags: e.Tags}) {
+	if !r.surelyValid() && invalid(&jetbus.Event{ID: e.ID, SID: e.SID, Time: e.Time, Key: e.Key, CausedBy: e.CausedBy, Tags: e.Tags}) {
 		r.repair()
 	}
 	if len(e.Headers) > jetbus.MaxHeaders {
 		r.trim()
 	}
+}
+
+// surelyValid reports whether the fields of the event are such that there is no
+// need to ask Validate: short visible ASCII, and a time of our centuries.
+func (r *eventReader) surelyValid() bool {
+	e := &r.e
+	const year1970, year9000 = 0, 221845392000
+	return isVisible(e.ID, jetbus.MaxIDBytes) && isVisible(e.Key, jetbus.MaxKeyBytes) && isVisible(e.SID, jetbus.MaxIDBytes) &&
+		e.CausedBy == nil && e.Tags == nil && e.Time.Unix() > year1970 && e.Time.Unix() < year9000
+}
+
+// isVisible reports whether s has at most so many bytes, all of them visible ASCII.
+func isVisible(s string, limit int) bool {
+	if len(s) > limit {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
 }
 
 // invalid reports whether an event with these fields could not be published. Its
