@@ -26,7 +26,8 @@ func main() {
 		quick    = flag.Bool("quick", false, "fewer and shorter runs: a smoke test, ends within 3 minutes")
 		only     = flag.String("run", "", "measure only rows whose name matches this regular expression")
 		reps     = flag.Int("reps", 0, "turns of each row; 0: 11, or 3 with -quick")
-		profile  = flag.String("cpuprofile", "", "write a CPU profile of the bus's own runs to this file")
+		scale    = flag.Float64("scale", 1, "multiplies the number of events of a run")
+		profile  = flag.String("cpuprofile", "", "write a CPU profile of the last of the bus's own runs to this file")
 	)
 	flag.Parse()
 	match, err := regexp.Compile(*only)
@@ -39,9 +40,9 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	p := plan{reps: *reps, scale: 1, match: match, profile: *profile}
+	p := plan{reps: *reps, scale: *scale, match: match, profile: *profile}
 	if *quick {
-		p.scale = 0.4
+		p.scale *= 0.4
 	}
 	if p.reps == 0 {
 		p.reps = 11
