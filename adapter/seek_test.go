@@ -12,10 +12,11 @@ import (
 	"github.com/seed-63e9a637/jetbus/adapter"
 )
 
-// abandonSeek leaves group g of topic a as a mover does that dies after it wrote
-// its mark, or after it created the next durable, too.
+// abandonSeek leaves group g of topic a as a mover does that dies after it took
+// its lock and wrote its mark, or after it created the next durable, too.
 func (r *rig) abandonSeek(seq uint64, until time.Time, created bool) {
 	r.Helper()
+	must(r.bus.KeySet(r.Context(), "JETBUS_LOCKS", "group.EV_A.a__g", nil, 0, time.Until(until)))(r.T)
 	s := must(r.js.Stream(r.Context(), "EV_A"))(r.T)
 	c := must(s.Consumer(r.Context(), "a__g"))(r.T).CachedInfo().Config
 	c.Metadata["jetbus.seek"] = fmt.Sprintf("%d@%d", seq, until.UnixMilli())
