@@ -9,7 +9,8 @@ import (
 
 // SubscribeOptions say how a member of a group receives. The zero value is the
 // documented default. AckTimeout and GroupMaxInFlight belong to the group: when
-// they differ from what the group has, the newest subscriber's stand.
+// they differ from what the group has, the newest subscriber's stand, but for an
+// AckTimeout shorter than that of other members, which takes effect when they are gone.
 type SubscribeOptions struct {
 	// From is where a group that does not exist yet begins. Defaults to Latest.
 	From Start `json:"-"`

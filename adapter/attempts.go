@@ -70,6 +70,12 @@ func (b *Bus) recordReturns(ctx context.Context, leases ...*lease) {
 // to create the bucket if there is none.
 func (b *Bus) writeReturns(ctx context.Context, leases []*lease, create bool) error {
 	answers := make(chan *nats.Msg, len(leases))
+	var forgets []func()
+	defer func() {
+		for _, forget := range forgets {
+			forget()
+		}
+	}()
 	send := func(l *lease) error {
 		r := returns{Count: 1, Deliveries: l.deliveries}
 		if l.deliveries > 1 {
@@ -79,7 +85,8 @@ func (b *Bus) writeReturns(ctx context.Context, leases []*lease, create bool) er
 		if err != nil {
 			return err
 		}
-		reply, _ := b.mux.expect(func(m *nats.Msg) { answers <- m })
+		reply, forget := b.mux.expect(func(m *nats.Msg) { answers <- m })
+		forgets = append(forgets, forget)
 		return b.nc.PublishMsg(&nats.Msg{
 			Subject: keySubject(attemptsBucket, l.attemptKey()), Reply: reply, Data: value,
 			Header: nats.Header{"Nats-TTL": {attemptsTTL.String()}},

@@ -39,6 +39,7 @@ type Bus struct {
 	topics  map[string]*topic
 	members map[member]struct{} // running subscriptions
 	held    map[receiptsKey]*receipts
+	retired sync.WaitGroup // what pruneReceipts has dropped
 	calls   sync.WaitGroup // calls under way; Add under mu while not closed
 }
 
@@ -214,8 +215,8 @@ func (b *Bus) Health(ctx context.Context) error {
 // handlers may still publish and settle; then it ends Receive and Read calls with
 // [jetbus.ErrClosed], waits for other calls under way, gives back what Receive
 // handed out and nobody settled, and lets go of the connection without closing
-// it. When ctx ends first, handlers are canceled and the error says so. Closing
-// twice is fine.
+// it. When ctx ends first, handlers are canceled, calls that wait for the server
+// fail with [jetbus.ErrClosed], and the error says so. Closing twice is fine.
 func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	first := !b.closing
@@ -244,8 +245,9 @@ func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
-	b.calls.Wait()
+	errs = append(errs, b.awaitCalls(ctx))
 	b.giveBackReceipts(ctx)
+	b.retired.Wait()
 	errs = append(errs, b.flush(ctx))
 	b.mux.stop()
 	b.link.stop()
@@ -253,6 +255,23 @@ func (b *Bus) Close(ctx context.Context) error {
 		return fmt.Errorf("close: %w", err)
 	}
 	return nil
+}
+
+// awaitCalls waits for the calls under way. When ctx ends, they are made to fail.
+func (b *Bus) awaitCalls(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { // ends with the last call, each of which is bounded
+		b.calls.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	b.link.giveUp()
+	<-done
+	return context.Cause(ctx)
 }
 
 // flush makes sure that what was sent without an answer, acknowledgements above

@@ -171,7 +171,8 @@ func epochOf(info *jetstream.ConsumerInfo) int {
 	return n
 }
 
-// alignGroup brings the settings that members share to those of the newest member.
+// alignGroup brings the settings that members share to those of the newest
+// member; a shorter ack timeout only where nobody else is there.
 func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, set groupSettings) (*jetstream.ConsumerInfo, error) {
 	c := info.Config
 	if c.AckPolicy != jetstream.AckExplicitPolicy || c.FilterSubject != t.filter {
@@ -184,6 +185,9 @@ func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jets
 	}
 	if set.maxInFlight == 0 {
 		set.maxInFlight = c.MaxAckPending
+	}
+	if set.ackTimeout < c.AckWait && (info.NumAckPending > 0 || info.NumWaiting > 0) {
+		set.ackTimeout = c.AckWait // others count on it, and would run on after the server has given up on them
 	}
 	if c.AckWait == set.ackTimeout && c.MaxAckPending == set.maxInFlight {
 		return info, nil
@@ -253,8 +257,18 @@ func settledSeq(info *jetstream.ConsumerInfo) uint64 {
 // DeleteGroup implements jetbus.Topics.
 func (b *Bus) DeleteGroup(ctx context.Context, topic, group string) error {
 	return b.onGroup(ctx, "delete", topic, group, func(ctx context.Context, t *topicGroup) error {
-		err := b.js.DeleteConsumer(ctx, t.stream, t.info.Name)
-		return b.translate("delete group", b.api+"CONSUMER.DELETE."+t.stream+"."+t.info.Name, err)
+		for { // a move that was left half done has left two durables
+			err := b.js.DeleteConsumer(ctx, t.stream, t.info.Name)
+			if err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound {
+				return b.translate("delete group", b.api+"CONSUMER.DELETE."+t.stream+"."+t.info.Name, err)
+			}
+			if t.info, err = b.findGroup(ctx, t.topic, group); err != nil {
+				if errors.Is(err, jetbus.ErrNoGroup) {
+					return nil
+				}
+				return err
+			}
+		}
 	})
 }
 

@@ -29,6 +29,7 @@ type holding struct {
 	count   int
 	keeping bool // keeper runs
 	sending bool // extensions are being sent
+	stuck   int  // handlers that run on although they lost their lease
 	stats   jetbus.SubscriptionStats
 }
 
@@ -44,16 +45,16 @@ func (h *holding) end() {
 	h.wg.Wait()
 }
 
-// add takes charge of a lease whose message arrived just now.
-func (h *holding) add(l *lease, now time.Time) {
+// add takes charge of a lease whose message was sent at that time at the earliest.
+func (h *holding) add(l *lease, sent time.Time) {
 	l.h = h
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.addLocked(l, now)
+	h.addLocked(l, sent)
 }
 
-func (h *holding) addLocked(l *lease, now time.Time) {
-	l.deadline, l.asked = now.Add(h.safe()), now
+func (h *holding) addLocked(l *lease, sent time.Time) {
+	l.deadline, l.asked = sent.Add(h.safe()), sent
 	l.prev, l.next = h.first.prev, &h.first
 	l.prev.next, h.first.prev = l, l
 	h.count++
@@ -67,6 +68,9 @@ func (h *holding) removeLocked(l *lease, how outcome) {
 	l.state = how
 	l.prev.next, l.next.prev = l.next, l.prev
 	h.count--
+	if l.p != nil {
+		l.p.held--
+	}
 	if l.forget != nil {
 		l.forget()
 		l.forget = nil
@@ -101,6 +105,7 @@ func (h *holding) loseLocked(l *lease) {
 	h.removeLocked(l, lost)
 	h.stats.LeasesLost++
 	if l.run != nil {
+		h.stuck++
 		l.run.cancel(jetbus.ErrLeaseExpired)
 	}
 }
@@ -109,13 +114,17 @@ func (h *holding) loseLocked(l *lease) {
 func (h *holding) keep(l *lease, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	l.keepUntil = maxTime(l.keepUntil, until)
+	if until.Sub(l.asked) > h.ackTimeout { // else the extension itself lasts as long
+		l.keepUntil = maxTime(l.keepUntil, until)
+	}
 }
 
 // keeper watches over the leases while there are any. It must never block: a
 // connection that hangs is what it is there for.
 func (h *holding) keeper() {
+	h.mu.Lock()
 	tick := time.NewTicker(min(max(h.ackTimeout/30, time.Millisecond), time.Second))
+	h.mu.Unlock()
 	defer tick.Stop()
 	for {
 		select {
@@ -128,7 +137,7 @@ func (h *holding) keeper() {
 			h.note(l, jetbus.LeaseLost, "no extension was answered in time", nil)
 		}
 		if len(expired) > 0 && h.changed != nil {
-			h.changed()
+			h.wg.Go(h.changed) // it sends, and may block
 		}
 		if !more {
 			return

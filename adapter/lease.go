@@ -30,6 +30,7 @@ const (
 // acknowledgements, of events it has long given to somebody else.
 type lease struct {
 	h          *holding
+	p          *puller // that got it; nil: Receive did
 	t          *topic
 	msg        *nats.Msg // the message; nil once it is decoded
 	reply      string    // where acknowledgements go
@@ -55,6 +56,7 @@ type lease struct {
 const margin = 10
 
 // safe is how long a lease counts as held after the server was told.
+// It needs h.mu.
 func (h *holding) safe() time.Duration { return h.ackTimeout - h.ackTimeout/margin }
 
 // Deadline implements jetbus.Lease.
@@ -126,9 +128,7 @@ func (l *lease) Extend(ctx context.Context, by time.Duration) error {
 	if !l.extended(sent) {
 		return l.wrap("extend", l.use())
 	}
-	if by > l.h.ackTimeout {
-		l.h.keep(l, sent.Add(by))
-	}
+	l.h.keep(l, sent.Add(by))
 	return nil
 }
 

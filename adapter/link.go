@@ -16,6 +16,7 @@ type link struct {
 	nc      *nats.Conn
 	changes chan nats.Status // closed by RemoveStatusListener
 	done    chan struct{}    // closed when follow returns
+	abort   chan struct{}    // closed when nobody is to wait any more
 	ready   atomic.Bool      // as isUp says; changed under mu
 
 	mu     sync.Mutex
@@ -30,7 +31,7 @@ func newLink(nc *nats.Conn) *link {
 	l := &link{
 		nc: nc, changes: nc.StatusChanged(nats.CONNECTED, nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED),
 		done: make(chan struct{}), lost: make(chan struct{}), up: make(chan struct{}), closed: make(chan struct{}),
-		onUp: map[int]func(){},
+		onUp: map[int]func(){}, abort: make(chan struct{}),
 	}
 	close(l.up)
 	l.ready.Store(true)
@@ -135,6 +136,8 @@ func (l *link) wait(ctx context.Context) (lost <-chan struct{}, err error) {
 		case <-up:
 		case <-l.closed:
 			return nil, jetbus.ErrClosed
+		case <-l.abort:
+			return nil, jetbus.ErrClosed
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -144,6 +147,15 @@ func (l *link) wait(ctx context.Context) (lost <-chan struct{}, err error) {
 func (l *link) isUp() bool { return l.ready.Load() }
 
 func (l *link) isClosed() bool { return isClosed(l.closed) }
+
+// giveUp makes everybody fail who waits for an answer or for the connection.
+func (l *link) giveUp() {
+	close(l.abort)
+	l.down()
+}
+
+// isOver reports whether waiting for an answer is of no use any more.
+func (l *link) isOver() bool { return isClosed(l.closed) || isClosed(l.abort) }
 
 func (l *link) stop() {
 	l.nc.RemoveStatusListener(l.changes)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -12,46 +13,100 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// How a pull request is kept alive. The server answers a request that got
-// nothing after pullExpiry, and says every pullHeartbeat that it is still there;
-// without a sign for twice as long the puller asks anew.
+// A pull request lives for a third of the lease's time, so that what it brings
+// is known to have been sent not longer ago than that; see puller.sentSince. The
+// server says every third of that time that it is still there, if that is long
+// enough to be worth it.
 const (
-	pullExpiry    = 30 * time.Second
-	pullHeartbeat = 5 * time.Second
+	maxPullExpiry = 30 * time.Second
+	minPullExpiry = 30 * time.Millisecond
+	minHeartbeat  = 500 * time.Millisecond
+	pullGrace     = 2 * time.Second        // how much later than its end an answer may be
 	pullRetry     = 250 * time.Millisecond // after a refusal; doubles up to pullRetryMax
 	pullRetryMax  = 5 * time.Second
+	drainTimeout  = 2 * time.Second // for the server to confirm that it sends no more
 )
+
+// pull is a request that is open, as far as is known.
+type pull struct {
+	token uint64
+	left  int // events it can still bring
+	sent  time.Time
+	given bool // given up: it may still bring events, and nobody counts on it
+}
 
 // puller keeps pull requests open at one durable, for the subscription's share
 // of one topic. It asks on the goroutine that made room, so that there is no
 // moment in which events wait and nobody asks: nats.go's Consume has one.
 type puller struct {
-	s    *subscription
-	t    *topic
-	sub  *nats.Subscription
-	wake *time.Timer // calls check; its next time is under s.mu
+	s *subscription
+	t *topic
 
 	// Guarded by s.mu.
-	next    string    // subject of pull requests at the present durable
-	asked   int       // events asked for and not here yet
-	since   time.Time // when the first of them was asked for; zero once one came
-	heard   time.Time // last sign of the server
-	retry   time.Duration
-	joining bool // the durable is gone; join is looking for its successor
-	ended   bool
+	expiry    time.Duration
+	heartbeat time.Duration      // 0: none
+	sub       *nats.Subscription // nil while paused
+	inbox     string             // of sub, with a dot at the end
+	next      string             // subject of pull requests at the present durable
+	wake      *time.Timer        // calls check; nil before start
+	pulls     []pull             // in the order they were sent
+	token     uint64             // of the newest
+	asked     int                // events that pulls can bring, those given up left out
+	held      int                // leases of this topic
+	proof     time.Time          // all that comes was sent after this
+	first     bool               // no event has come since there was no open request
+	heard     time.Time          // last sign of the server
+	retry     time.Duration
+	joining   bool // rejoin runs
+	ended     bool
 }
 
-func (s *subscription) newPuller(t *topic, consumer string) (*puller, error) {
-	p := &puller{s: s, t: t, next: s.b.api + "CONSUMER.MSG.NEXT." + t.stream + "." + consumer, heard: time.Now()}
-	var err error
-	if p.sub, err = s.b.nc.Subscribe(s.b.nc.NewInbox(), p.receive); err != nil {
-		return nil, err
+func (s *subscription) newPuller(t *topic, consumer string) *puller {
+	p := &puller{s: s, t: t, heard: time.Now()}
+	p.next = s.b.api + "CONSUMER.MSG.NEXT." + t.stream + "." + consumer
+	p.setExpiry()
+	return p
+}
+
+// setExpiry fits the life of requests to the ack timeout.
+func (p *puller) setExpiry() {
+	p.expiry, p.heartbeat = min(max(p.s.ackTimeout/3, minPullExpiry), maxPullExpiry), 0
+	if beat := p.expiry / 3; beat >= minHeartbeat {
+		p.heartbeat = beat
 	}
-	if err := p.sub.SetPendingLimits(-1, -1); err != nil { // bounded by what is asked for
-		return nil, err
+}
+
+// silence is how long the server may say nothing while a request is open.
+func (p *puller) silence() time.Duration {
+	if p.heartbeat > 0 {
+		return 2 * p.heartbeat
 	}
-	p.wake = time.AfterFunc(2*pullHeartbeat, p.check)
-	return p, nil
+	return p.expiry + pullGrace
+}
+
+// open subscribes to a new inbox.
+func (p *puller) open() error {
+	inbox := p.s.b.nc.NewInbox() + "."
+	sub, err := p.s.b.nc.Subscribe(inbox+"*", p.receive)
+	if err == nil {
+		err = sub.SetPendingLimits(-1, -1) // bounded by what is asked for
+	}
+	if err != nil {
+		return p.s.b.translate("subscribe "+p.t.name()+"/"+p.s.group, "", err)
+	}
+	p.s.mu.Lock()
+	p.sub, p.inbox, p.pulls, p.asked = sub, inbox, nil, 0
+	p.s.mu.Unlock()
+	return nil
+}
+
+// start lets events come in.
+func (p *puller) start() {
+	p.s.mu.Lock()
+	p.heard = time.Now()
+	p.wake = time.AfterFunc(p.silence(), p.check)
+	p.s.mu.Unlock()
+	p.request()
 }
 
 // receive runs on the subscription's goroutine.
@@ -66,22 +121,104 @@ func (p *puller) receive(m *nats.Msg) {
 // deliver takes charge of a message.
 func (p *puller) deliver(m *nats.Msg, a ackReply) {
 	now := time.Now()
-	l := &lease{h: &p.s.holding, t: p.t, msg: m, reply: m.Reply, deliveries: a.deliveries, seq: a.seq, stored: a.storedNano}
 	s := p.s
+	l := &lease{h: &s.holding, p: p, t: p.t, msg: m, reply: m.Reply, deliveries: a.deliveries, seq: a.seq, stored: a.storedNano}
 	s.mu.Lock()
-	p.asked = max(p.asked-1, 0)
 	p.heard, p.retry = now, 0
-	since := p.since
-	p.since = time.Time{}
-	s.addLocked(l, now)
+	since := p.sentSince(now)
+	first := p.first
+	p.first = false
+	p.held++
+	s.addLocked(l, since)
 	s.queue.push(l) // shutdown gives it back, if it has begun
 	s.hireLocked()
-	request := p.requestLocked(now)
+	n, request := p.requestLocked(now)
 	s.mu.Unlock()
-	p.send(request)
-	if s.b.cfg.Observer != nil && !since.IsZero() {
+	p.send(n, request)
+	if first && s.b.cfg.Observer != nil {
 		s.b.cfg.Observer(jetbus.Observation{Kind: jetbus.Polled, Topic: p.t.name(), Group: s.group, Count: 1, Duration: now.Sub(since)})
 	}
+}
+
+// sentSince accounts for an event that came, and returns a time before which the
+// server cannot have sent it. The time of arrival would not do: an event may
+// have been held up on the way while the server gave it to somebody else.
+//
+// The server gets requests in the order they are sent, on one connection, and
+// what it sends arrives in order. So when an answer to a request has come, all
+// that comes later was sent after that request was; and when more events have
+// come than the older requests could bring, some were brought by a newer one.
+func (p *puller) sentSince(now time.Time) time.Time {
+	for i := range p.pulls {
+		q := &p.pulls[i]
+		if q.left == 0 {
+			continue
+		}
+		q.left--
+		if !q.given {
+			p.asked--
+		}
+		p.proof = maxTime(p.proof, q.sent)
+		if q.left == 0 {
+			p.pulls = append(p.pulls[:0], p.pulls[i+1:]...)
+		}
+		break
+	}
+	if p.proof.IsZero() {
+		return now.Add(-p.expiry) // of a request of an inbox that Pause left
+	}
+	return p.proof
+}
+
+// closePull removes the request that a status is about, and what it did not bring.
+func (p *puller) closePull(token uint64, pending int) {
+	for i := range p.pulls {
+		if p.pulls[i].token != token {
+			continue
+		}
+		q := p.pulls[i]
+		p.proof = maxTime(p.proof, q.sent)
+		p.pulls = append(p.pulls[:i], p.pulls[i+1:]...)
+		if pending >= 0 {
+			p.shift(q.left - pending)
+		}
+		break
+	}
+	p.countAsked()
+}
+
+// shift corrects the others when a request brought more events than were put
+// down to it, or fewer: in the way that makes no event seem younger than it is.
+func (p *puller) shift(more int) {
+	if more > 0 && len(p.pulls) > 0 {
+		p.pulls[0].left += more
+	}
+	for i := len(p.pulls) - 1; i >= 0 && more < 0; i-- {
+		n := min(p.pulls[i].left, -more)
+		p.pulls[i].left -= n
+		more += n
+	}
+}
+
+func (p *puller) countAsked() {
+	p.asked = 0
+	for _, q := range p.pulls {
+		if !q.given {
+			p.asked += q.left
+		}
+	}
+}
+
+// giveUp stops counting on the open requests. They stay known as long as they
+// can still bring events.
+func (p *puller) giveUp(now time.Time) {
+	kept := p.pulls[:0]
+	for _, q := range p.pulls {
+		if q.given = true; p.proof.Before(q.sent) || now.Sub(q.sent) < 2*p.expiry {
+			kept = append(kept, q)
+		}
+	}
+	p.pulls, p.asked = kept, 0
 }
 
 // status handles what the server says instead of an event.
@@ -91,13 +228,24 @@ func (p *puller) status(m *nats.Msg) {
 	now := time.Now()
 	s.mu.Lock()
 	p.heard = now
-	if n, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages")); err == nil {
-		p.asked = max(p.asked-n, 0) // of the request that ended
+	token, err := strconv.ParseUint(strings.TrimPrefix(m.Subject, p.inbox), 36, 64)
+	if err != nil { // of an inbox that Pause left
+		s.mu.Unlock()
+		return
 	}
+	if code == "100" { // heartbeat
+		p.prove(token)
+		s.mu.Unlock()
+		return
+	}
+	pending := -1 // not said: all of it
+	if n, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages")); err == nil {
+		pending = n
+	}
+	p.closePull(token, pending)
 	switch {
-	case code == "100": // heartbeat
 	case code == "409" && description == "Consumer Deleted", code == "503":
-		p.asked = 0
+		p.giveUp(now)
 		p.rejoinLocked()
 	case code == "400", code == "409" && description == "Consumer is push based":
 		s.failLocked(fmt.Errorf("subscribe %s/%s: pull request refused: %s %s", p.t.name(), s.group, code, description))
@@ -106,82 +254,85 @@ func (p *puller) status(m *nats.Msg) {
 	default: // 409: leadership change, server shutdown, limits of the consumer
 		p.backOffLocked()
 	}
-	var request int
+	n, request := 0, ""
 	if p.retry == 0 {
-		request = p.requestLocked(now)
+		n, request = p.requestLocked(now)
 	}
 	s.mu.Unlock()
-	p.send(request)
+	p.send(n, request)
+}
+
+// prove notes an answer to a request.
+func (p *puller) prove(token uint64) {
+	for _, q := range p.pulls {
+		if q.token == token {
+			p.proof = maxTime(p.proof, q.sent)
+		}
+	}
 }
 
 // backOffLocked lets the puller ask again after a while.
 func (p *puller) backOffLocked() {
 	p.retry = min(max(2*p.retry, pullRetry), pullRetryMax)
-	p.wake.Reset(p.retry)
+	if p.wake != nil {
+		p.wake.Reset(p.retry)
+	}
 }
 
-// requestLocked returns how many events to ask for now, and counts them as asked.
-func (p *puller) requestLocked(now time.Time) int {
+// requestLocked opens a request for what there is room for. It returns its size,
+// 0 for none, and its reply subject.
+func (p *puller) requestLocked(now time.Time) (n int, reply string) {
 	s := p.s
-	if s.stopping || s.paused || p.joining || p.ended {
-		return 0
+	if s.stopping || s.paused || p.joining || p.ended || p.sub == nil || p.wake == nil {
+		return 0, ""
 	}
-	window := s.windowLocked(now)
-	if s.count >= window {
-		return 0
-	}
-	free := window - s.count
-	for _, other := range s.pullers {
-		free -= other.asked
-	}
-	n := min(free, s.o.BatchSize)
-	if p.asked == 0 {
-		n = max(n, 1) // a topic without events must not use up the room of the others
-	} else if n < min(s.o.BatchSize, max(window/4, 1)) {
-		return 0 // too little to be worth a request while another is open
+	window := min(s.windowLocked(now), s.share())
+	n = min(window-p.held-p.asked, s.o.BatchSize)
+	if n <= 0 || p.asked > 0 && n < min(s.o.BatchSize, max(window/4, 1)) {
+		return 0, "" // no room, or too little to be worth a request while another is open
 	}
 	if p.asked == 0 {
-		p.since = now
+		p.first = true
 	}
+	p.token++
 	p.asked += n
-	return n
+	p.pulls = append(p.pulls, pull{token: p.token, left: n, sent: now})
+	return n, p.inbox + strconv.FormatUint(p.token, 36)
 }
 
 // send asks for n events.
-func (p *puller) send(n int) {
+func (p *puller) send(n int, reply string) {
 	if n == 0 {
 		return
 	}
 	p.s.mu.Lock()
-	next := p.next
+	next, body := p.next, pullBody(n, p.expiry, p.heartbeat)
 	p.s.mu.Unlock()
-	if err := p.s.b.nc.PublishRequest(next, p.sub.Subject, pullBody(n)); err != nil {
-		p.s.mu.Lock()
-		p.asked = 0
-		p.s.mu.Unlock() // the connection is gone; reconnected or check go on
-	}
+	// Where the connection is gone, rejoin and check go on when there is one again.
+	_ = p.s.b.nc.PublishRequest(next, reply, body)
 }
 
 // request asks for what there is room for.
 func (p *puller) request() {
 	p.s.mu.Lock()
-	n := p.requestLocked(time.Now())
+	n, reply := p.requestLocked(time.Now())
 	p.s.mu.Unlock()
-	p.send(n)
+	p.send(n, reply)
 }
 
-// reconnected runs after a reconnect: requests of the old connection are gone.
+// reconnected runs after a reconnect, and when the connection was closed. The
+// requests of the old connection are gone; what they brought cannot come any
+// more. It must not block.
 func (p *puller) reconnected() {
 	s := p.s
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.b.link.isClosed() {
 		s.failLocked(fmt.Errorf("subscribe %s/%s: %w: the connection was closed", p.t.name(), s.group, jetbus.ErrClosed))
-		s.mu.Unlock()
 		return
 	}
-	p.asked, p.heard, p.retry = 0, time.Now(), 0
-	s.mu.Unlock()
-	p.request()
+	p.pulls, p.asked, p.heard, p.retry = nil, 0, time.Now(), 0
+	p.rejoinLocked() // the durable may have been replaced meanwhile, or its settings changed
 }
 
 // check is the timer's: it asks anew when the server has been silent too long,
@@ -194,15 +345,19 @@ func (p *puller) check() {
 		s.mu.Unlock()
 		return
 	}
-	silent := now.Sub(p.heard) >= 2*pullHeartbeat
-	if silent && p.asked > 0 && s.b.link.isUp() {
-		p.asked, p.heard = 0, now
+	if p.asked > 0 && now.Sub(p.heard) >= p.silence() && s.b.link.isUp() {
+		p.heard = now
+		p.giveUp(now)
 		p.rejoinLocked() // the server may have lost the durable
 	}
-	request := p.requestLocked(now)
-	p.wake.Reset(2 * pullHeartbeat)
+	if p.retry > 0 {
+		p.retry = 0
+		p.giveUp(now)
+	}
+	n, reply := p.requestLocked(now)
+	p.wake.Reset(p.silence())
 	s.mu.Unlock()
-	p.send(request)
+	p.send(n, reply)
 }
 
 // rejoinLocked starts to look for the durable, which may have been replaced by
@@ -233,7 +388,12 @@ func (p *puller) rejoin() {
 	case s.stopping:
 	case err == nil:
 		p.next = s.b.api + "CONSUMER.MSG.NEXT." + p.t.stream + "." + info.Name
-		p.asked, p.heard = 0, time.Now()
+		p.heard = time.Now()
+		p.giveUp(p.heard)
+		if info.Config.AckWait < s.ackTimeout { // somebody joined while nobody else was there
+			s.ackTimeout = info.Config.AckWait
+			p.setExpiry()
+		}
 	case errors.Is(err, jetbus.ErrNoGroup), errors.Is(err, jetbus.ErrNoTopic):
 		s.failLocked(fmt.Errorf("subscribe %s/%s: %w: it was deleted", p.t.name(), s.group, err))
 	default:
@@ -250,12 +410,26 @@ func (p *puller) rejoin() {
 func (p *puller) end(ctx context.Context) {
 	p.s.mu.Lock()
 	p.ended = true
+	if p.wake != nil {
+		p.wake.Stop()
+	}
 	p.s.mu.Unlock()
-	p.wake.Stop()
+	p.drain(ctx)
+}
+
+// drain closes the inbox when all that is on its way has been received.
+func (p *puller) drain(ctx context.Context) {
+	p.s.mu.Lock()
+	sub := p.sub
+	p.sub, p.pulls, p.asked = nil, nil, 0
+	p.s.mu.Unlock()
+	if sub == nil {
+		return
+	}
 	if p.s.b.link.isUp() {
 		drained := make(chan struct{})
-		p.sub.SetClosedHandler(func(string) { close(drained) })
-		if p.sub.Drain() == nil {
+		sub.SetClosedHandler(func(string) { close(drained) })
+		if sub.Drain() == nil {
 			timeout := time.NewTimer(drainTimeout)
 			defer timeout.Stop()
 			select {
@@ -266,8 +440,5 @@ func (p *puller) end(ctx context.Context) {
 			}
 		}
 	}
-	_ = p.sub.Unsubscribe() // closed already, or gone with the connection
+	_ = sub.Unsubscribe() // closed already, or gone with the connection
 }
-
-// drainTimeout is how long the server may take to confirm that it sends no more.
-const drainTimeout = 2 * time.Second

@@ -161,8 +161,10 @@ type tail struct {
 }
 
 const (
-	tailBatch    = 500
-	tailInactive = 2 * time.Minute // the server removes a consumer nobody pulls from
+	tailBatch     = 500
+	pullExpiry    = 30 * time.Second
+	pullHeartbeat = 5 * time.Second
+	tailInactive  = 2 * time.Minute // the server removes a consumer nobody pulls from
 )
 
 // errTailBroken makes a tail start anew.
@@ -220,7 +222,7 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 	for {
 		if asked == 0 {
 			asked = tailBatch
-			if err := r.b.nc.PublishRequest(r.b.api+"CONSUMER.MSG.NEXT."+r.t.stream+"."+name, inbox, pullBody(asked)); err != nil {
+			if err := r.b.nc.PublishRequest(r.b.api+"CONSUMER.MSG.NEXT."+r.t.stream+"."+name, inbox, pullBody(asked, pullExpiry, pullHeartbeat)); err != nil {
 				return errTailBroken
 			}
 		}
@@ -243,6 +245,7 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 			if e, ok := r.b.decodeOrSkip(r.t, m, r.t.storedAt(m.Subject, a.seq, time.Unix(0, a.storedNano))); ok && !emit(e) {
 				return nil
 			}
+			silence.Reset(2 * pullHeartbeat) // the server was not silent while the event was looked at
 		case <-silence.C:
 			return errTailBroken
 		case <-lost:
@@ -277,10 +280,12 @@ func (r *tail) remove(name string) {
 }
 
 // pullBody is the body of a pull request for n messages.
-func pullBody(n int) []byte {
+func pullBody(n int, expires, heartbeat time.Duration) []byte {
 	b := make([]byte, 0, 96)
 	b = strconv.AppendInt(append(b, `{"batch":`...), int64(n), 10)
-	b = strconv.AppendInt(append(b, `,"expires":`...), int64(pullExpiry), 10)
-	b = strconv.AppendInt(append(b, `,"idle_heartbeat":`...), int64(pullHeartbeat), 10)
+	b = strconv.AppendInt(append(b, `,"expires":`...), int64(expires), 10)
+	if heartbeat > 0 {
+		b = strconv.AppendInt(append(b, `,"idle_heartbeat":`...), int64(heartbeat), 10)
+	}
 	return append(b, '}')
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -13,8 +15,8 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// receiptsKey names what Receive handed out. The ack timeout is the group's, so
-// one that changes makes a new entry.
+// receiptsKey names what Receive handed out. The ack timeout is the group's at
+// that time; one that changes makes a new entry.
 type receiptsKey struct {
 	topic, group string
 	ackTimeout   time.Duration
@@ -23,8 +25,10 @@ type receiptsKey struct {
 // receipts are the leases that Receive handed out for a group.
 type receipts struct {
 	holding
-	t    *topic
-	next string // subject of pull requests
+	t   *topic
+	key receiptsKey
+
+	users int // Receive calls under way; guarded by Bus.mu
 }
 
 // Receive implements jetbus.Receiver.
@@ -49,20 +53,15 @@ func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.Receive
 		defer cancel()
 	}
 	for try := 0; ; try++ {
-		r, err := b.receiptsFor(ctx, topic, group, o)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", op, err)
-		}
-		out, err := r.receive(ctx, o)
-		if errors.Is(err, errNoDurable) && try == 0 { // replaced by SetCursor, or deleted
-			r.forget()
-			continue
-		}
+		out, err := b.receive(ctx, topic, group, o)
 		if errors.Is(err, errNoDurable) {
+			if try == 0 { // replaced by SetCursor between two requests, or deleted
+				continue
+			}
 			err = jetbus.ErrNoGroup
 		}
 		if err != nil {
-			return nil, b.translate(op, r.next, err)
+			return nil, fmt.Errorf("%s: %w", op, err)
 		}
 		return out, nil
 	}
@@ -71,19 +70,7 @@ func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.Receive
 // errNoDurable: nobody answers pull requests at the durable's subject.
 var errNoDurable = errors.New("the durable is gone")
 
-// receiptsFor returns the entry of a group, joining it first where it is new.
-func (b *Bus) receiptsFor(ctx context.Context, name, group string, o jetbus.ReceiveOptions) (*receipts, error) {
-	key := receiptsKey{name, group, o.AckTimeout}
-	b.mu.Lock()
-	r := b.held[key]
-	b.mu.Unlock()
-	if r != nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.next != "" {
-			return r, nil
-		}
-	}
+func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
 	t, err := b.lookup(ctx, name)
 	if err != nil {
 		return nil, err
@@ -92,38 +79,61 @@ func (b *Bus) receiptsFor(ctx context.Context, name, group string, o jetbus.Rece
 	if err != nil {
 		return nil, err
 	}
-	next := b.api + "CONSUMER.MSG.NEXT." + t.stream + "." + info.Name
-	if r != nil { // its leases go on; r.mu is held
-		r.t, r.next = t, next
-		return r, nil
+	r, err := b.useReceipts(t, group, info.Config.AckWait)
+	if err != nil {
+		return nil, err
 	}
+	defer b.unuseReceipts(r)
+	next := b.api + "CONSUMER.MSG.NEXT." + t.stream + "." + info.Name
+	out, err := r.receive(ctx, next, o)
+	return out, b.translate("pull", next, err)
+}
+
+// useReceipts returns the entry of a group.
+func (b *Bus) useReceipts(t *topic, group string, ackTimeout time.Duration) (*receipts, error) {
 	backoff, err := jetbus.Backoff{}.Normalize()
 	if err != nil {
 		return nil, err
 	}
-	r = &receipts{holding: holding{b: b, group: group, ackTimeout: o.AckTimeout, maxLease: -1, backoff: backoff}, t: t, next: next}
-	r.init()
+	key := receiptsKey{t.name(), group, ackTimeout}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if other := b.held[key]; other != nil {
-		return other, nil
+	r := b.held[key]
+	if r == nil {
+		r = &receipts{holding: holding{b: b, group: group, ackTimeout: ackTimeout, maxLease: -1, backoff: backoff}, t: t, key: key}
+		r.init()
+		r.changed = func() { b.pruneReceipts(r) }
+		b.held[key] = r
 	}
-	b.held[key] = r
+	r.users++
 	return r, nil
 }
 
-// forget makes the next call join again.
-func (r *receipts) forget() {
+func (b *Bus) unuseReceipts(r *receipts) {
+	b.mu.Lock()
+	r.users--
+	b.mu.Unlock()
+	b.pruneReceipts(r)
+}
+
+// pruneReceipts drops an entry that holds nothing and that nobody uses.
+func (b *Bus) pruneReceipts(r *receipts) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.next = ""
+	if r.users == 0 && r.count == 0 && b.held[r.key] == r {
+		delete(b.held, r.key)
+		close(r.over) // its keeper goes off duty; Close waits for it
+		b.retired.Go(r.wg.Wait)
+	}
 }
 
 // receive asks for what is there; if nothing is, it waits for one event and then
 // asks for what came with it. A waiting request for more than one would have to
 // be canceled with events on their way.
-func (r *receipts) receive(ctx context.Context, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
-	call, err := r.open(o.Max)
+func (r *receipts) receive(ctx context.Context, next string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
+	call, err := r.open(next, o.Max)
 	if err != nil {
 		return nil, err
 	}
@@ -135,10 +145,14 @@ func (r *receipts) receive(ctx context.Context, o jetbus.ReceiveOptions) ([]*jet
 }
 
 func (c *receiveCall) collect(ctx context.Context, o jetbus.ReceiveOptions) error {
-	if err := c.pull(ctx, o.Max, 0); err != nil || c.len() > 0 || o.Wait <= 0 {
-		return err
+	err := c.pull(ctx, o.Max, 0)
+	// A request that waits is renewed in time, so that what it brings is known to
+	// have been sent not long ago; see puller.
+	until := time.Now().Add(o.Wait)
+	for err == nil && c.len() == 0 && time.Until(until) > 0 {
+		err = c.pull(ctx, 1, max(min(time.Until(until), c.r.ackTimeout/3), minPullExpiry))
 	}
-	if err := c.pull(ctx, 1, o.Wait); err != nil || c.len() == 0 || o.Max == 1 {
+	if err != nil || c.len() == 0 || c.len() == o.Max || o.Wait <= 0 {
 		return err
 	}
 	return c.pull(ctx, o.Max-c.len(), 0)
@@ -147,16 +161,18 @@ func (c *receiveCall) collect(ctx context.Context, o jetbus.ReceiveOptions) erro
 // receiveCall is the inbox of one Receive.
 type receiveCall struct {
 	r      *receipts
+	next   string // subject of pull requests
 	sub    *nats.Subscription
 	mu     sync.Mutex
+	sent   time.Time // of the newest request
 	leases []*lease
 	ended  bool          // what comes now is given back
 	over   chan error    // the end of a request; capacity 1
 	first  chan struct{} // signaled by an event; capacity 1
 }
 
-func (r *receipts) open(size int) (*receiveCall, error) {
-	c := &receiveCall{r: r, over: make(chan error, 1), first: make(chan struct{}, 1), leases: make([]*lease, 0, min(size, 64))}
+func (r *receipts) open(next string, size int) (*receiveCall, error) {
+	c := &receiveCall{r: r, next: next, over: make(chan error, 1), first: make(chan struct{}, 1), leases: make([]*lease, 0, min(size, 64))}
 	var err error
 	if c.sub, err = r.b.nc.Subscribe(r.b.nc.NewInbox(), c.receive); err != nil {
 		return nil, err
@@ -171,8 +187,8 @@ func (c *receiveCall) receive(m *nats.Msg) {
 		return
 	}
 	l := &lease{t: c.r.t, msg: m, reply: m.Reply, deliveries: a.deliveries, seq: a.seq, stored: a.storedNano}
-	c.r.add(l, time.Now())
 	c.mu.Lock()
+	c.r.add(l, c.sent)
 	ended := c.ended
 	if !ended {
 		c.leases = append(c.leases, l)
@@ -211,13 +227,13 @@ func (c *receiveCall) pull(ctx context.Context, n int, wait time.Duration) error
 	} else {
 		b = append(b, `,"no_wait":true`...)
 	}
-	c.r.mu.Lock()
-	next := c.r.next
-	c.r.mu.Unlock()
-	if err := c.r.b.nc.PublishRequest(next, c.sub.Subject, append(b, '}')); err != nil {
+	c.mu.Lock()
+	c.sent = time.Now()
+	c.mu.Unlock()
+	if err := c.r.b.nc.PublishRequest(c.next, c.sub.Subject, append(b, '}')); err != nil {
 		return err
 	}
-	silent := time.NewTimer(wait + c.r.b.cfg.Timeout)
+	silent := time.NewTimer(wait + askTimeout)
 	defer silent.Stop()
 	for c.len()-before < n {
 		select {
@@ -280,10 +296,7 @@ func (c *receiveCall) deliveries(ctx context.Context, maxAttempts int) []*jetbus
 // giveBackReceipts returns what Receive handed out and nobody settled.
 func (b *Bus) giveBackReceipts(ctx context.Context) {
 	b.mu.Lock()
-	var all []*receipts
-	for _, r := range b.held {
-		all = append(all, r)
-	}
+	all := slices.Collect(maps.Values(b.held))
 	b.mu.Unlock()
 	for _, r := range all {
 		r.giveBack(context.WithoutCancel(ctx), r.all(), "the bus is closing")
@@ -292,7 +305,7 @@ func (b *Bus) giveBackReceipts(ctx context.Context) {
 			r.removeLocked(r.first.next, lost)
 		}
 		r.mu.Unlock()
-		r.end()
+		b.pruneReceipts(r)
 	}
 }
 

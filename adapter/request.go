@@ -99,7 +99,7 @@ func (b *Bus) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 func ask[T any](ctx context.Context, b *Bus, subject string, f func(context.Context) (T, error)) (T, error) {
 	for {
 		answer, err := askOnce(ctx, b, subject, f)
-		if ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)) && !b.link.isClosed() {
+		if ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)) && !b.link.isOver() {
 			continue
 		}
 		return answer, err

@@ -24,6 +24,9 @@ import (
 const (
 	seekPoll  = 20 * time.Millisecond // how often held events are counted
 	seekGrace = 5 * time.Second       // what a mover may need beyond its wait
+	// seekForget is how long after its mover's death a move is still what anybody
+	// expects. The members of the group have gone on by then.
+	seekForget = 10 * time.Minute
 )
 
 // Cursor implements jetbus.Cursors.
@@ -76,7 +79,7 @@ func (b *Bus) cursorSequence(ctx context.Context, t *topic, c jetbus.Cursor, o j
 	case o.ToLatest:
 		return b.startSequence(ctx, t, jetbus.Latest())
 	case c.LastSeq > 0:
-		return c.LastSeq + 1, nil
+		return b.startSequence(ctx, t, jetbus.AfterSeq(c.LastSeq))
 	case c.LastID != "":
 		return b.startSequence(ctx, t, jetbus.AfterID(c.LastID))
 	case !c.LastTime.IsZero():
@@ -86,20 +89,38 @@ func (b *Bus) cursorSequence(ctx context.Context, t *topic, c jetbus.Cursor, o j
 	}
 }
 
-// seek moves a group to next.
+// seek moves a group to next, one mover at a time.
 func (b *Bus) seek(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
-	if mark, ok := readSeekMark(t.info.Config.Metadata); ok && time.Now().Before(mark.until) {
-		return &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: t.info.NumAckPending}
-	}
 	wait := o.Wait
 	if wait == 0 {
 		wait = t.info.Config.AckWait
 	}
+	unlock, err := b.lockOnce(ctx, seekLock(t), wait+seekGrace)
+	if errors.Is(err, jetbus.ErrWrongSequence) {
+		return &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: t.info.NumAckPending}
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if t.info, err = b.findGroup(ctx, t.topic, t.group); err != nil { // it may have been moved since
+		return err
+	}
+	return b.seekLocked(ctx, t, next, wait, o.Force)
+}
+
+// seekLock is the lock that a mover of the group has. Its life ends with that of
+// the mark, so that it does not outlive a mover that died.
+func seekLock(t *topicGroup) string {
+	return "group." + t.stream + "." + consumerName(t.name(), t.group)
+}
+
+func (b *Bus) seekLocked(ctx context.Context, t *topicGroup, next uint64, wait time.Duration, force bool) error {
 	mark := seekMark{seq: next, until: time.Now().Add(wait + seekGrace)}
 	if err := b.markSeek(ctx, t, mark.String(), mark.until); err != nil {
 		return err
 	}
-	if !o.Force {
+	if !force {
 		if err := b.awaitUnheld(ctx, t, wait); err != nil {
 			resume, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.Timeout)
 			defer cancel()
@@ -203,26 +224,29 @@ func (b *Bus) replaceConsumer(ctx context.Context, t *topicGroup, next uint64) e
 // alive finish, then finishes in its place.
 func (b *Bus) completeSeek(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, mark seekMark) error {
 	op := "complete the move of group " + t.name() + "/" + group
-	poll := time.NewTicker(seekPoll)
-	defer poll.Stop()
-	for time.Now().Before(mark.until) {
-		select {
-		case <-poll.C:
-		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", op, ctx.Err())
-		}
-		now, err := b.findGroup(ctx, t, group)
-		if err != nil {
-			return err
-		}
-		if still, ok := readSeekMark(now.Config.Metadata); !ok || still != mark {
-			return nil
-		}
+	g := &topicGroup{topic: t, group: group, info: info}
+	ctx, cancel := context.WithDeadline(ctx, mark.until.Add(info.Config.AckWait+lockTTL+b.cfg.Timeout))
+	defer cancel()
+	unlock, err := b.lock(ctx, seekLock(g), info.Config.AckWait+seekGrace)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
 	}
-	b.cfg.Logger.InfoContext(ctx, "completing the move of a group that its mover left behind", slog.String("topic", t.name()), slog.String("group", group))
-	err := b.seek(ctx, &topicGroup{topic: t, group: group, info: info}, mark.seq, jetbus.SeekOptions{})
+	defer unlock()
+	if g.info, err = b.findGroup(ctx, t, group); err != nil {
+		return err
+	}
+	if still, ok := readSeekMark(g.info.Config.Metadata); !ok || still != mark {
+		return nil // its mover, or another, was here
+	}
+	log := b.cfg.Logger.With(slog.String("topic", t.name()), slog.String("group", group))
+	if time.Since(mark.until) > seekForget {
+		log.WarnContext(ctx, "a move of a group that was begun long ago is dropped")
+		return b.markSeek(ctx, g, "", resumeTime(g.info))
+	}
+	log.InfoContext(ctx, "completing the move of a group that its mover left behind")
+	err = b.seekLocked(ctx, g, mark.seq, info.Config.AckWait, false)
 	if errors.Is(err, jetbus.ErrGroupBusy) { // nobody was told that the move succeeded: it may as well not
-		b.cfg.Logger.WarnContext(ctx, "the move of a group was given up", slog.String("topic", t.name()), slog.String("group", group), slog.Any("error", err))
+		log.WarnContext(ctx, "the move of a group was given up", slog.Any("error", err))
 		return nil
 	}
 	if err != nil {

@@ -25,6 +25,10 @@ func (b *Bus) Subscribe(ctx context.Context, topic, group string, h jetbus.Handl
 	case err != nil:
 	case h == nil:
 		err = fmt.Errorf("%w: no handler", jetbus.ErrInvalidOption)
+	case len(o.Topics) >= o.MaxInFlight:
+		err = fmt.Errorf("%w: MaxInFlight %d is less than one event for each of %d topics", jetbus.ErrInvalidOption, o.MaxInFlight, len(o.Topics)+1)
+	case o.MaxLease < 0 && len(o.Topics) >= o.Concurrency:
+		err = fmt.Errorf("%w: without lease extension (MaxLease -1) Concurrency must be at least the number of topics, %d", jetbus.ErrInvalidOption, len(o.Topics)+1)
 	case slices.Contains(o.Topics, topic):
 		err = fmt.Errorf("%w: Topics names %s again", jetbus.ErrInvalidOption, topic)
 	default:
@@ -93,9 +97,9 @@ func (s *subscription) join(ctx context.Context, names []string) error {
 		if err != nil {
 			return err
 		}
-		p, err := s.newPuller(t, info.Name)
-		if err != nil {
-			return s.b.translate("subscribe", "", err)
+		p := s.newPuller(t, info.Name)
+		if err := p.open(); err != nil {
+			return err
 		}
 		s.pullers = append(s.pullers, p)
 	}
@@ -127,8 +131,7 @@ func (s *subscription) lookup(ctx context.Context, name string) (*topic, error) 
 // abandon undoes join.
 func (s *subscription) abandon() {
 	for _, p := range s.pullers {
-		p.wake.Stop()
-		_ = p.sub.Unsubscribe()
+		p.end(s.life)
 	}
 	s.die(jetbus.ErrStopped)
 }
@@ -148,7 +151,7 @@ func (s *subscription) start(ctx context.Context) error {
 		s.mu.Lock()
 		s.unwatch = append(s.unwatch, unwatch)
 		s.mu.Unlock()
-		p.request()
+		p.start()
 	}
 	stop := context.AfterFunc(ctx, func() { _ = s.Stop(s.ctx) })
 	s.mu.Lock()
@@ -160,13 +163,24 @@ func (s *subscription) start(ctx context.Context) error {
 // windowLocked is how many events to hold: no more than this member finished in the last
 // second, so that a slow one hoards nothing, and at least one for each handler.
 func (s *subscription) windowLocked(now time.Time) int {
+	able := s.o.Concurrency - s.stuck
 	switch {
+	case able <= 0: // what came would wait for handlers that do not come back
+		return 0
 	case s.o.MaxLease < 0: // nothing extends what waits
-		return s.o.Concurrency
+		return able
 	case s.o.ManualAck: // what is held has been handed over, and whoever has it may want more before it settles
 		return s.o.MaxInFlight
 	}
-	return min(max(s.rate.lastSecond(now), s.o.Concurrency), s.o.MaxInFlight)
+	return min(max(s.rate.lastSecond(now), able), s.o.MaxInFlight)
+}
+
+// share is how much of the window one topic may take, so that each has its part.
+func (s *subscription) share() int {
+	if s.o.MaxLease < 0 {
+		return s.o.Concurrency / len(s.pullers)
+	}
+	return s.o.MaxInFlight / len(s.pullers)
 }
 
 // hireLocked starts a worker if there is work for one more.
@@ -234,12 +248,23 @@ func (s *subscription) process(l *lease, now time.Time) time.Time {
 		return time.Now()
 	}
 	ctx := &handlerContext{s: s}
-	if s.begin(ctx, l, &e, attempt, now) {
-		defer ctx.cancel(nil)
-		err = s.call(ctx, jetbus.NewDelivery(e, s.group, attempt, s.o.MaxAttempts, l))
-		now = time.Now()
-		s.finish(ctx, l, now, err)
+	if !s.begin(ctx, l, &e, attempt, now) {
+		return now
 	}
+	err, returned := errGoexit, false
+	defer func() {
+		if returned {
+			return
+		}
+		s.finish(ctx, l, time.Now(), err) // runtime.Goexit ends this goroutine, the worker
+		ctx.cancel(nil)
+		s.exited()
+	}()
+	err = s.call(ctx, jetbus.NewDelivery(e, s.group, attempt, s.o.MaxAttempts, l))
+	returned = true
+	now = time.Now()
+	s.finish(ctx, l, now, err)
+	ctx.cancel(nil)
 	return now
 }
 
@@ -258,6 +283,19 @@ func (s *subscription) begin(ctx *handlerContext, l *lease, e *jetbus.Event, att
 		s.b.cfg.Observer(jetbus.Observation{Kind: jetbus.Delivered, Topic: e.Topic, Group: s.group, ID: e.ID, Seq: e.Seq, Attempt: attempt, Duration: now.Sub(time.Unix(0, l.stored))})
 	}
 	return true
+}
+
+// errGoexit is the failure of a handler that ended its goroutine, as t.FailNow does.
+var errGoexit = errors.New("the handler called runtime.Goexit")
+
+// exited strikes off a worker that its handler has ended, and hires another.
+func (s *subscription) exited() {
+	s.mu.Lock()
+	s.running--
+	s.workers--
+	s.hireLocked()
+	s.mu.Unlock()
+	s.signalIdle()
 }
 
 // wants applies the filters; a panic becomes an error.
@@ -283,6 +321,9 @@ func (s *subscription) call(ctx *handlerContext, d *jetbus.Delivery) (err error)
 // finish settles what the handler did not settle itself.
 func (s *subscription) finish(ctx *handlerContext, l *lease, now time.Time, err error) {
 	s.mu.Lock()
+	if l.state == lost && l.run != nil {
+		s.stuck--
+	}
 	l.run = nil
 	s.rate.add(now)
 	held := l.state == open
@@ -312,18 +353,18 @@ func (s *subscription) acknowledge(l *lease, now time.Time) {
 	if err == nil {
 		s.stats.Acked++
 	}
-	var request int
-	first := s.pullers[0]
-	if len(s.pullers) == 1 {
-		request = first.requestLocked(now)
+	n, request := 0, ""
+	only := len(s.pullers) == 1
+	if only {
+		n, request = s.pullers[0].requestLocked(now)
 	}
 	s.mu.Unlock()
 	if err == nil {
 		err = s.b.nc.Publish(l.reply, nil)
 		s.acknowledged(l, now, err)
 	}
-	if len(s.pullers) == 1 {
-		first.send(request)
+	if only {
+		s.pullers[0].send(n, request)
 		s.signalIdle()
 	} else {
 		s.leasesEnded()
@@ -356,8 +397,15 @@ func (s *subscription) refuse(l *lease, err error) {
 	}
 }
 
-// leasesEnded runs when leases ended: there is room to ask for more.
+// leasesEnded runs when leases ended: there is room to ask for more. When all
+// handlers are stuck, what waits for them is given back.
 func (s *subscription) leasesEnded() {
+	s.mu.Lock()
+	back := s.stuck >= s.o.Concurrency && s.queue.len() > 0 && !s.stopping
+	s.mu.Unlock()
+	if back {
+		s.giveBack(s.life, s.takeQueue(), "all handlers are stuck")
+	}
 	for _, p := range s.pullers {
 		p.request()
 	}
@@ -374,17 +422,31 @@ func (s *subscription) signalIdle() {
 // Pause implements jetbus.Subscription.
 func (s *subscription) Pause() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.paused = true
+	s.mu.Unlock()
+	for _, p := range s.pullers {
+		p.drain(s.life) // a request that is open would bring more
+	}
 }
 
 // Resume implements jetbus.Subscription.
 func (s *subscription) Resume() {
 	s.mu.Lock()
+	was := s.paused && !s.stopping
 	s.paused = false
 	s.mu.Unlock()
+	if !was {
+		return
+	}
 	for _, p := range s.pullers {
-		p.request()
+		err := p.open()
+		s.mu.Lock()
+		if err != nil {
+			s.failLocked(err)
+		} else {
+			p.rejoinLocked() // its settings may have changed while this member did not ask
+		}
+		s.mu.Unlock()
 	}
 }
 

@@ -1,0 +1,53 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+const (
+	locksBucket = "JETBUS_LOCKS"
+	lockTTL     = 15 * time.Second // of one whose holder died
+	lockPoll    = 20 * time.Millisecond
+)
+
+// lockStream lets one process at a time change a stream that several topics
+// share. The server knows no conditional update: of two topics that are added
+// at once, the later update would undo the earlier.
+func (b *Bus) lockStream(ctx context.Context, stream string) (unlock func(), err error) {
+	return b.lock(ctx, stream, lockTTL)
+}
+
+// lock waits for a lock and takes it.
+func (b *Bus) lock(ctx context.Context, name string, ttl time.Duration) (unlock func(), err error) {
+	for {
+		if unlock, err = b.lockOnce(ctx, name, ttl); err == nil {
+			return unlock, nil
+		}
+		if !errors.Is(err, jetbus.ErrWrongSequence) {
+			return nil, fmt.Errorf("lock %s: %w", name, err)
+		}
+		select {
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("lock %s, which somebody else has: %w", name, context.Cause(ctx))
+		}
+	}
+}
+
+// lockOnce takes a lock that nobody has; ErrWrongSequence says that somebody does.
+func (b *Bus) lockOnce(ctx context.Context, name string, ttl time.Duration) (unlock func(), err error) {
+	revision, err := b.KeySet(ctx, locksBucket, name, []byte(b.cfg.SID), 0, ttl)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+		defer cancel()
+		_ = b.KeyDelete(ctx, locksBucket, name, revision) // what stays ends by its TTL
+	}, nil
+}
