@@ -178,16 +178,10 @@ func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 		e := &p.receipts[i].Event
 		m.Subject, m.Header, m.Data = p.to[i].subject, header.next(e), e.Payload
 		m.Reply = reply + strconv.FormatInt(int64(i), 36)
-		if isClosed(lost) || !p.b.nc.IsConnected() {
-			return errLost
-		}
 		admitted, stopped := p.admit(i)
 		for !admitted && !stopped {
 			if err := p.await(ctx, lost, batchWindow*3/4, batchBytes*3/4); err != nil {
 				return err
-			}
-			if isClosed(lost) || !p.b.nc.IsConnected() {
-				return errLost
 			}
 			admitted, stopped = p.admit(i)
 		}
@@ -220,6 +214,12 @@ func (p *batch) admit(i int) (admitted, stopped bool) {
 // reconnects and sends it first thing afterwards, ahead of what got lost before:
 // an event to which that may have happened is noted as the jumper.
 func (p *batch) send(ctx context.Context, i int, m *nats.Msg, lost <-chan struct{}) error {
+	if isClosed(lost) || !p.b.nc.IsConnected() { // once more: what follows is the whole window
+		p.mu.Lock()
+		p.errs[i] = errNotSent
+		p.mu.Unlock()
+		return errLost
+	}
 	err := p.b.send(ctx, m, lost)
 	switch {
 	case err == nil && !p.b.nc.IsConnected():
@@ -385,7 +385,10 @@ func (p *batch) remaining(ctx context.Context, todo []int, retried []bool) (agai
 		case errors.Is(err, errNoAnswer):
 			retried[i] = true
 		case isTransient(err):
-			if verr := p.verify(ctx, err, p.to[i].topic); verr != nil {
+			p.mu.Unlock() // answers of other calls come on the goroutine that would wait for it
+			verr := p.verify(ctx, err, p.to[i].topic)
+			p.mu.Lock()
+			if verr != nil {
 				p.errs[i], failed = verr, verr
 			}
 		default:

@@ -2,6 +2,7 @@ package adapter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -91,6 +92,9 @@ func (b *Bus) eachEvent(ctx context.Context, t *topic, next, end uint64, f func(
 			if !f(&page[i]) {
 				return nil
 			}
+		}
+		if next > before && (errors.Is(err, errLost) || errors.Is(err, errDirectLoss)) {
+			continue // behind what came
 		}
 		if err != nil {
 			return b.translate("read", b.api+"DIRECT.GET."+t.stream, err)

@@ -4,7 +4,9 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,10 +19,11 @@ import (
 // load publishes from several goroutines at once, each with a key of its own:
 // one by one and in batches.
 type load struct {
-	bus   *adapter.Bus
-	topic string
-	acked atomic.Int64
-	wg    sync.WaitGroup
+	bus     *adapter.Bus
+	topic   string
+	acked   atomic.Int64
+	refused atomic.Int64 // events of batches that were given up; see outOfOrder
+	wg      sync.WaitGroup
 
 	mu       sync.Mutex
 	receipts []jetbus.Receipt
@@ -49,12 +52,28 @@ func (l *load) batches(ctx context.Context, key string, n, size int) {
 				events[i] = l.event(key, from+i)
 			}
 			receipts, err := l.bus.PublishBatch(ctx, events, jetbus.BatchOptions{})
+			if n := outOfOrder(err); n > 0 {
+				l.refused.Add(int64(n))
+				err = nil
+			}
 			l.note(err, receipts...)
 			if err != nil {
 				return
 			}
 		}
 	})
+}
+
+// outOfOrder counts the events of a batch that was given up because one of them
+// was stored ahead of others of its key: what nats.go is handed while the connection breaks
+// goes out first after a reconnect. The bus sends nothing then that would turn
+// the order around, and says so; that is rare, and no loss.
+func outOfOrder(err error) int {
+	failed, ok := errors.AsType[*jetbus.BatchError](err)
+	if !ok || !strings.Contains(err.Error(), "a later event of its key is stored") {
+		return 0
+	}
+	return len(failed.Failed)
 }
 
 func (l *load) event(key string, i int) jetbus.Event {
@@ -115,8 +134,9 @@ func (l *load) check(t *testing.T, total int) []string {
 			t.Errorf("%s was published once and called a duplicate", r.Event.ID)
 		}
 	}
-	if len(stored) != total || len(ids) != total {
-		t.Errorf("%d events are stored, %d are acknowledged, %d were published", len(stored), len(ids), total)
+	refused := int(l.refused.Load())
+	if len(ids)+refused != total || len(stored) < len(ids) || len(stored) > total {
+		t.Errorf("%d events are stored, %d are acknowledged, %d were refused, %d were published", len(stored), len(ids), refused, total)
 	}
 	return ids
 }
