@@ -116,8 +116,17 @@ func TestSubjectsOverlap(t *testing.T) {
 		a, b string
 		want bool
 	}{
-		{"a.b", "a.b", true}, {"a.b", "a.c", false}, {"a.*", "a.b", true}, {"a.*", "a.b.c", false}, {"a.>", "a.b.c", true},
-		{"a.>", "a", false}, {">", "a", true}, {"*.b", "a.*", true}, {"*.b", "a.c", false}, {"a.b.c", "a.>", true}, {"a", "a.b", false},
+		{"a.b", "a.b", true},
+		{"a.b", "a.c", false},
+		{"a.*", "a.b", true},
+		{"a.*", "a.b.c", false},
+		{"a.>", "a.b.c", true},
+		{"a.>", "a", false},
+		{">", "a", true},
+		{"*.b", "a.*", true},
+		{"*.b", "a.c", false},
+		{"a.b.c", "a.>", true},
+		{"a", "a.b", false},
 	} {
 		if got := subjectsOverlap(c.a, c.b); got != c.want {
 			t.Errorf("%s and %s: %t", c.a, c.b, got)

@@ -243,7 +243,7 @@ func (c *wireConn) Write(p []byte) (int, error) {
 	}
 	c.w.budget.Store(0)
 	n, _ := c.Conn.Write(p[:budget])
-	_ = c.Conn.Close()
+	_ = c.Close()
 	return n, net.ErrClosed
 }
 

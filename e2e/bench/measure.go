@@ -30,15 +30,14 @@ type job struct {
 
 // row is the bus's job and what it is measured against.
 type row struct {
-	name    string
-	at      place
-	bus     job
-	raw     []job   // the fastest of them is the yardstick
-	goal    float64 // of the ratio to the yardstick; 0: informative
-	peer    *job
-	peers   float64 // goal of the ratio to the peer
-	allocs  string  // name of the row that says how many allocations an event costs above the yardstick; empty: none
-	profile bool
+	name   string
+	at     place
+	bus    job
+	raw    []job   // the fastest of them is the yardstick
+	goal   float64 // of the ratio to the yardstick; 0: informative
+	peer   *job
+	peers  float64 // goal of the ratio to the peer
+	allocs string  // name of the row that says how many allocations an event costs above the yardstick; empty: none
 }
 
 // allocsGoal is how many allocations an event may cost above raw.
@@ -50,9 +49,6 @@ type clock struct {
 	cpu     time.Duration
 	mallocs uint64
 	profile *os.File // of the runs that are profiled
-
-	events  int
-	seconds float64
 	result  sample
 }
 

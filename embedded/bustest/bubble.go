@@ -34,7 +34,7 @@ func Run(t *testing.T, f func(t *testing.T)) {
 	dropPools()
 	defer dropPools()
 	synctest.Test(t, func(t *testing.T) {
-		t.Cleanup(func() { time.Sleep(grace) }) //nolint:forbidigo // fake time; the last cleanup of the bubble
+		t.Cleanup(func() { time.Sleep(grace) }) // fake time; the last cleanup of the bubble
 		f(t)
 	})
 }

@@ -149,7 +149,7 @@ const patience = 20 * time.Second
 type run struct {
 	*testing.T
 	Subject
-	ctx    context.Context //nolint:containedctx // the test's
+	ctx    context.Context // the test's
 	prefix string
 	fake   bool
 }

@@ -147,7 +147,7 @@ func ours() int {
 	stacks := make([]byte, 8<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	n := 0
-	for _, stack := range strings.Split(string(stacks), "\n\n") {
+	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
 		if strings.Contains(stack, "seed-63e9a637/jetbus/") && !strings.Contains(stack, "/embedded") {
 			n++
 		}

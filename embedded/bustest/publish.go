@@ -110,7 +110,9 @@ var odd = []jetbus.Event{
 	{Key: "time", Time: time.Date(1999, 12, 31, 23, 59, 59, 999e6, time.UTC), Payload: []byte{0, 1, 2, 0xff, '\r', '\n', 0}},
 	{Key: "trace", Headers: map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=b,c=d"}},
 	{Key: strings.Repeat("k", jetbus.MaxKeyBytes), ID: strings.Repeat("i", jetbus.MaxIDBytes)},
-	{Key: "P0"}, {Key: "S"}, {Key: "null", Payload: []byte("null")},
+	{Key: "P0"},
+	{Key: "S"},
+	{Key: "null", Payload: []byte("null")},
 }
 
 func verbatim(r *run) {
