@@ -249,8 +249,8 @@ func TestClusterThatCannotStart(t *testing.T) {
 	}{
 		"one node":  {embedded.ClusterConfig{Nodes: 1}, "Nodes 1 is less than 3"},
 		"negative":  {embedded.ClusterConfig{Nodes: -1}, "Nodes -1 is less than 3"},
-		"no secret": {embedded.ClusterConfig{User: "u"}, "has no Password"},
-		"bad name":  {embedded.ClusterConfig{Name: "a b"}, "has spaces"},
+		"no secret": {embedded.ClusterConfig{User: "u"}, "no Password for User"},
+		"bad name":  {embedded.ClusterConfig{Name: "a b"}, "spaces in Name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := embedded.StartCluster(t.Context(), tc.cfg); err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -75,7 +75,7 @@ func TestUsageErrors(t *testing.T) {
 		{"serve --dir x --tls-cert a", "--tls-cert and --tls-key go together"},
 		{"serve --dir x --listen 0.0.0.0:4222", "is reachable from other machines: set User and Password"},
 		{"serve --dir x --log-format xml", `--log-format "xml"`},
-		{"serve --dir x --user a", `User "a" has no Password`},
+		{"serve --dir x --user a", `no Password for User "a"`},
 		{"dev --interval 1ms", "--interval 1ms"},
 		{"dev --dir x --listen 0.0.0.0:0", "reachable from other machines"},
 		{"topics --user a --token b", "give one of"},
