@@ -3,7 +3,7 @@ package adapter
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"log/slog"
 	"strconv"
 	"time"
@@ -18,7 +18,7 @@ import (
 const (
 	attemptsBucket = "JETBUS_ATTEMPTS"
 	attemptsTTL    = 24 * time.Hour
-	recordTimeout  = 2 * time.Second
+	recordTimeout  = 5 * time.Second
 )
 
 // returns is the record of an event that was given back.
@@ -61,56 +61,67 @@ func (b *Bus) returnsOf(ctx context.Context, l *lease) returns {
 func (b *Bus) recordReturns(ctx context.Context, leases ...*lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
-	if err := b.writeReturns(ctx, leases, true); err != nil {
+	records, err := b.makeReturns(ctx, leases)
+	for err == nil {
+		if err = b.writeReturns(ctx, records); !errors.Is(err, nats.ErrNoResponders) {
+			break
+		}
+		if err = b.createBucket(ctx, attemptsBucket); err != nil { // the first event ever to be given back
+			break
+		}
+		select { // in a cluster a new bucket is not reachable everywhere at once
+		case <-time.After(publishRetry):
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	if err != nil {
 		b.cfg.Logger.WarnContext(ctx, "giving back events counts as an attempt of theirs", slog.Int("events", len(leases)), slog.Any("error", err))
 	}
 }
 
-// writeReturns writes the records without waiting for each. create says whether
-// to create the bucket if there is none.
-func (b *Bus) writeReturns(ctx context.Context, leases []*lease, create bool) error {
-	answers := make(chan *nats.Msg, len(leases))
-	var forgets []func()
-	defer func() {
-		for _, forget := range forgets {
-			forget()
-		}
-	}()
-	send := func(l *lease) error {
+// makeReturns makes the messages that store the records.
+func (b *Bus) makeReturns(ctx context.Context, leases []*lease) ([]*nats.Msg, error) {
+	records := make([]*nats.Msg, len(leases))
+	for i, l := range leases {
 		r := returns{Count: 1, Deliveries: l.deliveries}
 		if l.deliveries > 1 {
 			r.Count += b.returnsOf(ctx, l).Count
 		}
 		value, err := json.Marshal(r)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		reply, forget := b.mux.expect(func(m *nats.Msg) { answers <- m })
-		forgets = append(forgets, forget)
-		return b.nc.PublishMsg(&nats.Msg{
-			Subject: keySubject(attemptsBucket, l.attemptKey()), Reply: reply, Data: value,
+		records[i] = &nats.Msg{
+			Subject: keySubject(attemptsBucket, l.attemptKey()), Data: value,
 			Header: nats.Header{"Nats-TTL": {attemptsTTL.String()}},
-		})
+		}
 	}
-	for _, l := range leases {
-		if err := send(l); err != nil {
+	return records, nil
+}
+
+// writeReturns stores the records without waiting for each.
+func (b *Bus) writeReturns(ctx context.Context, records []*nats.Msg) error {
+	answers := make(chan *nats.Msg, len(records))
+	for _, m := range records {
+		var forget func()
+		m.Reply, forget = b.mux.expect(func(a *nats.Msg) { answers <- a })
+		defer forget()
+		if err := b.nc.PublishMsg(m); err != nil {
 			return err
 		}
 	}
-	for range leases {
+	for range records {
 		select {
-		case m := <-answers:
-			if m.Header.Get("Status") == "503" && create {
-				if err := b.createBucket(ctx, attemptsBucket); err != nil {
-					return fmt.Errorf("create bucket %s: %w", attemptsBucket, err)
-				}
-				return b.writeReturns(ctx, leases, false)
+		case a := <-answers:
+			if a.Header.Get("Status") == "503" {
+				return nats.ErrNoResponders
 			}
-			if _, err := parsePubAck(m.Data); err != nil {
+			if _, err := parsePubAck(a.Data); err != nil {
 				return err
 			}
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 	return nil

@@ -161,13 +161,38 @@ func (b *Bus) markSeek(ctx context.Context, t *topicGroup, mark string, pause ti
 	if _, err := b.js.UpdateConsumer(ctx, t.stream, config); err != nil {
 		return b.translate("mark the move", request, err)
 	}
+	paused := pause.After(time.Now())
 	var err error
-	if pause.After(time.Now()) {
+	if paused {
 		_, err = b.js.PauseConsumer(ctx, t.stream, t.info.Name, pause)
 	} else {
 		_, err = b.js.ResumeConsumer(ctx, t.stream, t.info.Name)
 	}
-	return b.translate("pause", b.api+"CONSUMER.PAUSE."+t.stream+"."+t.info.Name, err)
+	if err != nil {
+		return b.translate("pause", b.api+"CONSUMER.PAUSE."+t.stream+"."+t.info.Name, err)
+	}
+	return b.awaitPaused(ctx, t, paused)
+}
+
+// awaitPaused waits until the durable is paused, or is not. In a cluster the
+// answer to the request comes before its leader has heard of it.
+func (b *Bus) awaitPaused(ctx context.Context, t *topicGroup, paused bool) error {
+	poll := time.NewTicker(seekPoll)
+	defer poll.Stop()
+	for {
+		c, err := b.consumer(ctx, t.topic, t.info.Name)
+		if err != nil {
+			return b.translate("see the pause", b.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
+		}
+		if c.CachedInfo().Paused == paused {
+			return nil
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // awaitUnheld waits until no member holds an event of the group.
