@@ -23,8 +23,9 @@ const (
 // lease is one delivered message that this process holds. It implements jetbus.Lease.
 //
 // The server starts counting AckTimeout when it sends, and again at every
-// extension it gets. This side counts from a moment that is never later: the
-// sending of the last extension that was answered. An answer shows that the
+// extension it gets. This side counts from a moment that is never later: a time
+// before which the server cannot have sent the event, see puller.sentSince, then
+// the sending of the last extension that was answered. An answer shows that the
 // server had the extension at some time before now; one that arrives after the
 // deadline shows nothing, because the server answers extensions, and takes
 // acknowledgements, of events it has long given to somebody else.

@@ -102,6 +102,8 @@ func (b *Bus) dedupeLookup(ctx context.Context, t *topic, id string) (seq uint64
 		jetstream.MsgIDHeader:             {msgID(t.name(), id)},
 		jetstream.ExpectedLastMsgIDHeader: {"?"},
 	}}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout/2) // a cluster may refuse it without an answer
+	defer cancel()
 	a, err := b.request(ctx, m)
 	if err != nil {
 		return 0, false

@@ -27,6 +27,7 @@ const (
 // nats.ErrNoResponders, jetbus.ErrDenied and those of sending, where it has not.
 func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}) (*nats.Msg, error) {
 	answer := make(chan *nats.Msg, 1)
+	before := b.nc.LastError()
 	var forget func()
 	m.Reply, forget = b.mux.expect(func(a *nats.Msg) { answer <- a })
 	defer forget()
@@ -47,7 +48,7 @@ func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}) (
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-timer.C:
-			if b.denied(m.Subject) {
+			if b.denied(m.Subject) && b.nc.LastError() != before { //nolint:errorlint // not the one of an earlier request
 				return nil, fmt.Errorf("%w: no permission to publish to %s", jetbus.ErrDenied, m.Subject)
 			}
 			if !first {
