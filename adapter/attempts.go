@@ -62,15 +62,18 @@ func (b *Bus) recordReturns(ctx context.Context, leases ...*lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	records, err := b.makeReturns(ctx, leases)
-	for err == nil {
-		if err = b.writeReturns(ctx, records); !errors.Is(err, nats.ErrNoResponders) {
-			break
+	if err == nil {
+		err = b.writeReturns(ctx, records)
+	}
+	if errors.Is(err, nats.ErrNoResponders) { // the first event ever to be given back
+		if err = b.createBucket(ctx, attemptsBucket); err == nil {
+			err = b.writeReturns(ctx, records)
 		}
-		if err = b.createBucket(ctx, attemptsBucket); err != nil { // the first event ever to be given back
-			break
-		}
+	}
+	for errors.Is(err, nats.ErrNoResponders) {
 		select { // in a cluster a new bucket is not reachable everywhere at once
 		case <-time.After(publishRetry):
+			err = b.writeReturns(ctx, records)
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}

@@ -69,7 +69,7 @@ func (b *Bus) createGroup(ctx context.Context, t *topic, group string, start jet
 	if err != nil {
 		return nil, err
 	}
-	return b.createConsumer(ctx, t, group, 0, next, jetstream.ConsumerConfig{AckWait: set.ackTimeout, MaxAckPending: set.maxInFlight})
+	return b.createConsumer(ctx, t, group, 0, next, jetstream.ConsumerConfig{AckWait: set.ackTimeout, MaxAckPending: cmp.Or(set.maxInFlight, jetbus.DefaultGroupMaxInFlight)})
 }
 
 // createConsumer makes the durable of a group's epoch, delivering from next on.

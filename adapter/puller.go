@@ -14,7 +14,7 @@ import (
 )
 
 // A pull request lives for a third of the lease's time, so that what it brings
-// is known to have been sent not longer ago than that; see puller.sentSince. The
+// is known to have been sent not longer ago than that; see pulls. The
 // server says every third of that time that it is still there, if that is long
 // enough to be worth it.
 const (
@@ -26,14 +26,6 @@ const (
 	pullRetryMax  = 5 * time.Second
 	drainTimeout  = 2 * time.Second // for the server to confirm that it sends no more
 )
-
-// pull is a request that is open, as far as is known.
-type pull struct {
-	token uint64
-	left  int // events it can still bring
-	sent  time.Time
-	given bool // given up: it may still bring events, and nobody counts on it
-}
 
 // puller keeps pull requests open at one durable, for the subscription's share
 // of one topic. It asks on the goroutine that made room, so that there is no
@@ -49,15 +41,14 @@ type puller struct {
 	inbox     string             // of sub, with a dot at the end
 	next      string             // subject of pull requests at the present durable
 	wake      *time.Timer        // calls check; nil before start
-	pulls     []pull             // in the order they were sent
-	token     uint64             // of the newest
-	asked     int                // events that pulls can bring, those given up left out
+	pulls     pulls              // requests that are open
 	held      int                // leases of this topic
-	proof     time.Time          // all that comes was sent after this
 	first     bool               // no event has come since there was no open request
 	heard     time.Time          // last sign of the server
-	retry     time.Duration
-	joining   bool // rejoin runs
+	retry     time.Duration      // the last wait after a refusal; 0 since one was granted
+	resting   bool               // that wait is not over
+	missing   bool               // nobody answered the last request
+	joining   bool               // rejoin runs
 	ended     bool
 }
 
@@ -95,7 +86,8 @@ func (p *puller) open() error {
 		return p.s.b.translate("subscribe "+p.t.name()+"/"+p.s.group, "", err)
 	}
 	p.s.mu.Lock()
-	p.sub, p.inbox, p.pulls, p.asked = sub, inbox, nil, 0
+	p.sub, p.inbox = sub, inbox
+	p.pulls.reset()
 	p.s.mu.Unlock()
 	return nil
 }
@@ -124,7 +116,7 @@ func (p *puller) deliver(m *nats.Msg, a ackReply) {
 	s := p.s
 	l := &lease{h: &s.holding, p: p, t: p.t, msg: m, reply: m.Reply, deliveries: a.deliveries, seq: a.seq, stored: a.storedNano}
 	s.mu.Lock()
-	p.heard, p.retry = now, 0
+	p.heard, p.retry, p.missing = now, 0, false
 	since := p.sentSince(now)
 	first := p.first
 	p.first = false
@@ -143,82 +135,11 @@ func (p *puller) deliver(m *nats.Msg, a ackReply) {
 // sentSince accounts for an event that came, and returns a time before which the
 // server cannot have sent it. The time of arrival would not do: an event may
 // have been held up on the way while the server gave it to somebody else.
-//
-// The server gets requests in the order they are sent, on one connection, and
-// what it sends arrives in order. So when an answer to a request has come, all
-// that comes later was sent after that request was; and when more events have
-// come than the older requests could bring, some were brought by a newer one.
 func (p *puller) sentSince(now time.Time) time.Time {
-	for i := range p.pulls {
-		q := &p.pulls[i]
-		if q.left == 0 {
-			continue
-		}
-		q.left--
-		if !q.given {
-			p.asked--
-		}
-		p.proof = maxTime(p.proof, q.sent)
-		if q.left == 0 {
-			p.pulls = append(p.pulls[:0], p.pulls[i+1:]...)
-		}
-		break
+	if since := p.pulls.event(); !since.IsZero() {
+		return since
 	}
-	if p.proof.IsZero() {
-		return now.Add(-p.expiry) // of a request of an inbox that Pause left
-	}
-	return p.proof
-}
-
-// closePull removes the request that a status is about, and what it did not bring.
-func (p *puller) closePull(token uint64, pending int) {
-	for i := range p.pulls {
-		if p.pulls[i].token != token {
-			continue
-		}
-		q := p.pulls[i]
-		p.proof = maxTime(p.proof, q.sent)
-		p.pulls = append(p.pulls[:i], p.pulls[i+1:]...)
-		if pending >= 0 {
-			p.shift(q.left - pending)
-		}
-		break
-	}
-	p.countAsked()
-}
-
-// shift corrects the others when a request brought more events than were put
-// down to it, or fewer: in the way that makes no event seem younger than it is.
-func (p *puller) shift(more int) {
-	if more > 0 && len(p.pulls) > 0 {
-		p.pulls[0].left += more
-	}
-	for i := len(p.pulls) - 1; i >= 0 && more < 0; i-- {
-		n := min(p.pulls[i].left, -more)
-		p.pulls[i].left -= n
-		more += n
-	}
-}
-
-func (p *puller) countAsked() {
-	p.asked = 0
-	for _, q := range p.pulls {
-		if !q.given {
-			p.asked += q.left
-		}
-	}
-}
-
-// giveUp stops counting on the open requests. They stay known as long as they
-// can still bring events.
-func (p *puller) giveUp(now time.Time) {
-	kept := p.pulls[:0]
-	for _, q := range p.pulls {
-		if q.given = true; p.proof.Before(q.sent) || now.Sub(q.sent) < 2*p.expiry {
-			kept = append(kept, q)
-		}
-	}
-	p.pulls, p.asked = kept, 0
+	return now.Add(-p.expiry) // of a request of an inbox that Pause left
 }
 
 // status handles what the server says instead of an event.
@@ -234,7 +155,7 @@ func (p *puller) status(m *nats.Msg) {
 		return
 	}
 	if code == "100" { // heartbeat
-		p.prove(token)
+		p.pulls.answered(token)
 		s.mu.Unlock()
 		return
 	}
@@ -242,38 +163,27 @@ func (p *puller) status(m *nats.Msg) {
 	if n, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages")); err == nil {
 		pending = n
 	}
-	p.closePull(token, pending)
+	p.pulls.close(token, pending)
 	switch {
-	case code == "409" && description == "Consumer Deleted", code == "503":
-		p.giveUp(now)
+	case code == "409" && description == "Consumer Deleted", code == "503" && !p.missing:
+		p.missing = code == "503"
+		p.pulls.giveUp(p.expiry)
 		p.rejoinLocked()
 	case code == "400", code == "409" && description == "Consumer is push based":
 		s.failLocked(fmt.Errorf("subscribe %s/%s: pull request refused: %s %s", p.t.name(), s.group, code, description))
 	case code == "404", code == "408": // the request is over
-		p.retry = 0
-	default: // 409: leadership change, server shutdown, limits of the consumer
+		p.retry, p.missing = 0, false
+	default: // 409: leadership change, server shutdown, limits of the consumer; 503 again
 		p.backOffLocked()
 	}
-	n, request := 0, ""
-	if p.retry == 0 {
-		n, request = p.requestLocked(now)
-	}
+	n, request := p.requestLocked(now)
 	s.mu.Unlock()
 	p.send(n, request)
 }
 
-// prove notes an answer to a request.
-func (p *puller) prove(token uint64) {
-	for _, q := range p.pulls {
-		if q.token == token {
-			p.proof = maxTime(p.proof, q.sent)
-		}
-	}
-}
-
 // backOffLocked lets the puller ask again after a while.
 func (p *puller) backOffLocked() {
-	p.retry = min(max(2*p.retry, pullRetry), pullRetryMax)
+	p.retry, p.resting = min(max(2*p.retry, pullRetry), pullRetryMax), true
 	if p.wake != nil {
 		p.wake.Reset(p.retry)
 	}
@@ -283,21 +193,16 @@ func (p *puller) backOffLocked() {
 // 0 for none, and its reply subject.
 func (p *puller) requestLocked(now time.Time) (n int, reply string) {
 	s := p.s
-	if s.stopping || s.paused || p.joining || p.ended || p.sub == nil || p.wake == nil {
+	if s.stopping || s.paused || p.joining || p.resting || p.ended || p.sub == nil || p.wake == nil {
 		return 0, ""
 	}
 	window := min(s.windowLocked(now), s.share())
-	n = min(window-p.held-p.asked, s.o.BatchSize)
-	if n <= 0 || p.asked > 0 && n < min(s.o.BatchSize, max(window/4, 1)) {
+	n = min(window-p.held-p.pulls.asked, s.o.BatchSize)
+	if n <= 0 || p.pulls.asked > 0 && n < min(s.o.BatchSize, max(window/4, 1)) {
 		return 0, "" // no room, or too little to be worth a request while another is open
 	}
-	if p.asked == 0 {
-		p.first = true
-	}
-	p.token++
-	p.asked += n
-	p.pulls = append(p.pulls, pull{token: p.token, left: n, sent: now})
-	return n, p.inbox + strconv.FormatUint(p.token, 36)
+	p.first = p.first || p.pulls.asked == 0
+	return n, p.inbox + strconv.FormatUint(p.pulls.ask(n, now), 36)
 }
 
 // send asks for n events.
@@ -331,7 +236,8 @@ func (p *puller) reconnected() {
 		s.failLocked(fmt.Errorf("subscribe %s/%s: %w: the connection was closed", p.t.name(), s.group, jetbus.ErrClosed))
 		return
 	}
-	p.pulls, p.asked, p.heard, p.retry = nil, 0, time.Now(), 0
+	p.pulls.reset()
+	p.heard, p.retry, p.resting, p.missing = time.Now(), 0, false, false
 	p.rejoinLocked() // the durable may have been replaced meanwhile, or its settings changed
 }
 
@@ -345,14 +251,17 @@ func (p *puller) check() {
 		s.mu.Unlock()
 		return
 	}
-	if p.asked > 0 && now.Sub(p.heard) >= p.silence() && s.b.link.isUp() {
+	if p.pulls.asked > 0 && now.Sub(p.heard) >= p.silence() && s.b.link.isUp() {
 		p.heard = now
-		p.giveUp(now)
+		p.pulls.giveUp(p.expiry)
 		p.rejoinLocked() // the server may have lost the durable
 	}
-	if p.retry > 0 {
-		p.retry = 0
-		p.giveUp(now)
+	if p.resting {
+		p.resting = false
+		p.pulls.giveUp(p.expiry)
+		if p.missing {
+			p.rejoinLocked()
+		}
 	}
 	n, reply := p.requestLocked(now)
 	p.wake.Reset(p.silence())
@@ -389,7 +298,7 @@ func (p *puller) rejoin() {
 	case err == nil:
 		p.next = s.b.api + "CONSUMER.MSG.NEXT." + p.t.stream + "." + info.Name
 		p.heard = time.Now()
-		p.giveUp(p.heard)
+		p.pulls.giveUp(p.expiry)
 		if info.Config.AckWait < s.ackTimeout { // somebody joined while nobody else was there
 			s.ackTimeout = info.Config.AckWait
 			p.setExpiry()
@@ -421,7 +330,8 @@ func (p *puller) end(ctx context.Context) {
 func (p *puller) drain(ctx context.Context) {
 	p.s.mu.Lock()
 	sub := p.sub
-	p.sub, p.pulls, p.asked = nil, nil, 0
+	p.sub = nil
+	p.pulls.reset()
 	p.s.mu.Unlock()
 	if sub == nil {
 		return

@@ -55,10 +55,11 @@ func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.Receive
 	for try := 0; ; try++ {
 		out, err := b.receive(ctx, topic, group, o)
 		if errors.Is(err, errNoDurable) {
-			if try == 0 { // replaced by SetCursor between two requests, or deleted
+			// Replaced by SetCursor between two requests, or deleted; or created this
+			// moment by somebody else, and not listening yet.
+			if err = b.rest(ctx, try); err == nil {
 				continue
 			}
-			err = jetbus.ErrNoGroup
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", op, err)
@@ -69,6 +70,20 @@ func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.Receive
 
 // errNoDurable: nobody answers pull requests at the durable's subject.
 var errNoDurable = errors.New("the durable is gone")
+
+// rest waits a little longer each time, and fails at last.
+func (b *Bus) rest(ctx context.Context, try int) error {
+	const tries = 6
+	if try == tries {
+		return jetbus.ErrNoGroup
+	}
+	select {
+	case <-time.After(seekPoll << try):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
 
 func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
 	t, err := b.lookup(ctx, name)
