@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -191,11 +192,28 @@ func (s *subscription) hireLocked() {
 	}
 }
 
+// maxYields is how often a worker without work lets others run before it ends.
+const maxYields = 4
+
 // worker handles events until there are none.
 func (s *subscription) worker() {
 	now := time.Now()
 	s.mu.Lock()
-	for l := s.nextLocked(); l != nil; l = s.nextLocked() {
+	for yields := 0; ; {
+		l := s.nextLocked()
+		if l == nil {
+			// The next event is often about to come; to wait for it a moment is
+			// cheaper than to end and have another worker started.
+			if yields++; yields > maxYields || s.stopping {
+				break
+			}
+			s.mu.Unlock()
+			runtime.Gosched()
+			now = time.Now()
+			s.mu.Lock()
+			continue
+		}
+		yields = 0
 		s.running++
 		s.mu.Unlock()
 		now = s.process(l, now)
