@@ -4,7 +4,9 @@
 // # What is stored where
 //
 // A topic is a stream (or a part of one), a group is a durable pull consumer of
-// it, an event is a message in CloudEvents 1.0 binary mode. Nothing else holds state:
+// it, an event is a message in CloudEvents 1.0 binary mode. Two small key-value
+// buckets, made when they are first needed, hold locks and what was given back.
+// Nothing else holds state:
 // any process that opens a bus on the same account sees the same topics,
 // groups and positions, and a crash between two requests leaves nothing that
 // the next caller does not complete.
@@ -12,8 +14,8 @@
 // # Hot paths
 //
 // Publishing, pulling, acknowledging and reading in bulk are written on the
-// core connection; the jetstream package of nats.go serves management. No
-// request polls: members of a group keep a pull request open and renew it.
+// core connection; the jetstream package of nats.go serves management. Delivery
+// does not poll: members of a group keep a pull request open and renew it.
 //
 // # The connection
 //

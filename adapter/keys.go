@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -203,19 +204,12 @@ func (b *Bus) createBucket(ctx context.Context, bucket string) error {
 
 // KeyWatch implements jetbus.Keys.
 func (b *Bus) KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[jetbus.KeyEntry, error] {
-	return func(yield func(jetbus.KeyEntry, error) bool) {
-		op := "watch keys " + bucket + "/" + prefix
-		err := b.enterKeys(ctx, bucket, "x"+prefix)
-		if err == nil {
-			b.calls.Done() // Close does not wait for the caller's loop, it ends it
-			tied, untie := b.tie(ctx)
-			defer untie()
-			err = b.watchKeys(tied, bucket, prefix, yield)
+	return sequence(ctx, b, "watch keys "+bucket+"/"+prefix, func(ctx context.Context, yield func(jetbus.KeyEntry, error) bool) error {
+		if err := validKey(bucket, cmp.Or(prefix, "x")); err != nil {
+			return err
 		}
-		if err != nil {
-			yield(jetbus.KeyEntry{}, fmt.Errorf("%s: %w", op, err))
-		}
-	}
+		return b.watchKeys(ctx, bucket, prefix, yield)
+	})
 }
 
 func (b *Bus) watchKeys(ctx context.Context, bucket, prefix string, yield func(jetbus.KeyEntry, error) bool) error {
@@ -274,13 +268,20 @@ func keyEntry(update jetstream.KeyValueEntry, prefix string) (jetbus.KeyEntry, b
 
 // enterKeys begins a call on a key.
 func (b *Bus) enterKeys(ctx context.Context, bucket, key string) error {
+	if err := validKey(bucket, key); err != nil {
+		return err
+	}
+	return b.enter(ctx)
+}
+
+func validKey(bucket, key string) error {
 	switch {
 	case bucket == "" || len(bucket) > 100 || strings.IndexFunc(bucket, func(r rune) bool { return !keyRune(r) || r == '/' || r == '.' }) >= 0:
 		return fmt.Errorf("%w: bucket %q: use letters, digits, '_' and '-'", jetbus.ErrInvalidOption, bucket)
 	case key == "" || jetbus.ValidKey(key) != nil:
 		return fmt.Errorf("%w: key %q: use 1 to %d bytes of UTF-8 without control characters", jetbus.ErrInvalidOption, key, jetbus.MaxKeyBytes)
 	}
-	return b.enter(ctx)
+	return nil
 }
 
 func bucketStream(bucket string) string { return "KV_" + bucket }

@@ -19,16 +19,25 @@ import (
 // Read implements jetbus.Reader. A message that is no event is skipped, and the
 // observer told.
 func (b *Bus) Read(ctx context.Context, topics []string, o jetbus.ReadOptions) iter.Seq2[jetbus.Event, error] {
-	return func(yield func(jetbus.Event, error) bool) {
+	return sequence(ctx, b, fmt.Sprintf("read %v", topics), func(ctx context.Context, yield func(jetbus.Event, error) bool) error {
+		return b.read(ctx, topics, o, yield)
+	})
+}
+
+// sequence makes the iterator of a call that hands out what it finds. Close does
+// not wait for the caller's loop, it ends it. An error of run is the last pair.
+func sequence[T any](ctx context.Context, b *Bus, op string, run func(context.Context, func(T, error) bool) error) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
 		err := b.enter(ctx)
 		if err == nil {
-			b.calls.Done() // Close does not wait for the caller's loop, it ends it
+			b.calls.Done()
 			tied, untie := b.tie(ctx)
 			defer untie()
-			err = b.read(tied, topics, o, yield)
+			err = run(tied, yield)
 		}
 		if err != nil {
-			yield(jetbus.Event{}, fmt.Errorf("read %v: %w", topics, err))
+			var none T
+			yield(none, fmt.Errorf("%s: %w", op, err))
 		}
 	}
 }

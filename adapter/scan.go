@@ -21,18 +21,9 @@ const (
 
 // Scan implements jetbus.Store.
 func (b *Bus) Scan(ctx context.Context, topic string, q jetbus.ScanQuery) iter.Seq2[jetbus.Event, error] {
-	return func(yield func(jetbus.Event, error) bool) {
-		err := b.enter(ctx)
-		if err == nil {
-			b.calls.Done() // Close does not wait for the caller's loop, it ends it
-			tied, untie := b.tie(ctx)
-			defer untie()
-			err = b.scan(tied, topic, q, yield)
-		}
-		if err != nil {
-			yield(jetbus.Event{}, fmt.Errorf("scan %s: %w", topic, err))
-		}
-	}
+	return sequence(ctx, b, "scan "+topic, func(ctx context.Context, yield func(jetbus.Event, error) bool) error {
+		return b.scan(ctx, topic, q, yield)
+	})
 }
 
 func (b *Bus) scan(ctx context.Context, name string, q jetbus.ScanQuery, yield func(jetbus.Event, error) bool) error {

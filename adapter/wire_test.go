@@ -308,7 +308,7 @@ func TestEveryValidEventRoundTrips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := events().Draw(t, "event")
 		if err := e.Validate(); err != nil {
-			t.Skip(err) // a segment like "v0"
+			return // a segment like "v0": not what this is about
 		}
 		at := stored{Topic: e.Topic, Stream: "S", Seq: 5, Time: storedAt.Time, Token: keyToken(e.Key)}
 		got := roundTrip(t, e, at)

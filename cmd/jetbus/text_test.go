@@ -32,7 +32,7 @@ func FuzzPrintable(f *testing.F) {
 		}
 		line, err := jsonLine(jetbus.Event{ID: "1", Topic: "t", Payload: payload})
 		if err != nil {
-			t.Skip()
+			return // what the encoder refuses is not printed
 		}
 		if hostile(string(line[:len(line)-1])) || line[len(line)-1] != '\n' {
 			t.Errorf("line %q", line)
