@@ -55,7 +55,7 @@ What was acknowledged survives the end of the process, however it ends. Only wit
 	f.StringVar(&o.webSocket, "websocket", "", "address for NATS clients over WebSocket, host:port or port (default none)")
 	f.StringArrayVar(&o.webSocketOrigins, "websocket-origin", nil, "origin from which browsers may connect, https://app.example.com; may be repeated")
 	f.BoolVar(&o.syncAlways, "sync-always", false, "sync each event to disk before it is acknowledged")
-	f.Var((*sizeFlag)(&o.maxStore), "max-store", "bound of the whole store (default three quarters of the free disk space)")
+	f.Var((*sizeFlag)(&o.maxStore), "max-store", "bound of the limits of all topics together (default none; each topic has its own)")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
