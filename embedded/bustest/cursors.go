@@ -3,6 +3,7 @@ package bustest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -111,9 +112,8 @@ func moveBy(r *run) {
 			r.Errorf("move to %s: %v", c.what, err)
 			continue
 		}
-		if g := r.group(topic, "g"); int(g.Pending) != len(c.want) || g.Paused {
-			r.Errorf("moved to %s: %+v, want %d pending", c.what, g, len(c.want))
-		}
+		r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return int(g.Pending) == len(c.want) && !g.Paused },
+			fmt.Sprintf("%d pending at %s", len(c.want), c.what))
 		got := newRecord()
 		s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
 		got.wait(r.T, len(c.want))

@@ -30,9 +30,7 @@ func idleGroup(r *run) {
 	r.stop(r.subscribe(r.A, topic, "g", newRecord().handle, jetbus.SubscribeOptions{}))
 	e := r.publish(topic, "k")[0]
 	r.pause(6 * 24 * time.Hour)
-	if g := r.group(topic, "g"); g.Pending != 1 {
-		r.Errorf("after days: %+v", g)
-	}
+	r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return g.Pending == 1 }, "1 pending after days")
 	got := newRecord()
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	got.wait(r.T, 1)
