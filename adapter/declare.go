@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -354,41 +355,48 @@ func (b *Bus) ListTopics(ctx context.Context) ([]jetbus.TopicInfo, error) {
 	defer b.calls.Done()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	names, err := b.topicNames(ctx)
+	streams, err := b.topicStreams(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]jetbus.TopicInfo, 0, len(names))
-	for _, name := range names {
-		t, info, err := b.inspect(ctx, name)
-		if errors.Is(err, jetbus.ErrNoTopic) { // deleted since
-			continue
+	out := make([]jetbus.TopicInfo, 0, len(streams))
+	for _, name := range slices.Sorted(maps.Keys(streams)) {
+		t, err := b.remember(name, streams[name])
+		if err == nil {
+			var d jetbus.TopicInfo
+			d, err = b.describe(ctx, t, streams[name])
+			out = append(out, d)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("list topics: %w", err)
 		}
-		d, err := b.describe(ctx, t, info)
-		if err != nil {
-			return nil, fmt.Errorf("list topics: %w", err)
-		}
-		out = append(out, d)
 	}
+	adopted, err := b.listAdopted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, adopted...)
+	slices.SortFunc(out, func(a, b jetbus.TopicInfo) int { return cmp.Compare(a.Config.Name, b.Config.Name) })
 	return out, nil
 }
 
-func (b *Bus) topicNames(ctx context.Context) ([]string, error) {
-	var names []string
+// topicStreams returns the stream of each declared topic, as one list tells it.
+func (b *Bus) topicStreams(ctx context.Context) (map[string]*jetstream.StreamInfo, error) {
+	streams := map[string]*jetstream.StreamInfo{}
 	list := b.js.ListStreams(ctx, jetstream.WithStreamListSubject(b.cfg.Prefix+".>"))
 	for info := range list.Info() {
 		for _, name := range topicsOf(&info.Config) {
 			if slices.Contains(info.Config.Subjects, topicFilter(b.cfg.Prefix, name)) {
-				names = append(names, name)
+				streams[name] = info
 			}
 		}
 	}
-	if err := list.Err(); err != nil {
-		return nil, b.translate("list topics", b.api+"STREAM.LIST", err)
-	}
+	return streams, b.translate("list topics", b.api+"STREAM.LIST", list.Err())
+}
+
+// listAdopted describes the topics that this bus has adopted.
+func (b *Bus) listAdopted(ctx context.Context) ([]jetbus.TopicInfo, error) {
+	var names []string
 	b.mu.Lock()
 	for name, t := range b.topics {
 		if t.adopted() {
@@ -396,8 +404,22 @@ func (b *Bus) topicNames(ctx context.Context) ([]string, error) {
 		}
 	}
 	b.mu.Unlock()
-	slices.Sort(names)
-	return slices.Compact(names), nil
+	var out []jetbus.TopicInfo
+	for _, name := range names {
+		t, info, err := b.inspect(ctx, name)
+		if errors.Is(err, jetbus.ErrNoTopic) { // the stream was deleted
+			continue
+		}
+		if err == nil {
+			var d jetbus.TopicInfo
+			d, err = b.describe(ctx, t, info)
+			out = append(out, d)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list topics: %w", err)
+		}
+	}
+	return out, nil
 }
 
 // DeleteTopic implements jetbus.Topics. An adopted topic is only forgotten,

@@ -24,6 +24,10 @@ const (
 	metaSeek       = "jetbus.seek"  // a move under way: see seekMark
 )
 
+// maxWaiting is how many pull requests may be open at a durable. The server's
+// default of 512 is used up by 50 busy members, and cannot be raised later.
+const maxWaiting = 10_000
+
 // groupSettings are what members of a group share.
 type groupSettings struct {
 	ackTimeout  time.Duration
@@ -78,8 +82,8 @@ func (b *Bus) createConsumer(ctx context.Context, t *topic, group string, epoch 
 	config := jetstream.ConsumerConfig{
 		Durable: epochName(t, group, epoch), FilterSubject: t.filter, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: like.AckWait, MaxAckPending: like.MaxAckPending, MaxDeliver: -1, PauseUntil: like.PauseUntil,
-		DeliverPolicy: jetstream.DeliverAllPolicy,
-		Metadata:      map[string]string{metaGroupTopic: t.name(), metaGroup: group, metaEpoch: strconv.Itoa(epoch)},
+		DeliverPolicy: jetstream.DeliverAllPolicy, MaxWaiting: maxWaiting,
+		Metadata: map[string]string{metaGroupTopic: t.name(), metaGroup: group, metaEpoch: strconv.Itoa(epoch)},
 	}
 	if next > 1 {
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, next
