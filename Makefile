@@ -3,11 +3,17 @@
 GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 COUNT    ?= 5
-PKG      ?= ./...
+DIR      ?= .
 FUZZTIME ?= 30s
+NOISE    ?=
+PKG      ?= ./...
+RERUN    ?= 0
+RUN      ?= .
+SUITE    ?= test
+TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e stress fuzz bench lint fmt
+.PHONY: help dev test e2e stress trials fuzz bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
@@ -17,17 +23,23 @@ help: ## List the targets
 dev: ## Run a broker with heartbeats of this machine flowing through it
 	go run ./cmd/jetbus dev
 
-test: ## Vet and test both modules under the race detector
+# The suites do not depend on each other: test is what needs no real clock, e2e what does.
+# RERUN=2 runs a test that failed up to twice again, and names it as FLAKY if it passes then.
+export RERUN
+
+test: ## Vet and test what needs no real clock, under the race detector; RERUN=2 repeats failures
 	go vet ./...
-	go test -race -shuffle=on ./...
+	@.ci/suite . -shuffle=on -timeout 5m
+
+e2e: ## Vet and test the module e2e: processes, clusters, cuts, other people's libraries
 	cd e2e && go vet ./...
-	cd e2e && go test -race ./...
+	@.ci/suite e2e -timeout 10m
 
-e2e: ## Test the e2e module alone, test by test
-	cd e2e && go test -race -v ./...
+stress: ## Test PKG=./... matching RUN=. COUNT=5 times (DIR=e2e: of that module); NOISE=1 beside two busy loops
+	@$(if $(NOISE),.ci/noise) .ci/stress $(DIR) $(COUNT) -run '$(RUN)' $(PKG)
 
-stress: ## Test PKG=./... COUNT=5 times under the race detector
-	go test -race -shuffle=on -count=$(COUNT) $(PKG)
+trials: ## Make SUITE=test TIMES=8 times, a line each; NOISE=1 beside two busy loops
+	@$(if $(NOISE),.ci/noise) .ci/trials $(SUITE) $(TIMES)
 
 fuzz: ## Run every fuzz target for FUZZTIME=30s
 	@set -ef; pkgs=$$(go list ./...); \
@@ -44,6 +56,7 @@ bench: ## Compare with raw nats.go and peers; JSON=file writes the table, QUICK=
 	cd e2e && go run ./bench$(if $(JSON), -json '$(abspath $(JSON))')$(if $(QUICK), -quick)
 
 lint: ## Check both modules: linters, format, import groups
+	@echo 'On a machine that has not run it before, golangci-lint is compiled first: that takes minutes.'
 	$(GOLANGCI) run ./...
 	cd e2e && $(GOLANGCI) run ./...
 

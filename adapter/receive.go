@@ -203,17 +203,27 @@ func (c *receiveCall) receive(m *nats.Msg) {
 	}
 	l := &lease{t: c.r.t, msg: m, reply: m.Reply, deliveries: a.deliveries, seq: a.seq, stored: a.storedNano}
 	c.mu.Lock()
-	c.r.add(l, c.sent)
-	ended := c.ended
+	ended, sent := c.ended, c.sent
 	if !ended {
+		c.r.add(l, sent)
 		c.leases = append(c.leases, l)
 	}
 	c.mu.Unlock()
 	if ended {
-		c.r.giveBack(context.Background(), []*lease{l}, "nobody waits for it any more")
+		c.r.returnLate(l, sent)
 		return
 	}
 	notify(c.first, struct{}{})
+}
+
+// returnLate gives back an event that came when its call was over. The entry of
+// its group may be retired by then, so that it has a holding of its own, which
+// nobody needs to watch over.
+func (r *receipts) returnLate(l *lease, sent time.Time) {
+	late := &holding{b: r.b, group: r.group, ackTimeout: r.ackTimeout, maxLease: r.maxLease, backoff: r.backoff, keeping: true}
+	late.init()
+	late.add(l, sent)
+	late.giveBack(context.Background(), []*lease{l}, "nobody waits for it any more")
 }
 
 func (c *receiveCall) status(m *nats.Msg) {

@@ -238,9 +238,10 @@ func TestSharedStream(t *testing.T) {
 
 // A bus that remembers a topic of a shared stream learns that it was deleted.
 func TestSharedTopicDeletedElsewhere(t *testing.T) {
-	inRealTime(t, func(r *rig) {
+	inBubble(t, func(r *rig) {
+		const forever = -1 // see inRealTime
 		for _, name := range []string{"a", "b"} {
-			r.ensure(jetbus.TopicConfig{Name: name, Stream: "S"})
+			r.ensure(jetbus.TopicConfig{Name: name, Stream: "S", Retention: forever})
 		}
 		r.publish("a", "1")
 		_, other := r.open(adapter.Config{})
@@ -251,7 +252,7 @@ func TestSharedTopicDeletedElsewhere(t *testing.T) {
 		if took := time.Since(began); took > 2*time.Second {
 			r.Errorf("it took %v to find out", took)
 		}
-		r.ensure(jetbus.TopicConfig{Name: "a", Stream: "S"})
+		r.ensure(jetbus.TopicConfig{Name: "a", Stream: "S", Retention: forever})
 		r.publish("a", "3")
 		r.ok(other.DeleteTopic(r.Context(), "a"))
 		_, err = r.bus.Subscribe(r.Context(), "a", "g", ignore, jetbus.SubscribeOptions{})

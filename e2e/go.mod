@@ -13,6 +13,7 @@ require (
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
 	github.com/seed-63e9a637/jetbus v0.0.0
+	go.uber.org/goleak v1.3.0
 )
 
 require (
@@ -35,6 +36,7 @@ require (
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
+	pgregory.net/rapid v1.3.0 // indirect
 )
 
 replace github.com/seed-63e9a637/jetbus => ../

@@ -34,6 +34,11 @@ const (
 
 	reconnectWait   = 20 * time.Millisecond
 	reconnectJitter = 10 * time.Millisecond
+
+	// pipeTimeout is how long a client waits for the server's answer in a pipe, or over
+	// loopback. There is no network that could lose it: what takes longer than the two seconds that
+	// nats.go allows is a machine that is busy.
+	pipeTimeout = 30 * time.Second
 )
 
 // Broker is a NATS server with JetStream in this process. Its methods may be
@@ -190,13 +195,14 @@ func listening(srv *server.Server, cfg Config) ports {
 
 // Connect opens a connection to the broker through an in-process pipe, with the
 // configured credentials. The connection survives Restart and Kill: it
-// reconnects without limit, after about 20 ms each time. The options are
-// applied after these defaults and may override them.
+// reconnects without limit, after about 20 ms each time. The server may take 30
+// seconds to answer, on a busy machine. The options are applied after these
+// defaults and may override them.
 func (b *Broker) Connect(o ...nats.Option) (*nats.Conn, error) {
 	if _, err := b.current(); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	opts := append([]nats.Option{nats.InProcessServer(b)}, b.cfg.clientDefaults()...)
+	opts := append([]nats.Option{nats.InProcessServer(b), nats.Timeout(pipeTimeout)}, b.cfg.clientDefaults()...)
 	nc, err := nats.Connect("", append(opts, o...)...)
 	if err != nil {
 		return nil, fmt.Errorf("embedded: connect: %w", err)

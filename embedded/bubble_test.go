@@ -18,7 +18,6 @@ import (
 func TestBubbleCanary(t *testing.T) {
 	ats.Register()
 	defer ats.Unregister()
-	began := time.Now()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		var ack *jetstream.PubAck
@@ -49,9 +48,6 @@ func TestBubbleCanary(t *testing.T) {
 			t.Errorf("an hour of fake time took %v of it", d)
 		}
 	})
-	if d := time.Since(began); d > time.Minute {
-		t.Errorf("an hour of fake time took %v", d)
-	}
 }
 
 // lifetime runs f on a broker that starts before and stops after.

@@ -158,10 +158,10 @@ func freePorts(n int) ([]int, error) {
 }
 
 // Connect opens a connection to any node, with the configured credentials. It
-// knows all nodes and reconnects without limit, after about 20 ms each time. The
+// knows all nodes and reconnects without limit, after about 20 ms each time; a node has 30 s to answer. The
 // options are applied after these defaults and may override them.
 func (c *Cluster) Connect(o ...nats.Option) (*nats.Conn, error) {
-	nc, err := nats.Connect(strings.Join(c.URLs(), ","), append(c.nodeConfig(0).clientDefaults(), o...)...)
+	nc, err := nats.Connect(strings.Join(c.URLs(), ","), append(append([]nats.Option{nats.Timeout(pipeTimeout)}, c.nodeConfig(0).clientDefaults()...), o...)...)
 	if err != nil {
 		return nil, fmt.Errorf("embedded: connect to cluster: %w", err)
 	}

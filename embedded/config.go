@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -192,6 +193,11 @@ func dialURL(scheme, host string, port int) string {
 // ports are the ports that a broker got at its first start. 0 means none yet.
 type ports struct{ client, webSocket int }
 
+// authTimeout is how long a client may take to say who it is. The server's own 2 seconds
+// are too short where many clients share few processors with it: those it turns away come
+// back at once, all together.
+const authTimeout = 10 * time.Second
+
 // options are the server's options for a start on dir.
 func (c Config) options(dir string, p ports) (*server.Options, error) {
 	o := &server.Options{
@@ -205,6 +211,7 @@ func (c Config) options(dir string, p ports) (*server.Options, error) {
 		JetStreamMaxMemory: c.MaxMemory,
 		JetStreamMaxStore:  c.MaxStore,
 		SyncAlways:         c.SyncAlways,
+		AuthTimeout:        authTimeout.Seconds(),
 		// The server's own default would be 1000 consumers per stream.
 		JetStreamLimits:        server.JSLimitOpts{DefaultMaxConsumers: -1},
 		DisableJetStreamBanner: true,

@@ -3,26 +3,16 @@ package main
 import (
 	"bytes"
 	"context"
-	"os"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
-// childEnv makes the test binary be the command, so that a test can kill it.
-const childEnv = "JETBUS_TEST_COMMAND"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
-		os.Exit(realMain())
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // result is what a command did.
 type result struct {
@@ -82,14 +72,12 @@ type running struct {
 	stop context.CancelFunc
 	done chan struct{}
 	code int
-
-	began time.Time
 }
 
 func begin(t *testing.T, env map[string]string, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &running{out: newBuffer(), err: newBuffer(), stop: cancel, done: make(chan struct{}), began: time.Now()}
+	r := &running{out: newBuffer(), err: newBuffer(), stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(r.done)
 		r.code = run(ctx, args, strings.NewReader(""), r.out, r.err, func(name string) string { return env[name] })
@@ -131,17 +119,11 @@ func (b *buffer) String() string {
 // wait returns the output once it contains some text.
 func (r *running) wait(t *testing.T, text string) string {
 	t.Helper()
-	return r.waitTimes(t, text, 1)
-}
-
-// waitTimes returns the output once it contains some text so many times.
-func (r *running) waitTimes(t *testing.T, text string, times int) string {
-	t.Helper()
 	for {
 		r.out.mu.Lock()
 		have, changed := r.out.text.String(), r.out.changed
 		r.out.mu.Unlock()
-		if strings.Count(have, text) >= times {
+		if strings.Contains(have, text) {
 			return have
 		}
 		select {

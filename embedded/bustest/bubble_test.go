@@ -3,9 +3,6 @@ package bustest_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,7 +42,6 @@ func open(t *testing.T, cfg embedded.Config) (*embedded.Broker, jetstream.JetStr
 
 func TestRedeliveryAfterAckWait(t *testing.T) {
 	const ackWait = 30 * time.Second
-	began := time.Now()
 	bustest.Run(t, func(t *testing.T) {
 		_, js := open(t, embedded.Config{})
 		s, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
@@ -80,9 +76,6 @@ func TestRedeliveryAfterAckWait(t *testing.T) {
 			t.Errorf("redelivered after %v, want %v", d, ackWait)
 		}
 	})
-	if d := time.Since(began); d > ackWait/3 {
-		t.Errorf("took %v of real time", d)
-	}
 }
 
 // TestConsumerGoesOnAfterKill also shows what a crash costs: nothing that was
@@ -160,22 +153,6 @@ func TestSharedTimers(t *testing.T) {
 	for i := range 20 {
 		t.Run(fmt.Sprint("bubble", i), func(t *testing.T) { bustest.Run(t, use) })
 		t.Run(fmt.Sprint("outside", i), use)
-	}
-}
-
-// leakEnv makes TestLeak leak a goroutine, which ends its process.
-const leakEnv = "JETBUS_BUSTEST_LEAK"
-
-func TestLeak(t *testing.T) {
-	if os.Getenv(leakEnv) != "" {
-		bustest.Run(t, func(*testing.T) { go func() { select {} }() })
-		return
-	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLeak$")
-	cmd.Env = append(os.Environ(), leakEnv+"=1")
-	out, err := cmd.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "blocked goroutines remain") {
-		t.Errorf("a leaked goroutine goes unnoticed: %v\n%s", err, out)
 	}
 }
 

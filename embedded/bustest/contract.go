@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -301,6 +302,21 @@ func (r *run) settled(topic, group string, seq uint64) {
 	r.Helper()
 	r.reaches(topic, group, func(g jetbus.GroupInfo) bool { return g.Held == 0 && g.Pending == 0 && g.AckedSeq >= seq },
 		fmt.Sprintf("settled up to %d", seq))
+}
+
+// has checks group g at the server as it is when all is quiet. In real time it waits:
+// in a cluster the group's leader hears of an event a moment after its publisher does.
+func (r *run) has(topic string, ok func(jetbus.GroupInfo) bool, what string) {
+	r.Helper()
+	const group = "g"
+	if !r.fake {
+		r.reaches(topic, group, ok, what)
+		return
+	}
+	synctest.Wait()
+	if g := r.group(topic, group); !ok(g) {
+		r.Errorf("group %s is to have %s: the server has %+v", group, what, g)
+	}
 }
 
 // reaches waits until the group at the server is as it should be.

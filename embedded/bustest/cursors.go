@@ -112,7 +112,7 @@ func moveBy(r *run) {
 			r.Errorf("move to %s: %v", c.what, err)
 			continue
 		}
-		r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return int(g.Pending) == len(c.want) && !g.Paused },
+		r.has(topic, func(g jetbus.GroupInfo) bool { return int(g.Pending) == len(c.want) && !g.Paused },
 			fmt.Sprintf("%d pending at %s", len(c.want), c.what))
 		got := newRecord()
 		s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})

@@ -2,6 +2,7 @@ package bustest
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -268,7 +269,7 @@ func limits(r *run) {
 	if at := r.group(topic, "g"); at.Held > 5 {
 		r.Errorf("the server has %+v", at)
 	}
-	r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return g.Held <= 5 && g.Held+int(g.Pending) == 20 }, "20 held or pending")
+	r.has(topic, func(g jetbus.GroupInfo) bool { return g.Held <= 5 && g.Held+int(g.Pending) == 20 }, "20 held or pending")
 	if n := len(g.entered); n != 0 {
 		r.Errorf("%d handlers more than Concurrency", n)
 	}
@@ -311,19 +312,33 @@ func received(r *run) {
 		r.Errorf("receive from an empty topic: %v, %v", none, err)
 	}
 	events := r.publish(topic, keys(5)...)
-	ds, err := bus.Receive(r.ctx, topic, "g", jetbus.ReceiveOptions{Max: 3})
-	r.must(err)
-	if len(ds) != 3 {
-		r.Fatalf("received %d of at most 3", len(ds))
-	}
-	r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return g.Held == 3 && g.Pending == 2 }, "3 held and 2 pending")
+	ds := r.receive(bus, topic, 3)
+	r.has(topic, func(g jetbus.GroupInfo) bool { return g.Held == 3 && g.Pending == 2 }, "3 held and 2 pending")
 	for _, d := range ds {
 		r.must(d.Ack(r.ctx))
 	}
-	rest, err := bus.Receive(r.ctx, topic, "g", jetbus.ReceiveOptions{})
-	r.must(err)
-	for _, d := range rest {
+	for _, d := range r.receive(bus, topic, 2) {
 		r.must(r.A.Ack(r.ctx, topic, "g", d.ID))
 	}
 	r.settled(topic, "g", events[4].Seq)
+}
+
+// receive collects n events of group g by as many calls as it takes: one may return
+// with less than there is.
+func (r *run) receive(bus jetbus.Receiver, topic string, n int) []*jetbus.Delivery {
+	r.Helper()
+	var all []*jetbus.Delivery
+	r.eventually(fmt.Sprintf("%d events are received", n), func() error {
+		left := n - len(all)
+		ds, err := bus.Receive(r.ctx, topic, "g", jetbus.ReceiveOptions{Max: left})
+		r.must(err)
+		if len(ds) > left {
+			r.Fatalf("received %d of at most %d", len(ds), left)
+		}
+		if all = append(all, ds...); len(all) < n {
+			return fmt.Errorf("there are %d", len(all))
+		}
+		return nil
+	})
+	return all
 }

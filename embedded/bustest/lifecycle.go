@@ -30,7 +30,7 @@ func idleGroup(r *run) {
 	r.stop(r.subscribe(r.A, topic, "g", newRecord().handle, jetbus.SubscribeOptions{}))
 	e := r.publish(topic, "k")[0]
 	r.pause(6 * 24 * time.Hour)
-	r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return g.Pending == 1 }, "1 pending after days")
+	r.has(topic, func(g jetbus.GroupInfo) bool { return g.Pending == 1 }, "1 pending after days")
 	got := newRecord()
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	got.wait(r.T, 1)

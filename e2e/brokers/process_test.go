@@ -1,4 +1,4 @@
-package embedded_test
+package brokers
 
 import (
 	"bufio"
@@ -8,12 +8,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
 	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
 
 // childDir tells this test binary to run as a process that publishes to a
@@ -99,10 +101,26 @@ func TestDeathOfTheProcess(t *testing.T) {
 	if len(acked) < 100 {
 		t.Fatalf("only %d acknowledged: the test shows nothing", len(acked))
 	}
-	have := stored(t, connect(t, start(t, embedded.Config{Dir: dir})))
+	have := stored(t, connect(t, bustest.Start(t, embedded.Config{Dir: dir})))
 	for _, id := range acked {
 		if !have[id] {
 			t.Fatalf("%s was acknowledged and is lost", id)
 		}
+	}
+}
+
+// leakEnv makes TestLeak leak a goroutine, which ends its process.
+const leakEnv = "JETBUS_BUSTEST_LEAK"
+
+func TestLeak(t *testing.T) {
+	if os.Getenv(leakEnv) != "" {
+		bustest.Run(t, func(*testing.T) { go func() { select {} }() })
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLeak$")
+	cmd.Env = append(os.Environ(), leakEnv+"=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "blocked goroutines remain") {
+		t.Errorf("a leaked goroutine goes unnoticed: %v\n%s", err, out)
 	}
 }

@@ -1,4 +1,4 @@
-package embedded_test
+package brokers
 
 import (
 	"context"
@@ -16,32 +16,6 @@ import (
 
 	"github.com/seed-63e9a637/jetbus/embedded"
 )
-
-// patience bounds what waits for an election.
-const patience = 2 * time.Minute
-
-func startCluster(t *testing.T, cfg embedded.ClusterConfig) (*embedded.Cluster, jetstream.JetStream) {
-	t.Helper()
-	c, err := embedded.StartCluster(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	nc, err := c.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c, js
-}
 
 // writers publish to a stream until they are stopped, whatever happens to it.
 type writers struct {
@@ -70,7 +44,7 @@ func startWriters(t *testing.T, js jetstream.JetStream, n int) *writers {
 }
 
 func (w *writers) publish(ctx context.Context, js jetstream.JetStream, id string) {
-	try, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	try, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if _, err := js.Publish(try, "s.a", []byte(id)); err != nil {
 		return
@@ -85,8 +59,9 @@ func (w *writers) publish(ctx context.Context, js jetstream.JetStream, id string
 }
 
 // wait waits until n more are acknowledged.
-func (w *writers) wait(t *testing.T, ctx context.Context, n int) {
+func (w *writers) wait(t *testing.T, n int) {
 	t.Helper()
+	ctx := patient(t)
 	count := func() int {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -103,31 +78,30 @@ func (w *writers) wait(t *testing.T, ctx context.Context, n int) {
 
 func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 	t.Parallel() // elections are mostly waiting
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	c, js := startCluster(t, embedded.ClusterConfig{})
 	s := stream(t, js, 3)
-	if _, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
-		t.Fatal(err)
-	}
+	persist(t, func(ctx context.Context) error {
+		_, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy})
+		return err
+	})
 	w := startWriters(t, js, 3)
 	defer w.stop()
-	w.wait(t, ctx, 50)
+	w.wait(t, 50)
 
 	old := leader(t, c)
-	if err := c.StepDown(ctx, "S"); err != nil {
+	if err := c.StepDown(patient(t), "S"); err != nil {
 		t.Fatal(err)
 	}
 	if now := leader(t, c); now == old {
 		t.Errorf("node %d leads after its step down", now)
 	}
-	w.wait(t, ctx, 50)
+	w.wait(t, 50)
 
 	victim := leader(t, c)
-	if err := c.KillNode(ctx, victim); err != nil {
+	if err := c.KillNode(patient(t), victim); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.WaitReady(ctx); err != nil {
+	if err := c.WaitReady(patient(t)); err != nil {
 		t.Fatal(err)
 	}
 	if now := leader(t, c); now == victim {
@@ -136,14 +110,14 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 	if i, err := c.ConsumerLeader("S", "d"); err != nil || i == victim {
 		t.Errorf("node %d leads the consumer, %v; dead is %d", i, err, victim)
 	}
-	w.wait(t, ctx, 20)
-	if err := c.RestartNode(ctx, victim); err != nil {
+	w.wait(t, 20)
+	if err := c.RestartNode(patient(t), victim); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.WaitReady(ctx); err != nil {
+	if err := c.WaitReady(patient(t)); err != nil {
 		t.Fatal(err)
 	}
-	w.wait(t, ctx, 20)
+	w.wait(t, 20)
 	w.stop()
 	w.wg.Wait()
 	have := stored(t, js)
@@ -157,6 +131,11 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 func leader(t *testing.T, c *embedded.Cluster) int {
 	t.Helper()
 	i, err := c.StreamLeader("S")
+	for ; errors.Is(err, embedded.ErrNoLeader); i, err = c.StreamLeader("S") { // an election that happens to run
+		if err := c.WaitReady(patient(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,9 +164,10 @@ func TestClusterFolderAndCredentials(t *testing.T) {
 		}
 	}
 	stream(t, js, 3)
-	if _, err := js.Publish(t.Context(), "s.a", []byte("kept")); err != nil {
-		t.Fatal(err)
-	}
+	persist(t, func(ctx context.Context) error { // which one whose answer is lost does not store again
+		_, err := js.Publish(ctx, "s.a", []byte("kept"), jetstream.WithMsgID("kept"))
+		return err
+	})
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
@@ -201,7 +181,7 @@ func TestClusterFolderAndCredentials(t *testing.T) {
 		t.Errorf("WaitReady after Stop: %v, want ErrStopped", err)
 	}
 	_, js = startCluster(t, cfg)
-	if n := waitMsgs(t, js); n != 1 {
+	if n := len(stored(t, js)); n != 1 {
 		t.Errorf("%d messages in the folder, want 1", n)
 	}
 }

@@ -1,0 +1,3 @@
+// Package contract runs the contract suite on a real cluster of three nodes. It
+// has a package of its own because its time is real and most of it is spent waiting.
+package contract
