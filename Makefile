@@ -5,19 +5,22 @@ GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.
 COUNT    ?= 5
 DIR      ?= .
 FUZZTIME ?= 30s
+INSTANCES ?= 2000
 NOISE    ?=
+PAIRS    ?= 50000
 PKG      ?= ./...
 RERUN    ?= 0
 RUN      ?= .
+SEED     ?= $(shell date +%s)
 SUITE    ?= test
 TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e stress trials fuzz bench lint fmt
+.PHONY: help dev test e2e stress trials fuzz fuzz-schema mongo-conformance bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
-		case $$line in [a-z]*:*' ## '*) printf '  make %-8s %s\n' "$${line%%:*}" "$${line#* ## }" ;; esac; \
+		case $$line in [a-z]*:*' ## '*) printf '  make %-17s %s\n' "$${line%%:*}" "$${line#* ## }" ;; esac; \
 	done < $(firstword $(MAKEFILE_LIST))
 
 dev: ## Run a broker with heartbeats of this machine flowing through it
@@ -51,6 +54,13 @@ fuzz: ## Run every fuzz target for FUZZTIME=30s
 			go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$pkg"; \
 		done; \
 	done
+
+fuzz-schema: ## Look for a wrong proof in PAIRS=50000 pairs of schemas, attacked by INSTANCES=2000 values each, drawn from SEED
+	go test -timeout 0 -count=1 -run '^TestChanges$$' ./registry/schema -instances $(INSTANCES)
+	go test -v -timeout 0 -count=1 -run '^(TestStrictIsTransitive|TestSoundness)$$' ./registry/schema -pairs $(PAIRS) -instances $(INSTANCES) -pairseed $(SEED)
+
+mongo-conformance: ## Run the official MongoDB driver's own suites against the stand-in
+	go test -race -tags conformance -run '^TestConformance$$' -count=1 -timeout 60m -v ./embedded/mongod
 
 bench: ## Compare with raw nats.go and peers; JSON=file writes the table, QUICK=1 is a smoke run
 	cd e2e && go run ./bench$(if $(JSON), -json '$(abspath $(JSON))')$(if $(QUICK), -quick)

@@ -1,0 +1,109 @@
+package schema
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+)
+
+// Compare says whether every value that old accepts, next accepts as well, under
+// the given model of undeclared properties; any other model than [Declared] is
+// [Strict]. It looks for a proof, and where it finds none for a value that shows
+// the contrary, the simplest it can find.
+//
+// A schema is backward compatible with the one before it if Compare(before, after)
+// is Proved: what was written under the old one can be read under the new one. It
+// is forward compatible if Compare(after, before) is: what is written under the new
+// one can be read under the old one.
+//
+// One pair of schemas has one verdict, witness and reasons included, always. The
+// work is bounded by steps and tries, not by time: an ordinary event's proof takes
+// some tens of microseconds, a witness some milliseconds, and when neither is found
+// some tenths of a second.
+func Compare(old, next *Schema, m Model) Verdict {
+	reader, err := readerIn(next, m)
+	if err != nil {
+		return Verdict{Result: Unproved, Reasons: []Reason{{Keyword: "$ref", Path: "#", Message: "a reference to an additionalProperties or unevaluatedProperties that is false has no meaning for a reader"}}}
+	}
+	ok, reasons := prove(old.root, reader.root, m)
+	if ok {
+		return Verdict{Result: Proved}
+	}
+	v, found := searchOf(old, reader, m).witness(maxTries, searchSeed)
+	if !found {
+		return Verdict{Result: Unproved, Reasons: reasons}
+	}
+	text := textOf(v)
+	violations, ok := shows(old, reader, m, text)
+	if !ok {
+		return Verdict{Result: Unproved, Reasons: reasons}
+	}
+	return Verdict{Result: Refuted, Witness: text, Violations: violations, Reasons: reasons}
+}
+
+// readerIn is the form of a schema that judges what is read in the model.
+func readerIn(s *Schema, m Model) (*Schema, error) {
+	if m == Declared {
+		return s.reader()
+	}
+	return s, nil
+}
+
+// shows judges a witness once more, as the payload that it would be.
+func shows(old, reader *Schema, m Model, payload json.RawMessage) ([]Violation, bool) {
+	accept := old.Validate
+	if m == Declared {
+		accept = old.ValidateDeclared
+	}
+	if accept(payload) != nil {
+		return nil, false
+	}
+	refused, ok := errors.AsType[*InvalidError](reader.Validate(payload))
+	if !ok {
+		return nil, false
+	}
+	return refused.Violations, true
+}
+
+// searchOf makes the search for a value that old accepts and reader, which is
+// the newer schema as it reads in the model, does not.
+func searchOf(old, reader *Schema, m Model) search {
+	declares := func(any) bool { return true }
+	if m == Declared {
+		all := old.declarations.describe(old.root)
+		declares = func(v any) bool {
+			return old.declarations.undeclared(all, v, "", func(*declaration, string, string) bool { return false })
+		}
+	}
+	return search{
+		old:     documentsOf(old),
+		new:     documentsOf(reader),
+		closed:  m == Declared,
+		accepts: func(v any) bool { return declares(v) && old.root.accepts(v) },
+		refuses: func(v any) bool { return !reader.root.accepts(v) },
+		work:    func(v any) int { return old.work(v) + reader.work(v) },
+	}
+}
+
+const (
+	// heavyWork is where the work of judging a value is counted out, and not taken
+	// from its size.
+	heavyWork = 300
+	// heaviestWork is the most that judging one value may take in a search.
+	heaviestWork = 50_000
+)
+
+// work is about what judging v takes, in the units of MaxWork; more than
+// heaviestWork where it is too much for a search.
+func (s *Schema) work(v any) int {
+	values, depth := size(v)
+	bound := float64(2*values*s.heaviest.cost) * math.Pow(float64(max(s.heaviest.ways, 1)), float64(depth))
+	if bound <= heavyWork {
+		return int(bound)
+	}
+	e := &effort{left: heaviestWork}
+	if !e.part(map[*node]int{s.root: 1}, v, place{}) {
+		return heaviestWork + 1
+	}
+	return heaviestWork - e.left
+}

@@ -1,0 +1,486 @@
+package schema
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"regexp/syntax"
+	"slices"
+	"sort"
+	"strings"
+
+	js "github.com/santhosh-tekuri/jsonschema/v5"
+)
+
+// The validator library is named in this file and in no other, so that it can be
+// exchanged or upgraded by looking at one page. The nodes are made of what it
+// compiled, not of the text: what the proof reads is what validation does, the
+// library's liberties included.
+
+// source is one document as the library gets it.
+type source struct {
+	uri  string
+	text string
+}
+
+// refused is the loader's answer: nothing is ever loaded.
+type refused struct{ uri string }
+
+func (e *refused) Error() string { return "reference to " + e.uri }
+
+// library is one compilation.
+type library struct {
+	compiler *js.Compiler
+	root     *js.Schema
+	main     string // the URI before the fragment in the locations of the main document
+	heavy    bool   // there are values that are too much work: ask affordable first
+}
+
+var libraryDrafts = map[Draft]*js.Draft{
+	Draft4: js.Draft4, Draft6: js.Draft6, Draft7: js.Draft7, Draft2019: js.Draft2019, Draft2020: js.Draft2020,
+}
+
+// compileLibrary compiles the first of the documents. A panic of the library is
+// an error: some keywords that a draft does not know are used unchecked.
+func compileLibrary(draft Draft, docs []source) (l *library, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			l, err = nil, fmt.Errorf("%v", r)
+		}
+	}()
+	c := js.NewCompiler()
+	c.Draft = libraryDrafts[draft]
+	c.AssertFormat = true
+	c.LoadURL = func(uri string) (io.ReadCloser, error) { return nil, &refused{uri} }
+	// The library would compile the expression, which takes 128 MiB at worst.
+	c.Formats["regex"] = func(v any) bool {
+		s, ok := v.(string)
+		if !ok {
+			return true
+		}
+		_, err := syntax.Parse(s, syntax.Perl)
+		return err == nil
+	}
+	c.Decoders["base64"] = base64.StdEncoding.DecodeString
+	c.MediaTypes["application/json"] = func(b []byte) error {
+		if _, err := scan(b, payloadLimits); err != nil {
+			return err
+		}
+		_, err := decode(b)
+		return err
+	}
+	for _, d := range docs {
+		if err := c.AddResource(d.uri, strings.NewReader(d.text)); err != nil {
+			return nil, err
+		}
+	}
+	root, err := c.Compile(docs[0].uri)
+	if err != nil {
+		return nil, err
+	}
+	main, _, _ := strings.Cut(root.Location, "#")
+	return &library{compiler: c, root: root, main: main}, nil
+}
+
+// at is a location as people read it: without the main document's own URI, and
+// without percent signs.
+func (l *library) at(location string) string {
+	doc, fragment, _ := strings.Cut(location, "#")
+	if l == nil { // of a metaschema
+		return location
+	}
+	if doc == l.main {
+		doc = ""
+	}
+	return doc + "#" + plain(fragment)
+}
+
+// plain undoes the percent signs of a pointer.
+func plain(pointer string) string {
+	if p, err := url.PathUnescape(pointer); err == nil {
+		return p
+	}
+	return pointer
+}
+
+// check runs the library. Its panics are errors: it has some for values that
+// were never to reach it.
+func check(s *js.Schema, v any) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the value cannot be judged: %v", r)
+		}
+	}()
+	return s.Validate(v)
+}
+
+// remark is one thing that the library says of a value.
+type remark struct {
+	instance string // JSON pointer
+	at       string // of the keyword, or of the schema where that is false
+	name     bool   // what is judged is the name of the property, not its value
+	message  string
+}
+
+// remarks are what an error of check says, in the library's words and in no order.
+// ok is false if it is not about the value.
+func (l *library) remarks(err error) (found []remark, ok bool) {
+	var ve *js.ValidationError
+	if !errors.As(err, &ve) {
+		return nil, false
+	}
+	type where struct{ instance, schema, message string }
+	seen := map[where]bool{} // many ways can lead to one place
+	var walk func(ve *js.ValidationError, name bool)
+	walk = func(ve *js.ValidationError, name bool) {
+		schema := ve.AbsoluteKeywordLocation
+		name = name || strings.Contains(ve.KeywordLocation, "/propertyNames/") || strings.HasSuffix(schema, "/propertyNames")
+		// What contains says of the single items is no reason by itself.
+		if len(ve.Causes) > 0 && !strings.HasSuffix(schema, "/minContains") {
+			for _, c := range ve.Causes {
+				walk(c, name)
+			}
+			return
+		}
+		if at := (where{ve.InstanceLocation, schema, ve.Message}); !seen[at] {
+			seen[at] = true
+			found = append(found, remark{instance: plain(ve.InstanceLocation), at: l.at(schema), name: name, message: ve.Message})
+		}
+	}
+	walk(ve, false)
+	return found, true
+}
+
+// builder makes the nodes of one compilation.
+type builder struct {
+	*library
+	nodes   map[*js.Schema]*node
+	all     []*node // in the order in which they were made
+	dynamic map[*node]string
+	anchors map[string][]*node // by the name of $dynamicAnchor; "" is $recursiveAnchor
+	failed  error              // the first thing that is wrong
+}
+
+func (b *builder) fail(err error) {
+	if b.failed == nil {
+		b.failed = err
+	}
+}
+
+// judge is node.accepts.
+func (b *builder) judge(n *node, s *js.Schema) func(v any) bool {
+	l := b.library
+	return func(v any) bool { return (!l.heavy || affordable(n, v)) && check(s, v) == nil }
+}
+
+// build makes the nodes. The anchors are the locations of what dynamic references
+// may come to, be it reached by others or not.
+func (l *library) build(anchors []string) (b *builder, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			b, err = nil, fmt.Errorf("%v", r)
+		}
+	}()
+	b = &builder{library: l, nodes: map[*js.Schema]*node{}, dynamic: map[*node]string{}, anchors: map[string][]*node{}}
+	b.node(l.root)
+	for _, a := range anchors {
+		if s, err := l.compiler.Compile(a); err == nil { // else nothing can refer to it
+			b.node(s)
+		}
+	}
+	for n, name := range b.dynamic {
+		for _, a := range b.anchors[name] {
+			if !slices.Contains(n.dynamic, a) {
+				n.dynamic = append(n.dynamic, a)
+			}
+		}
+	}
+	markOpaque(b.all)
+	l.compiler = nil // it holds the documents
+	return b, b.failed
+}
+
+// byLocation returns the nodes that the library has a schema for.
+func (b *builder) byLocation() map[string]*node {
+	m := make(map[string]*node, len(b.nodes))
+	for _, n := range b.nodes {
+		m[n.at] = n
+	}
+	return m
+}
+
+// constant makes the node of true or false where the library keeps the boolean.
+func (b *builder) constant(at string, value bool) *node {
+	return b.add(&node{at: at, always: &value, accepts: func(any) bool { return value }})
+}
+
+func (b *builder) add(n *node) *node {
+	if n.types == 0 {
+		n.types = tAll
+	}
+	n.maxLength, n.maxItems, n.maxProperties, n.maxContains = orNone(n.maxLength), orNone(n.maxItems), orNone(n.maxProperties), orNone(n.maxContains)
+	n.id = len(b.all)
+	b.all = append(b.all, n)
+	return n
+}
+
+func orNone(n int) int {
+	if n == 0 {
+		return -1
+	}
+	return n
+}
+
+func (b *builder) node(s *js.Schema) *node {
+	if s == nil {
+		return nil
+	}
+	if n, ok := b.nodes[s]; ok {
+		return n
+	}
+	n := b.add(&node{at: b.at(s.Location), always: s.Always})
+	n.accepts = b.judge(n, s)
+	b.nodes[s] = n
+	b.counts(n, s)
+	b.general(n, s)
+	b.applicators(n, s)
+	b.numbers(n, s)
+	b.strings(n, s)
+	b.array(n, s)
+	b.object(n, s)
+	slices.Sort(n.beyond)
+	return n
+}
+
+// counts refuses what was too large for an int, and became something else.
+func (b *builder) counts(n *node, s *js.Schema) {
+	of := map[string]int{
+		"minLength": s.MinLength, "maxLength": s.MaxLength, "minItems": s.MinItems, "maxItems": s.MaxItems,
+		"minProperties": s.MinProperties, "maxProperties": s.MaxProperties, "minContains": s.MinContains, "maxContains": s.MaxContains,
+	}
+	for _, keyword := range sortedKeys(of) {
+		if c := of[keyword]; c < -1 || c > MaxCount {
+			b.fail(tooLarge(n.at+"/"+keyword, fmt.Sprintf("at most %d is allowed", MaxCount)))
+		}
+	}
+}
+
+func (b *builder) list(of []*js.Schema) []*node {
+	if of == nil {
+		return nil
+	}
+	out := make([]*node, len(of))
+	for i, s := range of {
+		out[i] = b.node(s)
+	}
+	return out
+}
+
+func (b *builder) general(n *node, s *js.Schema) {
+	if len(s.Types) > 0 {
+		n.types, n.integer = typesOf(s.Types)
+	}
+	if n.values = s.Enum; s.Enum != nil && len(s.Enum) == 0 {
+		b.fail(invalid(n.at+"/enum", "must have at least one value")) // the library would ignore it
+	}
+	if s.RecursiveAnchor {
+		b.anchors[""] = append(b.anchors[""], n)
+	}
+	if s.DynamicAnchor != "" {
+		b.anchors[s.DynamicAnchor] = append(b.anchors[s.DynamicAnchor], n)
+	}
+	if len(s.Extensions) > 0 {
+		n.beyond = append(n.beyond, "extensions")
+	}
+	if s.RegexProperties {
+		n.beyond = append(n.beyond, "regexProperties")
+	}
+}
+
+func typesOf(names []string) (m mask, integer bool) {
+	number := false
+	for _, t := range names {
+		switch t {
+		case "null":
+			m |= tNull
+		case "boolean":
+			m |= tBool
+		case "number":
+			m |= tNum
+			number = true
+		case "integer":
+			m |= tNum
+			integer = true
+		case "string":
+			m |= tStr
+		case "array":
+			m |= tArr
+		case "object":
+			m |= tObj
+		}
+	}
+	return m, integer && !number
+}
+
+func (b *builder) applicators(n *node, s *js.Schema) {
+	n.ref = b.node(s.Ref)
+	n.allOf, n.anyOf, n.oneOf, n.not = b.list(s.AllOf), b.list(s.AnyOf), b.list(s.OneOf), b.node(s.Not)
+	if s.If != nil {
+		n.cond, n.then, n.els = b.node(s.If), b.node(s.Then), b.node(s.Else)
+	}
+	if len(s.Constant) > 0 {
+		if n.values == nil {
+			n.values = s.Constant[:1]
+		} else {
+			n.allOf = append(slices.Clone(n.allOf), b.constNode(n.at, s.Constant[:1]))
+		}
+	}
+	// A recursive or dynamic reference whose target has no anchor is a plain one.
+	if r := s.RecursiveRef; r != nil {
+		if r.RecursiveAnchor {
+			b.dynamic[n] = ""
+			n.beyond = append(n.beyond, "$recursiveRef")
+			n.dynamic = append(n.dynamic, b.node(r))
+		} else {
+			n.allOf = append(slices.Clone(n.allOf), b.node(r))
+		}
+	}
+	if r := s.DynamicRef; r != nil {
+		if r.DynamicAnchor != "" {
+			b.dynamic[n] = r.DynamicAnchor
+			n.beyond = append(n.beyond, "$dynamicRef")
+			n.dynamic = append(n.dynamic, b.node(r))
+		} else {
+			n.allOf = append(slices.Clone(n.allOf), b.node(r))
+		}
+	}
+}
+
+// constNode is the node of a const beside an enum.
+func (b *builder) constNode(at string, value []any) *node {
+	s := &js.Schema{
+		Location: at + "/const", Constant: value,
+		MinProperties: -1, MaxProperties: -1, MinItems: -1, MaxItems: -1, MinLength: -1, MaxLength: -1, MinContains: 1, MaxContains: -1,
+	}
+	n := b.add(&node{at: at, values: value})
+	n.accepts = b.judge(n, s)
+	return n
+}
+
+func (b *builder) numbers(n *node, s *js.Schema) {
+	n.minimum, n.exclusiveMinimum, n.maximum, n.exclusiveMaximum = s.Minimum, s.ExclusiveMinimum, s.Maximum, s.ExclusiveMaximum
+	n.multipleOf = s.MultipleOf
+}
+
+func (b *builder) strings(n *node, s *js.Schema) {
+	n.minLength, n.maxLength = max(s.MinLength, 0), s.MaxLength
+	n.pattern = s.Pattern
+	if _, ok := js.Formats[s.Format]; ok {
+		n.format = s.Format
+	}
+	if s.Draft != js.Draft7 { // before it is unknown, after it an annotation
+		return
+	}
+	s.ContentSchema = nil // draft 7 has no such keyword, and the library would read it
+	if s.ContentEncoding == "base64" {
+		n.beyond = append(n.beyond, "contentEncoding")
+	}
+	if s.ContentMediaType == "application/json" {
+		n.beyond = append(n.beyond, "contentMediaType")
+	}
+}
+
+func (b *builder) array(n *node, s *js.Schema) {
+	n.minItems, n.maxItems, n.unique = max(s.MinItems, 0), s.MaxItems, s.UniqueItems
+	switch items := s.Items.(type) {
+	case *js.Schema:
+		n.items = b.node(items)
+	case []*js.Schema:
+		n.prefix = b.list(items)
+		n.items = b.schemaOrBool(s.AdditionalItems, n.at+"/additionalItems")
+	}
+	if s.PrefixItems != nil {
+		n.prefix = b.list(s.PrefixItems)
+	}
+	if s.Items2020 != nil {
+		n.items = b.node(s.Items2020)
+	}
+	if s.Contains != nil {
+		n.contains, n.minContains, n.maxContains = b.node(s.Contains), max(s.MinContains, 0), s.MaxContains
+		n.containsEvaluates = s.ContainsEval
+	}
+	n.unevaluatedItems = b.node(s.UnevaluatedItems)
+}
+
+// schemaOrBool is nil where the keyword is absent.
+func (b *builder) schemaOrBool(v any, at string) *node {
+	switch v := v.(type) {
+	case bool:
+		return b.constant(at, v)
+	case *js.Schema:
+		return b.node(v)
+	}
+	return nil
+}
+
+func (b *builder) object(n *node, s *js.Schema) {
+	n.minProperties, n.maxProperties, n.required = max(s.MinProperties, 0), s.MaxProperties, s.Required
+	if s.Properties != nil {
+		n.properties = make(map[string]*node, len(s.Properties))
+		for _, name := range sortedKeys(s.Properties) {
+			n.properties[name] = b.node(s.Properties[name])
+		}
+	}
+	for re := range s.PatternProperties {
+		n.patterns = append(n.patterns, patternNode{re: re})
+	}
+	sort.Slice(n.patterns, func(i, j int) bool { return n.patterns[i].re.String() < n.patterns[j].re.String() })
+	for i := range n.patterns {
+		n.patterns[i].of = b.node(s.PatternProperties[n.patterns[i].re])
+	}
+	n.additional = b.schemaOrBool(s.AdditionalProperties, n.at+"/additionalProperties")
+	n.names = b.node(s.PropertyNames)
+	n.unevaluatedProperties = b.node(s.UnevaluatedProperties)
+	for name, needs := range s.DependentRequired {
+		b.dependent(n, name, needs)
+	}
+	for _, name := range sortedKeys(s.DependentSchemas) {
+		b.dependent(n, name, s.DependentSchemas[name])
+	}
+	for _, name := range sortedKeys(s.Dependencies) {
+		b.dependent(n, name, s.Dependencies[name])
+	}
+}
+
+// dependent adds to dependentRequired or dependentSchemas; dependencies, which is
+// both, may stand beside them.
+func (b *builder) dependent(n *node, name string, on any) {
+	switch on := on.(type) {
+	case []string:
+		if n.dependentRequired == nil {
+			n.dependentRequired = map[string][]string{}
+		}
+		n.dependentRequired[name] = append(slices.Clone(n.dependentRequired[name]), on...)
+	case *js.Schema:
+		if n.dependentSchemas == nil {
+			n.dependentSchemas = map[string]*node{}
+		}
+		add := b.node(on)
+		if is := n.dependentSchemas[name]; is != nil {
+			one, two := is, add
+			add = b.add(&node{at: n.at, allOf: []*node{one, two}, accepts: func(v any) bool { return one.accepts(v) && two.accepts(v) }})
+		}
+		n.dependentSchemas[name] = add
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,160 @@
+package schema
+
+import (
+	"math/big"
+	"regexp"
+)
+
+// mask is a set of the types of JSON.
+type mask uint8
+
+const (
+	tNull mask = 1 << iota
+	tBool
+	tNum
+	tStr
+	tArr
+	tObj
+	tAll = tNull | tBool | tNum | tStr | tArr | tObj
+)
+
+// node is one schema as the proof walks it: what the drafts spell differently is
+// the same here. It is made by Compile and does not change; a recursive schema is
+// a cycle of nodes, and one schema is one node however often it is referred to.
+type node struct {
+	at string // where: the JSON pointer as a fragment, "#/properties/a", behind its document's URI where that is another one
+
+	// accepts is the library's judgment of a decoded value (numbers are
+	// json.Number). Nil in nodes that the proof makes itself.
+	accepts func(v any) bool
+	// opaque: from here a dynamic or recursive reference can be reached, so that
+	// accepts, asked of this node alone, may judge otherwise than within its schema.
+	opaque bool
+	// dynamic are the schemas that the dynamic or recursive reference of this node
+	// may come to. The proof has the keyword in beyond.
+	dynamic []*node
+	weight  weight   // see weigh
+	own     int      // of weight.cost, that of this node alone
+	id      int      // among the nodes of its Schema
+	beyond  []string // keywords of this node that the proof does not understand, sorted
+
+	always *bool // the schemas true and false
+
+	types   mask // tAll without the keyword type
+	integer bool // type has integer and not number
+
+	values []any // enum, or the one of const; nil: neither. A node with both has const in allOf.
+
+	ref                 *node
+	allOf, anyOf, oneOf []*node
+	not                 *node
+	cond, then, els     *node // then and els only with cond
+
+	minimum, exclusiveMinimum, maximum, exclusiveMaximum *big.Rat // nil: none
+	multipleOf                                           *big.Rat // above 0; nil: none
+
+	minLength, maxLength int // in code points; 0 and -1: none
+	pattern              *regexp.Regexp
+	format               string // only those that are asserted
+
+	minItems, maxItems       int // 0 and -1: none
+	unique                   bool
+	prefix                   []*node // of the first items
+	items                    *node   // of those behind prefix; nil: any
+	contains                 *node
+	minContains, maxContains int  // with contains; maxContains -1: none
+	containsEvaluates        bool // with contains: what it finds, unevaluatedItems passes over
+	unevaluatedItems         *node
+
+	minProperties, maxProperties int // 0 and -1: none
+	required                     []string
+	properties                   map[string]*node
+	patterns                     []patternNode // sorted by pattern
+	additional                   *node         // nil: any
+	names                        *node         // propertyNames
+	dependentRequired            map[string][]string
+	dependentSchemas             map[string]*node
+	unevaluatedProperties        *node
+}
+
+// patternNode is one of patternProperties.
+type patternNode struct {
+	re *regexp.Regexp
+	of *node
+}
+
+// inPlace calls f with the schemas that this one applies to the same value.
+func (n *node) inPlace(f func(*node)) {
+	n.applied(f)
+	for _, x := range n.dynamic {
+		f(x)
+	}
+}
+
+// applied is inPlace without what is not known before there is a value: dynamic.
+func (n *node) applied(f func(*node)) {
+	n.describing(f)
+	if n.not != nil {
+		f(n.not)
+	}
+}
+
+// describing is applied without what a value that is accepted does not fit: not.
+func (n *node) describing(f func(*node)) {
+	for _, x := range [...]*node{n.ref, n.cond, n.then, n.els} {
+		if x != nil {
+			f(x)
+		}
+	}
+	for _, l := range [...][]*node{n.allOf, n.anyOf, n.oneOf} {
+		for _, x := range l {
+			f(x)
+		}
+	}
+	for _, name := range sortedKeys(n.dependentSchemas) {
+		f(n.dependentSchemas[name])
+	}
+}
+
+// below calls f with the schemas that this one applies to parts of the value.
+func (n *node) below(f func(*node)) {
+	for _, x := range n.prefix {
+		f(x)
+	}
+	for _, name := range sortedKeys(n.properties) {
+		f(n.properties[name])
+	}
+	for _, p := range n.patterns {
+		f(p.of)
+	}
+	for _, x := range [...]*node{n.items, n.contains, n.unevaluatedItems, n.additional, n.names, n.unevaluatedProperties} {
+		if x != nil {
+			f(x)
+		}
+	}
+}
+
+// markOpaque sets opaque on all from which a dynamic reference can be reached.
+func markOpaque(all []*node) {
+	from := make(map[*node][]*node, len(all))
+	var next []*node
+	for _, n := range all {
+		add := func(to *node) { from[to] = append(from[to], n) }
+		n.inPlace(add)
+		n.below(add)
+		if n.dynamic != nil {
+			n.opaque = true
+			next = append(next, n)
+		}
+	}
+	for len(next) > 0 {
+		n := next[len(next)-1]
+		next = next[:len(next)-1]
+		for _, p := range from[n] {
+			if !p.opaque {
+				p.opaque = true
+				next = append(next, p)
+			}
+		}
+	}
+}
