@@ -3,9 +3,11 @@
 GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 COUNT    ?= 5
+DAYS     ?= 30
 DIR      ?= .
 FUZZTIME ?= 30s
 INSTANCES ?= 2000
+N        ?= 10000
 NOISE    ?=
 PAIRS    ?= 50000
 PKG      ?= ./...
@@ -16,7 +18,7 @@ SUITE    ?= test
 TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e stress trials fuzz fuzz-schema mongo-conformance bench lint fmt
+.PHONY: help dev test e2e stress trials model month fuzz fuzz-schema mongo-conformance bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
@@ -43,6 +45,12 @@ stress: ## Test PKG=./... matching RUN=. COUNT=5 times (DIR=e2e: of that module)
 
 trials: ## Make SUITE=test TIMES=8 times, a line each; NOISE=1 beside two busy loops
 	@$(if $(NOISE),.ci/noise) .ci/trials $(SUITE) $(TIMES)
+
+model: ## Compare the bus with its model on N=10000 scripts, drawn from SEED
+	go test -v -timeout 0 -run '^TestModelIn' ./embedded/bustest -rapid.checks=$$(( $(N) / 2 )) -rapid.seed=$(SEED)
+
+month: ## Leave state alone for DAYS=30 days of fake time: it is all there
+	go test -timeout 0 -count=1 -run '^TestStateStays$$' ./embedded/bustest -days $(DAYS)
 
 fuzz: ## Run every fuzz target for FUZZTIME=30s
 	@set -ef; pkgs=$$(go list ./...); \

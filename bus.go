@@ -21,11 +21,14 @@ type Publisher interface {
 type PublishOptions struct {
 	// ExpectLastSeq makes the publish conditional: the last event of the same key
 	// must have this sequence, 0 meaning that the key has no event. Otherwise
-	// nothing is stored and the error is [ErrWrongSequence]. The topic needs
-	// KeyInSubject ([ErrNeedsKeySubject]). Nil: unconditional.
+	// nothing is stored and the error is [ErrWrongSequence]. A tombstone is an event,
+	// until it ends: a key that was deleted needs its Seq, which ScanLatest tells.
+	// The topic needs KeyInSubject ([ErrNeedsKeySubject]). Nil: unconditional.
 	ExpectLastSeq *uint64 `json:"expectLastSeq,omitempty"`
 	// TTL removes the event from the topic after that time, 1 second to 10 years in
-	// whole seconds. Zero: the topic's retention alone decides.
+	// whole seconds. Where keys are in subjects, the event before of its key is the
+	// last one again then, unless the topic is compacted. Zero: the topic's
+	// retention alone decides.
 	TTL time.Duration `json:"-"`
 	// DeliverAt stores the event now and lets it enter the topic at that time, at
 	// most 1 year from now. Its Receipt has no Seq yet, since its position is that
@@ -48,6 +51,7 @@ type Batcher interface {
 	// PublishBatch stores events in their order. It returns one Receipt an event;
 	// where not all were acknowledged the error is a [BatchError], and the receipts
 	// of the others have Seq 0. All events are checked before the first is sent.
+	// A connection that breaks under a batch can end it with [ErrOvertaken].
 	PublishBatch(ctx context.Context, events []Event, o BatchOptions) ([]Receipt, error)
 }
 
@@ -61,6 +65,14 @@ type BatchOptions struct {
 	Atomic bool `json:"atomic,omitempty"`
 	// ExpectLastSeq holds for the first event of an atomic batch; see PublishOptions.
 	ExpectLastSeq *uint64 `json:"expectLastSeq,omitempty"`
+	// Chain stores each event only directly behind the one before it, pipelined: where
+	// one is missing or another publisher was faster, everything behind is refused with
+	// a [ChainError]. What the topic has already is answered as Duplicate, within the
+	// duplicate window, and beyond it where the topic ends with an event of the batch.
+	// All events must be of one topic, which has a stream of its own (no
+	// TopicConfig.Stream, else [ErrConflict]) and no Delays ([ErrUnsupported]).
+	// Excludes Atomic. Nil: not chained.
+	Chain *Chain `json:"chain,omitempty"`
 }
 
 // Handler processes one delivery. Returning nil acknowledges the event; an error
@@ -92,7 +104,8 @@ type Subscription interface {
 	Done() <-chan struct{}
 	// Err returns why it ended: nil while it runs and after Stop.
 	Err() error
-	// Pause stops fetching for this member until Resume; what it holds goes on.
+	// Pause stops fetching for this member until Resume; what it holds goes on. In an
+	// ordered group the topic goes to another member, if there is one.
 	Pause()
 	// Resume ends a Pause.
 	Resume()
@@ -102,15 +115,23 @@ type Subscription interface {
 
 // SubscriptionStats count what one member did since it subscribed.
 type SubscriptionStats struct {
-	Delivered  uint64 `json:"delivered"`  // events handed to handlers
-	Acked      uint64 `json:"acked"`      // acknowledged, filtered ones included
-	Nacked     uint64 `json:"nacked"`     // refused
-	Filtered   uint64 `json:"filtered"`   // acknowledged unseen
-	GivenBack  uint64 `json:"givenBack"`  // returned without an attempt
-	LeasesLost uint64 `json:"leasesLost"` // leases that ran out here
-	Held       int    `json:"held"`       // in hand now
-	Running    int    `json:"running"`    // handlers running now
-	Paused     bool   `json:"paused"`
+	Delivered   uint64 `json:"delivered"`   // events handed to handlers
+	Acked       uint64 `json:"acked"`       // acknowledged, filtered ones included
+	Nacked      uint64 `json:"nacked"`      // refused: failed attempts
+	Snoozed     uint64 `json:"snoozed"`     // put off without an attempt
+	DeadLetters uint64 `json:"deadLetters"` // given up
+	Filtered    uint64 `json:"filtered"`    // acknowledged unseen
+	GivenBack   uint64 `json:"givenBack"`   // returned without an attempt
+	LeasesLost  uint64 `json:"leasesLost"`  // leases that ran out here
+	Held        int    `json:"held"`        // in hand now
+	Running     int    `json:"running"`     // handlers running now
+	Paused      bool   `json:"paused"`
+	Active      bool   `json:"active"`   // with an Order: this member is the one that gets events
+	Retrying    int    `json:"retrying"` // with an Order: events that failed and wait here for their next attempt
+	// BlockedKey is, with PerKey, the key that the failed event which holds back the
+	// most others belongs to, and Blocked how many those are.
+	BlockedKey string `json:"blockedKey,omitempty"`
+	Blocked    int    `json:"blocked,omitempty"`
 }
 
 // Settler settles events by id. It knows the leases that this process holds and
@@ -194,7 +215,8 @@ type Reader interface {
 	// (there is none between topics). It ends with the last event present when it
 	// began, or goes on with new ones (o.Follow) until ctx ends or the caller
 	// stops. An error is the last pair; events before it are valid. To go on later,
-	// pass the last Seq seen of each topic in o.After.
+	// pass the last Seq seen of each topic in o.After. With o.Follow a topic that is
+	// deleted and made anew meanwhile ends it, [ErrPositionUnknown] or [ErrNoTopic].
 	Read(ctx context.Context, topics []string, o ReadOptions) iter.Seq2[Event, error]
 }
 
@@ -211,10 +233,7 @@ type Store interface {
 	// Scan returns the events of a topic in its order, up to the last one present
 	// when it began. Its cost follows what is read.
 	Scan(ctx context.Context, topic string, q ScanQuery) iter.Seq2[Event, error]
-	// LatestByKey returns the last event of each of the keys; keys without events
-	// are missing in the map. The topic needs KeyInSubject ([ErrNeedsKeySubject]). Its cost
-	// follows the number of keys.
-	LatestByKey(ctx context.Context, topic string, keys ...string) (map[string]Event, error)
+	StateStore
 }
 
 // ScanQuery selects what Scan returns.
@@ -232,5 +251,9 @@ type Backend interface {
 	Reader
 	Store
 	Topics
+	Partitions
 	Keys
+	Retrier
+	Burier
+	Remover
 }

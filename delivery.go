@@ -1,6 +1,7 @@
 package jetbus
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
@@ -14,10 +15,20 @@ import (
 type Delivery struct {
 	Event
 	Group string
-	// Attempt counts from 1. It grows when the event comes back because a handler
-	// failed, lost its lease or died with its process, not when it was given back.
+	// Attempt counts from 1. It grows when a handler failed or overran its lease,
+	// and when a process died while it handled this event and nothing else that was
+	// suspect; not when the event was snoozed, given back, or delivered again
+	// because a process or a connection failed. With MaxAttempts -1 a process that
+	// died is nobody's failure.
 	Attempt     int
 	MaxAttempts int // as in the options; -1 without end
+	// Redelivered: the event was delivered before, and may have been handled.
+	Redelivered bool
+	// Epoch tells turns of a partition's owners apart: it ascends from one to the next
+	// ([PartitionTurn]). 0: the topic is not subscribed to by partition.
+	Epoch uint64
+	// ReplayOf is the position of the dead letter that this is a replay of; 0: it is none.
+	ReplayOf uint64
 
 	lease Lease // nil: see noLease
 }
@@ -30,15 +41,17 @@ type Lease interface {
 	Nack(ctx context.Context, o NackOptions) error
 	Extend(ctx context.Context, d time.Duration) error
 	GiveBack(ctx context.Context) error
+	Snooze(ctx context.Context, d time.Duration) error
+	Reject(ctx context.Context, as DeadReason, reason string) error // as is not empty
 	Deadline() time.Time
 }
 
 // NackOptions say how an event is refused.
 type NackOptions struct {
-	// Delay until it comes back. Zero: the subscription's backoff for this
-	// attempt. -1: at once.
+	// Delay until it comes back, at most MaxRetryDelay. Zero: the subscription's
+	// backoff for this attempt. -1: at once.
 	Delay  time.Duration `json:"-"`
-	Reason string        `json:"reason,omitempty"` // for observers and logs
+	Reason string        `json:"reason,omitempty"` // for observers, logs and the dead letter it may become
 }
 
 // NewDelivery binds an event to a lease. Backends call it, and tests of handlers.
@@ -62,7 +75,8 @@ func (d *Delivery) Deadline() time.Time { return d.held().Deadline() }
 // or one of the connection.
 func (d *Delivery) Ack(ctx context.Context) error { return d.held().Ack(ctx) }
 
-// Nack refuses the event; it comes back after a delay. The errors are those of Ack.
+// Nack refuses the event, which is a failed attempt: it comes back after a
+// delay, or is a dead letter after the last one. The errors are those of Ack.
 func (d *Delivery) Nack(ctx context.Context, o NackOptions) error { return d.held().Nack(ctx, o) }
 
 // Extend makes the lease last at least for another AckTimeout from now, or for by
@@ -75,6 +89,24 @@ func (d *Delivery) Extend(ctx context.Context, by time.Duration) error {
 // GiveBack returns the event unprocessed: another member gets it at once, and it
 // does not count as an attempt. The errors are those of Ack.
 func (d *Delivery) GiveBack(ctx context.Context) error { return d.held().GiveBack(ctx) }
+
+// Snooze puts the event off for that long, at most [MaxRetryDelay], and does not
+// count as an attempt. The errors are those of Ack.
+func (d *Delivery) Snooze(ctx context.Context, by time.Duration) error {
+	return d.held().Snooze(ctx, by)
+}
+
+// Reject makes the event a dead letter at once. Where that cannot be stored, the
+// event comes back as after a Nack. The errors are those of Ack.
+func (d *Delivery) Reject(ctx context.Context, reason string) error {
+	return d.held().Reject(ctx, DeadRejected, reason)
+}
+
+// RejectAs is Reject with the reason that the dead letter shows besides the text, one of the
+// constants or a word of the caller's. The empty one is [DeadRejected].
+func (d *Delivery) RejectAs(ctx context.Context, as DeadReason, reason string) error {
+	return d.held().Reject(ctx, cmp.Or(as, DeadRejected), reason)
+}
 
 func (d *Delivery) held() Lease {
 	if d.lease == nil {
@@ -97,6 +129,12 @@ func (noLease) Extend(context.Context, time.Duration) error { return ErrNotHeld 
 
 // GiveBack returns ErrNotHeld.
 func (noLease) GiveBack(context.Context) error { return ErrNotHeld }
+
+// Snooze returns ErrNotHeld.
+func (noLease) Snooze(context.Context, time.Duration) error { return ErrNotHeld }
+
+// Reject returns ErrNotHeld.
+func (noLease) Reject(context.Context, DeadReason, string) error { return ErrNotHeld }
 
 // Deadline returns the zero time, which has passed.
 func (noLease) Deadline() time.Time { return time.Time{} }

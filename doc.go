@@ -18,15 +18,29 @@
 // # Delivery
 //
 // Every group gets every event at least once. An event leaves a group when it is
-// acknowledged, or when the topic's retention removes it, and in no other way: a
-// handler that fails, panics, hangs or dies with its process gets the event
-// again. Less formally: return nil when you are done with an event, return an
-// error when you are not, and be ready to see an event twice.
+// acknowledged, when it becomes a dead letter, or when the topic's retention
+// removes it, and in no other way: a handler that fails, panics, hangs or dies with
+// its process gets the event again. Less formally: return nil when you are done
+// with an event, return an error when you are not, and be ready to see an event
+// twice. [RetryIn], [Snooze], [Reject] and [Drop] say more than an error does.
+//
+// An event that fails SubscribeOptions.MaxAttempts times, is rejected, or is no
+// event at all becomes a [DeadLetter]: an event of [DeadLetterTopic] with all that
+// is known of it. [Replay] puts dead letters before the group that failed again.
+//
+// A group handles events in no order, or in one ([Order]) that a failure does not
+// break.
 //
 // A lease is ownership. While a handler holds an event nobody else in its group
 // does, as long as clocks run at like speed. The bus extends the lease while the
 // handler runs; when it cannot, the handler's context is canceled with the cause
 // [ErrLeaseExpired], and what the handler then says about the event is refused.
+//
+// # State
+//
+// A topic whose events carry the whole state of their key, and a [Tombstone] at its
+// end, is also a table: [StateStore] reads the last event of each key, [Table]
+// follows it, and TopicConfig.Compact and SnapshotOf keep it when the log is gone.
 //
 // # Concurrency
 //

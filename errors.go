@@ -28,6 +28,9 @@ var (
 	ErrInvalidHeader = errors.New("invalid header")
 	// ErrInvalidOption: options that contradict each other or are out of range.
 	ErrInvalidOption = errors.New("invalid option")
+	// ErrSchema: the event does not follow the schema of its topic. Errors of buses that
+	// check schemas wrap it; package registry has the details.
+	ErrSchema = errors.New("the event breaks the schema of its topic")
 	// ErrPayloadTooLarge: the event exceeds what the broker accepts. Nothing was sent.
 	ErrPayloadTooLarge = errors.New("payload too large")
 
@@ -39,14 +42,29 @@ var (
 	ErrConflict = errors.New("conflict")
 	// ErrNeedsKeySubject: the operation needs TopicConfig.KeyInSubject.
 	ErrNeedsKeySubject = errors.New("the topic does not keep keys in its subjects (TopicConfig.KeyInSubject)")
+	// ErrNoPartitions: the topic was declared without TopicConfig.Partitions, which
+	// cannot be added: declare another topic with them.
+	ErrNoPartitions = errors.New("the topic has no partitions (TopicConfig.Partitions)")
 	// ErrWrongSequence: ExpectLastSeq did not hold; nothing was stored.
 	ErrWrongSequence = errors.New("wrong last sequence")
+	// ErrOvertaken: the connection broke under a PublishBatch, and a later event of a key
+	// was stored ahead of an earlier one, which may not follow it; the batch is given up.
+	// Publish what has no receipt anew, under new IDs, if its order does not matter.
+	ErrOvertaken = errors.New("a later event of the key is stored ahead of it")
 	// ErrTopicFull: the topic reached its limit and refuses new events (DiscardNew).
 	ErrTopicFull = errors.New("topic is full")
-	// ErrPositionUnknown: no event with that id was found; pass its sequence.
+	// ErrPositionUnknown: no event with that id was found; pass its sequence. Or the
+	// position is one of a topic that was deleted and made anew since: begin again.
 	ErrPositionUnknown = errors.New("position unknown: pass the sequence")
 	// ErrGroupBusy: members of the group hold events; see GroupBusyError.
 	ErrGroupBusy = errors.New("group is busy")
+
+	// ErrNoDeadLetters: there are no dead letters, or none that were asked for.
+	ErrNoDeadLetters = errors.New("no such dead letters")
+	// ErrNoState: the topic is neither compacted nor has it a snapshot, so that there is nothing a tombstone could delete.
+	ErrNoState = errors.New("the topic keeps no state (TopicConfig.Compact, TopicConfig.SnapshotOf)")
+	// ErrBeyondHorizon: the topic holds nothing as old as what was asked for.
+	ErrBeyondHorizon = errors.New("beyond the horizon of the topic")
 
 	// ErrLeaseExpired: the lease ran out; the event may be in other hands.
 	ErrLeaseExpired = errors.New("lease expired")
@@ -56,6 +74,8 @@ var (
 	ErrAlreadySettled = errors.New("delivery is already settled")
 	// ErrStopped: the cause of a handler's canceled context when its subscription stopped and ShutdownTimeout passed.
 	ErrStopped = errors.New("subscription stopped")
+	// ErrLockLost: a lock could not be renewed in time, or is somebody else's; see Lock.
+	ErrLockLost = errors.New("lock lost")
 	// ErrUndecodable: a stored message is no event and cannot be read as one.
 	ErrUndecodable = errors.New("undecodable event")
 )

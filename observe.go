@@ -7,17 +7,23 @@ type ObservationKind string
 
 // What an Observer is told.
 const (
-	Published   ObservationKind = "published"    // an event was stored; Duration is the call's
-	PublishFail ObservationKind = "publish_fail" // Publish returned an error, Err
-	Polled      ObservationKind = "polled"       // the first event came after a request to the broker; Duration is the wait for it
-	Delivered   ObservationKind = "delivered"    // a handler is about to run; Duration is the time since the event was stored
-	Acked       ObservationKind = "acked"        // acknowledged; Duration is the handler's
-	Nacked      ObservationKind = "nacked"       // refused, because of Reason or Err; Duration is the handler's
-	Extended    ObservationKind = "extended"     // Count leases were extended
-	LeaseLost   ObservationKind = "lease_lost"   // a lease ran out here; the event will be delivered again
-	GivenBack   ObservationKind = "given_back"   // returned without an attempt, because of Reason
-	Filtered    ObservationKind = "filtered"     // acknowledged unseen
-	Undecodable ObservationKind = "undecodable"  // a message is no event, Err
+	Published    ObservationKind = "published"     // an event was stored; Duration is the call's
+	PublishFail  ObservationKind = "publish_fail"  // Publish returned an error, Err
+	Polled       ObservationKind = "polled"        // the first event came after a request to the broker; Duration is the wait for it
+	Delivered    ObservationKind = "delivered"     // a handler is about to run; Duration is the time since the event was stored, Reason why it was delivered again
+	Acked        ObservationKind = "acked"         // acknowledged; Duration is the handler's, Err why the handler dropped the event
+	Nacked       ObservationKind = "nacked"        // refused, because of Reason or Err; Duration is the handler's
+	Snoozed      ObservationKind = "snoozed"       // put off without an attempt, for Duration
+	DeadLettered ObservationKind = "dead_lettered" // given up after Count attempts, because of Reason, the DeadReason, and Err
+	DeadFail     ObservationKind = "dead_fail"     // a dead letter could not be stored, Err; its event is kept
+	Replayed     ObservationKind = "replayed"      // a dead letter was put before its group again; Seq is its position in the topic
+	TookOver     ObservationKind = "took_over"     // this member became the active one of an ordered group
+	StoodDown    ObservationKind = "stood_down"    // it is no longer, because of Reason
+	Extended     ObservationKind = "extended"      // Count leases were extended
+	LeaseLost    ObservationKind = "lease_lost"    // a lease ran out here; the event will be delivered again
+	GivenBack    ObservationKind = "given_back"    // returned without an attempt, because of Reason
+	Filtered     ObservationKind = "filtered"      // acknowledged unseen
+	Undecodable  ObservationKind = "undecodable"   // a message is no event, Err
 )
 
 // Observation is one thing that happened. Fields that do not apply are zero.

@@ -34,9 +34,14 @@ type SubscribeOptions struct {
 	// counted from its start. Defaults to 10 minutes, or AckTimeout where that is
 	// longer; -1 means never extended.
 	MaxLease time.Duration `json:"-"`
-	// MaxAttempts is how often a handler is meant to try an event. Defaults to 5,
-	// -1 means without end. Deliveries carry it.
+	// MaxAttempts is how often an event is tried before it becomes a dead letter.
+	// Defaults to 5, -1 means without end. With an end, what comes again after a
+	// process died is tried one event at a time, so that one that kills its process is
+	// found; without one it comes as all else does.
 	MaxAttempts int `json:"maxAttempts,omitempty"`
+	// Order says which events wait for which. Defaults to NoOrder. It belongs to the
+	// group: a member with another order is refused while others are there.
+	Order Order `json:"order,omitempty"`
 	// Backoff is the wait between attempts. Defaults to Backoff{}.
 	Backoff Backoff `json:"backoff,omitzero"`
 	// ShutdownTimeout is how long Stop lets running handlers finish before it
@@ -50,6 +55,24 @@ type SubscribeOptions struct {
 	// or the id. A handler that returns an error still refuses the event.
 	ManualAck bool `json:"manualAck,omitempty"`
 }
+
+// Order is the order in which a group's events are handled.
+type Order string
+
+// The orders.
+const (
+	// NoOrder: events go to whichever handler is free, and one that failed comes
+	// back behind later ones.
+	NoOrder Order = ""
+	// PerKey: events of one key are handled one after the other, across members,
+	// crashes and restarts. One that fails is tried again in its place, and holds
+	// back later ones of its key and nothing else, until it is done with or a dead
+	// letter. Events without a key are in no order. One member of the group is
+	// active, with Concurrency handlers; the others stand by.
+	PerKey Order = "per_key"
+	// Total: the same for all events of a topic, one at a time.
+	Total Order = "total"
+)
 
 // Defaults of SubscribeOptions and ReceiveOptions.
 const (
@@ -112,6 +135,12 @@ func (o *SubscribeOptions) validate() error {
 		return fmt.Errorf("%w: MaxLease is %v, use at least AckTimeout (%v), or -1 for no extension", ErrInvalidOption, o.MaxLease, o.AckTimeout)
 	case o.MaxAttempts < -1:
 		return fmt.Errorf("%w: MaxAttempts is %d, use 1 or more, or -1 for no end", ErrInvalidOption, o.MaxAttempts)
+	case o.Order != NoOrder && o.Order != PerKey && o.Order != Total:
+		return fmt.Errorf("%w: Order is %q, use %q, %q or none", ErrInvalidOption, o.Order, PerKey, Total)
+	case o.Order == Total && o.Concurrency > 1:
+		return fmt.Errorf("%w: Order total runs one handler at a time, Concurrency is %d", ErrInvalidOption, o.Concurrency)
+	case o.Order != NoOrder && o.MaxLease < 0:
+		return fmt.Errorf("%w: Order %s retries in place and needs its leases extended, MaxLease is -1", ErrInvalidOption, o.Order)
 	case o.ShutdownTimeout < 0:
 		return fmt.Errorf("%w: ShutdownTimeout is negative", ErrInvalidOption)
 	}
@@ -145,7 +174,7 @@ type subscribeJSON struct {
 
 // MarshalJSON gives the members from, ts, afterId, afterSeq, topics,
 // concurrency, batchSize, maxInFlight, groupMaxInFlight, ackTimeoutMs,
-// maxLeaseMs, maxAttempts, backoff, shutdownTimeoutMs, filter and manualAck,
+// maxLeaseMs, maxAttempts, order, backoff, shutdownTimeoutMs, filter and manualAck,
 // leaving out what is zero. FilterFunc has no JSON form.
 func (o SubscribeOptions) MarshalJSON() ([]byte, error) {
 	return json.Marshal(subscribeJSON{

@@ -183,7 +183,12 @@ func TestPublishOptions(t *testing.T) {
 func TestBatchSeekNackOptions(t *testing.T) {
 	check(t, "batch", jetbus.BatchOptions{}.Validate(), nil)
 	check(t, "atomic batch", jetbus.BatchOptions{Atomic: true, ExpectLastSeq: new(uint64)}.Validate(), nil)
-	checkRefused(t, []refused[jetbus.BatchOptions]{{"ExpectLastSeq", jetbus.BatchOptions{ExpectLastSeq: new(uint64)}}}, jetbus.BatchOptions.Validate)
+	check(t, "chained batch", jetbus.BatchOptions{Chain: &jetbus.Chain{AfterID: "x", AfterSeq: 7}}.Validate(), nil)
+	checkRefused(t, []refused[jetbus.BatchOptions]{
+		{"ExpectLastSeq", jetbus.BatchOptions{ExpectLastSeq: new(uint64)}},
+		{"choose one", jetbus.BatchOptions{Atomic: true, Chain: &jetbus.Chain{}}},
+		{"AfterID", jetbus.BatchOptions{Chain: &jetbus.Chain{AfterID: "a\x00"}}},
+	}, jetbus.BatchOptions.Validate)
 
 	check(t, "nack", jetbus.NackOptions{Delay: -1}.Validate(), nil)
 	checkRefused(t, []refused[jetbus.NackOptions]{{"Delay", jetbus.NackOptions{Delay: -2}}}, jetbus.NackOptions.Validate)

@@ -20,14 +20,18 @@ const (
 // dot-separated segments, each one or more of the characters a-z, 0-9, '_' and
 // '-'. A topic that breaks its schema on purpose gets a new last segment "vN", N
 // a positive decimal without leading zeros; "v0" and "v01" are refused there,
-// because they read as versions and are none. The error wraps [ErrInvalidTopic]
-// and says what is wrong.
+// because they read as versions and are none. The name "dlq." before that of
+// another topic is the topic of its dead letters; "dlq" and "retry" alone are
+// the bus's own. The error wraps [ErrInvalidTopic] and says what is wrong.
 func ValidTopic(name string) error {
+	origin := strings.TrimPrefix(name, deadPrefix)
 	switch {
 	case name == "":
 		return fmt.Errorf("%w: empty name", ErrInvalidTopic)
-	case len(name) > MaxTopicBytes:
+	case len(origin) > MaxTopicBytes:
 		return fmt.Errorf("%w: %.40q... has %d bytes, at most %d are allowed", ErrInvalidTopic, name, len(name), MaxTopicBytes)
+	case origin == "dlq" || origin == "retry" || IsDeadLetterTopic(origin):
+		return fmt.Errorf("%w: %q is reserved: dead letters have no dead letters, and dlq and retry are the bus's", ErrInvalidTopic, name)
 	}
 	last := ""
 	for segment := range strings.SplitSeq(name, ".") {

@@ -12,9 +12,12 @@ const (
 	DefaultMaxBytes        = 10 << 30
 	DefaultReplicas        = 1
 	DefaultDuplicateWindow = 2 * time.Minute
+	DefaultHistory         = 1
+	DefaultTombstoneTTL    = 24 * time.Hour
 
 	minRetention        = 100 * time.Millisecond // the server's own bound, for the window too
 	maxReplicas         = 5
+	maxHistory          = 64 // the server's own, of its key-value buckets
 	maxDescriptionBytes = 4 << 10
 	maxStreamBytes      = 255
 	maxSubjectBytes     = 1 << 10
@@ -24,6 +27,9 @@ const (
 // none as -1, or an error wrapping [ErrInvalidTopic] or [ErrInvalidOption] that
 // names the field. Stream stays empty where it was: the bus chooses the name.
 func (c TopicConfig) Normalize() (TopicConfig, error) {
+	if c.Compact || c.SnapshotOf != "" {
+		c.stateDefaults()
+	}
 	setDefault(&c.Retention, DefaultRetention)
 	setDefault(&c.MaxBytes, DefaultMaxBytes)
 	setDefault(&c.MaxEvents, -1)
@@ -45,7 +51,56 @@ func (c TopicConfig) Normalize() (TopicConfig, error) {
 	if err := c.validPlace(); err != nil {
 		return c, fmt.Errorf("topic %s: %w", c.Name, err)
 	}
+	if err := c.validState(); err != nil {
+		return c, fmt.Errorf("topic %s: %w", c.Name, err)
+	}
 	return c, nil
+}
+
+// stateDefaults fills in what is different for topics that keep state.
+func (c *TopicConfig) stateDefaults() {
+	c.KeyInSubject = true
+	setDefault(&c.History, DefaultHistory)
+	setDefault(&c.Retention, -1)
+	if !c.Delays {
+		setDefault(&c.Discard, DiscardNew)
+	}
+	if c.Compact && c.TombstoneTTL == 0 {
+		c.TombstoneTTL = DefaultTombstoneTTL
+		if c.Retention > 0 {
+			c.TombstoneTTL = min(c.TombstoneTTL, max(c.Retention.Truncate(time.Second), time.Second))
+		}
+	}
+	if c.SnapshotOf != "" {
+		setDefault(&c.DuplicateWindow, -1)
+		if c.Storage != MemoryStorage {
+			setDefault(&c.MaxBytes, -1) // one that is full misses what its topic loses meanwhile
+		}
+	}
+}
+
+// validState checks what is said about state.
+func (c *TopicConfig) validState() error {
+	switch {
+	case !c.Compact && c.SnapshotOf == "":
+		if c.History != 0 || c.TombstoneTTL != 0 {
+			return fmt.Errorf("%w: History and TombstoneTTL need Compact", ErrInvalidOption)
+		}
+		return nil
+	case c.History < 1 || c.History > maxHistory:
+		return fmt.Errorf("%w: History is %d, use 1 to %d", ErrInvalidOption, c.History, maxHistory)
+	case c.Compact && (c.TombstoneTTL < time.Second || c.TombstoneTTL > maxTTL || c.TombstoneTTL%time.Second != 0):
+		return fmt.Errorf("%w: TombstoneTTL is %v, use whole seconds from 1s to %v", ErrInvalidOption, c.TombstoneTTL, maxTTL)
+	case c.Compact && c.Retention != -1 && c.TombstoneTTL > c.Retention:
+		return fmt.Errorf("%w: TombstoneTTL is %v, use at most Retention (%v), which ends tombstones, too", ErrInvalidOption, c.TombstoneTTL, c.Retention)
+	case c.SnapshotOf == "":
+		return nil
+	case ValidTopic(c.SnapshotOf) != nil || c.SnapshotOf == c.Name:
+		return fmt.Errorf("%w: SnapshotOf is %q, use another topic", ErrInvalidOption, c.SnapshotOf)
+	case c.Compact || c.History != 1 || c.TombstoneTTL != 0 || c.Delays || c.Stream != "" || c.DuplicateWindow != -1:
+		return fmt.Errorf("%w: SnapshotOf excludes Compact, History, TombstoneTTL, Delays, DuplicateWindow, Stream and Subject", ErrInvalidOption)
+	}
+	return nil
 }
 
 // validLimits checks what is kept, and for how long.
@@ -61,6 +116,7 @@ func (c *TopicConfig) validLimits() error {
 		return fmt.Errorf("%w: Discard is %q, use %q or %q", ErrInvalidOption, c.Discard, DiscardOld, DiscardNew)
 	case c.Delays && c.Discard == DiscardNew:
 		return fmt.Errorf("%w: Delays excludes DiscardNew, use DiscardOld", ErrInvalidOption)
+	case c.SnapshotOf != "": // has no window: see validState
 	case c.DuplicateWindow < minRetention:
 		return fmt.Errorf("%w: DuplicateWindow is %v, use at least %v", ErrInvalidOption, c.DuplicateWindow, minRetention)
 	case c.Retention != -1 && c.DuplicateWindow > c.Retention:
@@ -78,6 +134,10 @@ func (c *TopicConfig) validPlace() error {
 		return fmt.Errorf("%w: Storage is %q, use %q or %q", ErrInvalidOption, c.Storage, FileStorage, MemoryStorage)
 	case c.Replicas < 1 || c.Replicas > maxReplicas:
 		return fmt.Errorf("%w: Replicas is %d, use 1 to %d", ErrInvalidOption, c.Replicas, maxReplicas)
+	case c.Partitions < 0 || c.Partitions > MaxPartitions:
+		return fmt.Errorf("%w: Partitions is %d, use 1 to %d, or 0 for none", ErrInvalidOption, c.Partitions, MaxPartitions)
+	case c.Partitions > 0 && (c.Stream != "" || c.Subject != "" || c.SnapshotOf != ""):
+		return fmt.Errorf("%w: Partitions excludes Stream, Subject and SnapshotOf: such a topic has a stream of its own", ErrInvalidOption)
 	case c.Subject != "" && c.Stream == "":
 		return fmt.Errorf("%w: Subject needs Stream, the existing stream that has it", ErrInvalidOption)
 	}

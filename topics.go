@@ -9,14 +9,16 @@ import (
 type Topics interface {
 	// EnsureTopic declares a topic: it creates what is missing, changes what
 	// differs and may be changed, and refuses the rest with a [ConflictError]. It
-	// is idempotent and safe to race.
+	// is idempotent and safe to race. Other buses that know the topic learn of a
+	// change when they use it next, at the latest 10 seconds after it.
 	EnsureTopic(ctx context.Context, c TopicConfig) (TopicInfo, error)
 	// TopicInfo describes a topic ([ErrNoTopic]).
 	TopicInfo(ctx context.Context, topic string) (TopicInfo, error)
 	// ListTopics describes all topics of this bus's prefix, sorted by name.
 	ListTopics(ctx context.Context) ([]TopicInfo, error)
 	// DeleteTopic removes a topic with all its events and groups ([ErrNoTopic]). In
-	// a shared stream it removes the topic's events and groups only.
+	// a shared stream it removes the topic's events and groups only. A topic that
+	// has a snapshot is refused, [ErrConflict]: delete the snapshot first.
 	DeleteTopic(ctx context.Context, topic string) error
 	// Groups describes the groups of a topic, sorted by name ([ErrNoTopic]).
 	Groups(ctx context.Context, topic string) ([]GroupInfo, error)
@@ -24,7 +26,8 @@ type Topics interface {
 	// members end with that error.
 	DeleteGroup(ctx context.Context, topic, group string) error
 	// PauseGroup stops delivery to all members of a group until a time, surviving
-	// restarts; events held are settled as usual. ResumeGroup ends it. Both need a server 2.11 or newer.
+	// restarts: once it returns nothing more is handed out; events held are settled as
+	// usual. ResumeGroup ends it. Both need a server 2.11 or newer.
 	PauseGroup(ctx context.Context, topic, group string, until time.Time) error
 	// ResumeGroup lets a paused group go on.
 	ResumeGroup(ctx context.Context, topic, group string) error
@@ -55,7 +58,8 @@ type TopicConfig struct {
 	Description string `json:"description,omitempty"`
 	// Retention is how long events are kept, at least 100 milliseconds. Defaults to 7 days.
 	Retention time.Duration `json:"-"`
-	// MaxBytes bounds the topic's size with headers. Defaults to 10 GiB.
+	// MaxBytes bounds the topic's size with headers. Defaults to 10 GiB, and to none
+	// for a snapshot in files.
 	MaxBytes int64 `json:"maxBytes,omitempty"`
 	// MaxEvents bounds the number of events. Defaults to none.
 	MaxEvents int64 `json:"maxEvents,omitempty"`
@@ -67,15 +71,64 @@ type TopicConfig struct {
 	Replicas int `json:"replicas,omitempty"`
 	// DuplicateWindow is how long an id is remembered. Defaults to 2 minutes, or
 	// Retention where that is shorter; at least 100 milliseconds, at most Retention.
-	// It cannot be none.
+	// Only that of a snapshot is none.
 	DuplicateWindow time.Duration `json:"-"`
-	// KeyInSubject puts each key into the subject of its events. LatestByKey and
-	// ExpectLastSeq need it; every distinct key then costs the server about 200 bytes of
-	// memory. It cannot be changed while the topic holds events.
+	// KeyInSubject puts each key into the subject of its events. LatestByKey,
+	// ScanLatest and ExpectLastSeq need it; every distinct key then costs the server
+	// about 200 bytes of memory. It cannot be changed: delete the topic first.
 	KeyInSubject bool `json:"keyInSubject,omitempty"`
+	// Partitions spreads the topic's events by their keys over that many partitions, at
+	// most MaxPartitions, so that the members of a group share them out and each key keeps
+	// its order: see package partition. 8 to 32 is usual. An event without a key goes
+	// by its ID, or with KeyInSubject to the one partition of the empty key. A topic has
+	// partitions from its first day or never; Partitions.Repartition adds some, and a
+	// declaration that still says a number which the topic had before is left at that. It
+	// excludes Stream, Subject and SnapshotOf. Defaults to none.
+	Partitions int `json:"partitions,omitempty"`
 	// Delays allows PublishOptions.DeliverAt. It needs a server 2.12 or newer,
 	// excludes DiscardNew, and cannot be switched off.
 	Delays bool `json:"delays,omitempty"`
+	// Compact keeps the last History events of each key, and deletes a key at its
+	// tombstone ([Tombstone]). Events without a key count as those of one key. An
+	// event that ends, by its TTL or by Retention, leaves a tombstone where it was
+	// the last of its key. It implies KeyInSubject. Retention then defaults to none,
+	// and Discard to DiscardNew (DiscardOld with Delays): state must not vanish for
+	// want of room. It cannot be changed: delete the topic first.
+	Compact bool `json:"compact,omitempty"`
+	// History is how many events of a key a compacted topic keeps, 1 to 64. With
+	// more than 1 it takes no PublishOptions.TTL: the event before would come back.
+	// Lowering it, also by a declaration that leaves it out, removes the events that
+	// are too many, at once. A topic that is full (DiscardNew) still takes updates and
+	// tombstones of keys that have History events; with more than 1 it refuses
+	// those of others ([ErrTopicFull]). With more than 1, or with a snapshot of the
+	// topic, a tombstone may make its groups lose what their members hold at that
+	// moment and do not acknowledge (servers up to 2.15.2). Defaults to 1.
+	History int `json:"history,omitempty"`
+	// SnapshotOf makes this topic the snapshot of another, which must exist and
+	// needs KeyInSubject: the last event of each of its keys, kept by the server.
+	// It is read only; its events have the Topic and Seq they have in the other
+	// one, and so it cannot be read from AfterSeq or AfterID, and has no groups
+	// ([ErrUnsupported]): read it, then follow the other one. What the other topic
+	// loses by its Retention stays, and so do tombstones, unless the other topic is
+	// compacted: then TombstoneTTL ends them in both. There an event with a TTL ends
+	// in both, and leaves a tombstone; a log with a snapshot takes no TTL
+	// ([ErrUnsupported]): the event before would come back, in the log alone. It has
+	// no DuplicateWindow (-1), and a stream of its own; Retention and Discard default
+	// as with Compact, and MaxBytes to none, in memory apart. One that is full stands
+	// still, and what the other topic loses by Retention meanwhile is lost to it,
+	// tombstones included: watch TopicInfo.Lag. The topic of a snapshot cannot be
+	// changed; where that was deleted by other means and made anew, which begins its
+	// positions anew, the snapshot is refused ([ErrConflict]): delete it first. That
+	// of a topic in memory must be in memory, too.
+	SnapshotOf string `json:"snapshotOf,omitempty"`
+	// TombstoneTTL is how long a tombstone stays readable in a compacted topic;
+	// whole seconds. It counts for tombstones published from then on. It must be
+	// longer than readers can be away. And a server that is killed, not stopped, may
+	// bring back from its files a key whose tombstone has ended: where that must not
+	// be, use years. Defaults to 24 hours, or Retention where that is shorter; at
+	// most Retention. (In a log that has a snapshot a tombstone goes with the events
+	// of its time.)
+	TombstoneTTL time.Duration `json:"-"`
 	// Stream places the topic into a stream of that name, which several topics may
 	// share: they then have one order, one set of limits and atomic batches across
 	// them. Defaults to a stream of the topic's own, named after it. With Subject
@@ -95,9 +148,16 @@ type TopicInfo struct {
 	Events   uint64      `json:"events"`
 	Bytes    uint64      `json:"bytes"` // of the whole stream
 	FirstSeq uint64      `json:"firstSeq"`
-	LastSeq  uint64      `json:"lastSeq"` // of the whole stream
+	LastSeq  uint64      `json:"lastSeq"` // of the whole stream; a snapshot's counts for itself
 	LastTime time.Time   `json:"-"`
 	Groups   int         `json:"groups"` // of the whole stream
+	// Generations are the topic's partitions, oldest first; nil where it has none.
+	Generations []Generation `json:"generations,omitempty"`
+	// Lag is, for a snapshot, how many events of the other topic it has not taken
+	// in yet, give or take one: it is 0 only where there are none (with servers older
+	// than 2.15, or one). -1 where the server has not heard of that topic lately, as
+	// for a moment after the snapshot was declared.
+	Lag int64 `json:"lag,omitempty"`
 }
 
 // GroupInfo describes a group as it is at the broker.

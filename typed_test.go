@@ -143,7 +143,16 @@ func (r *recorder) Extend(_ context.Context, by time.Duration) error {
 }
 
 func (r *recorder) GiveBack(context.Context) error { return r.did("give back") }
-func (r *recorder) Deadline() time.Time            { return time.UnixMilli(7) }
+
+func (r *recorder) Snooze(_ context.Context, by time.Duration) error {
+	return r.did("snooze " + by.String())
+}
+
+func (r *recorder) Reject(_ context.Context, as jetbus.DeadReason, reason string) error {
+	return r.did("reject as " + string(as) + " " + reason)
+}
+
+func (r *recorder) Deadline() time.Time { return time.UnixMilli(7) }
 
 func TestDelivery(t *testing.T) {
 	lease := &recorder{err: jetbus.ErrAlreadySettled}
@@ -152,13 +161,13 @@ func TestDelivery(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	ctx := t.Context()
-	for _, err := range []error{d.Ack(ctx), d.Nack(ctx, jetbus.NackOptions{Delay: time.Second, Reason: "why"}), d.Extend(ctx, time.Minute), d.GiveBack(ctx)} {
+	for _, err := range []error{d.Ack(ctx), d.Nack(ctx, jetbus.NackOptions{Delay: time.Second, Reason: "why"}), d.Extend(ctx, time.Minute), d.GiveBack(ctx), d.Snooze(ctx, time.Hour), d.Reject(ctx, "no"), d.RejectAs(ctx, "", "no"), d.RejectAs(ctx, "odd", "no")} {
 		check(t, "a lease's error", err, jetbus.ErrAlreadySettled)
 		if err == nil {
 			t.Error("a lease's error was lost")
 		}
 	}
-	if diff := cmp.Diff([]string{"ack", "nack 1s why", "extend 1m0s", "give back"}, lease.calls); diff != "" {
+	if diff := cmp.Diff([]string{"ack", "nack 1s why", "extend 1m0s", "give back", "snooze 1h0m0s", "reject as rejected no", "reject as rejected no", "reject as odd no"}, lease.calls); diff != "" {
 		t.Error(diff)
 	}
 	want := jetbus.Cursor{Topic: d.Topic, LastSeq: d.Seq, LastID: d.ID, LastTime: d.Time}

@@ -28,11 +28,16 @@ func (o PublishOptions) Validate() error {
 	return nil
 }
 
-// Validate reports an ExpectLastSeq without Atomic, which is all it holds for.
-// The error wraps [ErrInvalidOption].
+// Validate reports an ExpectLastSeq without Atomic, which is all it holds for, a
+// Chain with Atomic, and a Chain that is not valid. The error wraps [ErrInvalidOption].
 func (o BatchOptions) Validate() error {
-	if o.ExpectLastSeq != nil && !o.Atomic {
+	switch {
+	case o.ExpectLastSeq != nil && !o.Atomic:
 		return fmt.Errorf("%w: ExpectLastSeq needs Atomic", ErrInvalidOption)
+	case o.Chain != nil && o.Atomic:
+		return fmt.Errorf("%w: Atomic and Chain are both set; choose one", ErrInvalidOption)
+	case o.Chain != nil:
+		return o.Chain.Validate()
 	}
 	return nil
 }

@@ -161,6 +161,7 @@ func TestOptionsJSONNames(t *testing.T) {
 		{jetbus.PublishOptions{}, `{}`},
 		{jetbus.PublishOptions{ExpectLastSeq: new(uint64), TTL: time.Second, DeliverAt: at}, `{"expectLastSeq":0,"ttlMs":1000,"deliverAt":1500}`},
 		{jetbus.BatchOptions{Atomic: true, ExpectLastSeq: &seven}, `{"atomic":true,"expectLastSeq":7}`},
+		{jetbus.BatchOptions{Chain: &jetbus.Chain{AfterID: "i", AfterSeq: 7}}, `{"chain":{"afterId":"i","afterSeq":7}}`},
 		{jetbus.Cursor{}, `{"topic":""}`},
 		{jetbus.Cursor{Topic: "a", LastSeq: 7, LastID: "i", LastTime: at}, `{"topic":"a","lastSeq":7,"lastId":"i","lastTs":1500}`},
 		{jetbus.Cursor{Topic: "a", LastTime: time.UnixMilli(0)}, `{"topic":"a","lastTs":0}`},

@@ -11,13 +11,14 @@ type topicConfigJSON struct {
 	plainTopicConfig
 	RetentionMs       millis `json:"retentionMs,omitempty"`
 	DuplicateWindowMs millis `json:"duplicateWindowMs,omitempty"`
+	TombstoneTTLMs    millis `json:"tombstoneTtlMs,omitempty"`
 }
 
 // MarshalJSON gives the members name, description, retentionMs, maxBytes,
-// maxEvents, discard, storage, replicas, duplicateWindowMs, keyInSubject,
-// delays, stream and subject, leaving out what is zero, except name.
+// maxEvents, discard, storage, replicas, duplicateWindowMs, keyInSubject, partitions,
+// delays, compact, history, snapshotOf, tombstoneTtlMs, stream and subject, leaving out what is zero, except name.
 func (c TopicConfig) MarshalJSON() ([]byte, error) {
-	return json.Marshal(topicConfigJSON{plainTopicConfig(c), millis(c.Retention), millis(c.DuplicateWindow)})
+	return json.Marshal(topicConfigJSON{plainTopicConfig(c), millis(c.Retention), millis(c.DuplicateWindow), millis(c.TombstoneTTL)})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes. It does not validate.
@@ -28,6 +29,7 @@ func (c *TopicConfig) UnmarshalJSON(text []byte) error {
 	}
 	*c = TopicConfig(w.plainTopicConfig)
 	c.Retention, c.DuplicateWindow = time.Duration(w.RetentionMs), time.Duration(w.DuplicateWindowMs)
+	c.TombstoneTTL = time.Duration(w.TombstoneTTLMs)
 	return nil
 }
 
@@ -40,7 +42,7 @@ type topicInfoJSON struct {
 }
 
 // MarshalJSON gives the members config, stream, created, events, bytes,
-// firstSeq, lastSeq, lastTs and groups, times in epoch milliseconds and left out
+// firstSeq, lastSeq, lastTs, groups, generations and lag, times in epoch milliseconds and left out
 // when zero.
 func (i TopicInfo) MarshalJSON() ([]byte, error) {
 	return json.Marshal(topicInfoJSON{plainTopicInfo(i), toEpoch(i.Created), toEpoch(i.LastTime)})

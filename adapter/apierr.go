@@ -18,6 +18,7 @@ const (
 	codeStoreReserved     = 10047 // insufficient storage resources available
 	codeMemoryReserved    = 10028 // insufficient memory resources available
 	codeBadConfig         = 10052
+	codeStreamCreate      = 10049 // a failure without a code of its own; the description tells which
 	codeSubjectsOverlap   = 10065
 	codeStreamStoreFailed = 10077 // also: maximum bytes, messages or messages per subject exceeded
 	codeTooManyRequests   = 10167
@@ -48,6 +49,8 @@ func (b *Bus) translate(op, request string, err error) error {
 	switch apiCode(err) { //nolint:exhaustive // the codes that mean a condition of the contract
 	case jetstream.JSErrCodeJetStreamNotEnabled, jetstream.JSErrCodeJetStreamNotEnabledForAccount:
 		return fmt.Errorf("%s: %w: JetStream is not enabled for this account", op, jetbus.ErrUnavailable)
+	case codeNoLeader:
+		return fmt.Errorf("%s: %w: the cluster has no leader for it: %w", op, jetbus.ErrUnavailable, err)
 	case codeStoreFull, codeStoreReserved, codeMemoryReserved:
 		return fmt.Errorf("%s: %w: the server's storage limit does not leave room for it; lower TopicConfig.MaxBytes or raise the limit: %w", op, jetbus.ErrUnavailable, err)
 	case jetstream.JSErrCodeStreamNotFound:
@@ -60,7 +63,7 @@ func (b *Bus) translate(op, request string, err error) error {
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		return fmt.Errorf("%s: %w: JetStream is not enabled", op, jetbus.ErrUnavailable)
-	case errors.Is(err, nats.ErrConnectionClosed), b.link != nil && b.link.isClosed():
+	case errors.Is(err, nats.ErrConnectionClosed), b.link != nil && b.link.IsClosed():
 		return fmt.Errorf("%s: %w", op, jetbus.ErrClosed)
 	case b.denied(request):
 		return fmt.Errorf("%s: %w: no permission to publish to %s", op, jetbus.ErrDenied, request)

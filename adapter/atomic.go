@@ -25,8 +25,14 @@ func (p *batch) storeAtomic(ctx context.Context, o jetbus.BatchOptions) ([]jetbu
 	for i := range messages {
 		messages[i] = p.message(i)
 	}
+	if err := p.markAtomic(messages); err != nil {
+		return nil, err
+	}
 	if o.ExpectLastSeq != nil {
 		messages[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(*o.ExpectLastSeq, 10)}
+		if err := p.b.expectAcross(messages[0].Header, p.to[0].topic, p.receipts[0].Event.Key); err != nil {
+			return nil, err
+		}
 	}
 	last := len(messages) - 1
 	ack, err := p.b.storeUnit(ctx, p, messages)
@@ -79,8 +85,12 @@ func (b *Bus) storeUnit(ctx context.Context, p *batch, messages []*nats.Msg) (pu
 			}
 			return pubAck{}, err
 		case errors.Is(err, nats.ErrNoResponders):
-			if err := b.verify(ctx, p.to[0].topic); err != nil {
+			moved, err := p.moveUnit(ctx, messages)
+			if err != nil {
 				return pubAck{}, unsure(err, unknown)
+			}
+			if moved {
+				continue
 			}
 		}
 		unknown = unknown || !isUnsent(err)
@@ -94,8 +104,24 @@ func (b *Bus) storeUnit(ctx context.Context, p *batch, messages []*nats.Msg) (pu
 	}
 }
 
+// moveUnit finds out whether the topic of an atomic batch that nobody is there for has
+// begun a generation of partitions, and changes the messages' places accordingly.
+func (p *batch) moveUnit(ctx context.Context, messages []*nats.Msg) (moved bool, err error) {
+	t := p.to[0].topic
+	fresh, err := p.b.verify(ctx, t)
+	if err != nil || t.generations == nil || fresh.sameGeneration(t) {
+		return false, err
+	}
+	for i, m := range messages {
+		if err := p.b.moveTo(fresh, &p.receipts[i].Event, &p.to[i], m); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 func (b *Bus) sendUnit(ctx context.Context, messages []*nats.Msg) (pubAck, error) {
-	lost, err := b.link.wait(ctx)
+	lost, err := b.link.Wait(ctx)
 	if err != nil {
 		return pubAck{}, unsentError{err}
 	}
@@ -114,7 +140,7 @@ func (b *Bus) sendUnit(ctx context.Context, messages []*nats.Msg) (pubAck, error
 	}
 	m := messages[last]
 	m.Header["Nats-Batch-Commit"] = []string{"1"}
-	a, err := b.exchange(ctx, m, lost)
+	a, err := b.exchange(ctx, m, lost, tryTimeout)
 	if err != nil {
 		return pubAck{}, err
 	}
@@ -125,10 +151,10 @@ func (b *Bus) sendUnit(ctx context.Context, messages []*nats.Msg) (pubAck, error
 // and where the last one is.
 func (b *Bus) unitStored(ctx context.Context, p *batch) (seq uint64, ok bool) {
 	last := len(p.receipts) - 1
-	first, found := b.dedupeLookup(ctx, p.to[0].topic, p.receipts[0].Event.ID)
-	if !found {
+	first, found, err := b.dedupeLookup(ctx, p.to[0].topic, p.receipts[0].Event.ID)
+	if err != nil || !found {
 		return 0, false
 	}
-	seq, found = b.dedupeLookup(ctx, p.to[last].topic, p.receipts[last].Event.ID)
-	return seq, found && seq-first == uint64(last)
+	seq, found, err = b.dedupeLookup(ctx, p.to[last].topic, p.receipts[last].Event.ID)
+	return seq, err == nil && found && seq-first == uint64(last)
 }

@@ -6,126 +6,375 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
 )
 
-// The server counts deliveries; an attempt is a delivery that was not given
-// back. What is given back is rare, so that is what is recorded, and read when
-// an event is delivered again.
+// The server counts deliveries; what counts here are attempts: handlers that
+// failed, and handlers that were started alone and never ended because their
+// process died. Most events have none, so that nothing is written for them. The
+// first failure writes a record, and so does giving an event back: a delivery
+// that no record accounts for belongs to a process that died, and perhaps killed
+// it. Such a suspect runs with no other suspect beside it, its start recorded
+// first, so that an event that kills its process is found and its neighbors are
+// not blamed. Where attempts have no end (MaxAttempts -1) nobody needs to be blamed:
+// what comes back after a crash runs as it comes, and only failures are counted.
 
 const (
 	attemptsBucket = "JETBUS_ATTEMPTS"
-	attemptsTTL    = 24 * time.Hour
+	attemptsTTL    = 24 * time.Hour // of a record, beyond the wait for the next attempt
 	recordTimeout  = 5 * time.Second
 )
 
-// returns is the record of an event that was given back.
-type returns struct {
-	Count      int `json:"returns"`    // deliveries that were no attempts
-	Deliveries int `json:"deliveries"` // the server's count at the last of them
+// record is what is known of the attempts at an event of a group.
+type record struct {
+	Failed  int       `json:"failed,omitempty"`  // attempts that count
+	Known   int       `json:"known,omitempty"`   // deliveries whose end is known
+	Stored  int64     `json:"stored,omitempty"`  // when the event was: a sequence may be that of another since
+	Started int       `json:"started,omitempty"` // the delivery that was started alone and has not ended; 0: none
+	First   time.Time `json:"first,omitzero"`    // failure
+	Last    time.Time `json:"last,omitzero"`     // failure
+	Error   string    `json:"error,omitempty"`   // of the last failure
+	// Dead is why it is to be a dead letter, for which there was no room yet.
+	Dead   jetbus.DeadReason `json:"dead,omitempty"`
+	Buried int               `json:"buried,omitempty"` // how often that was tried
 }
 
-// attemptKey names an event of a group: its durable and sequence.
-func (l *lease) attemptKey() string {
-	return consumerName(l.t.name(), l.h.group) + "." + strconv.FormatUint(l.seq, 10)
-}
+// errProcessDied is the failure of an attempt that never ended.
+var errProcessDied = errors.New("the process ended while it handled the event")
 
-// attemptOf is the attempt that a delivery is.
-func (b *Bus) attemptOf(ctx context.Context, l *lease) int {
-	if l.deliveries <= 1 {
-		return 1
+// fail counts a failed attempt.
+func (r *record) fail(err error, now time.Time) {
+	r.Failed++
+	if r.First.IsZero() {
+		r.First = now
 	}
-	return max(l.deliveries-b.returnsOf(ctx, l).Count, 1)
+	r.Last, r.Error = now, clip(err.Error())
 }
 
-// returnsOf reads the record of an event. One that cannot be read counts as none:
-// an attempt too many is better than an event that waits.
-func (b *Bus) returnsOf(ctx context.Context, l *lease) returns {
+// clip bounds an error's text.
+func clip(s string) string { return s[:min(len(s), 1<<10)] }
+
+// seen takes what a delivery of that number shows about those before. It reports
+// whether one of them is unaccounted for.
+func (r *record) seen(delivery int, now time.Time) (suspect bool) {
+	switch {
+	case r.Known >= delivery || r.Started >= delivery: // the server has forgotten deliveries, in a crash of its own
+		r.Known, r.Started = delivery-1, 0
+		return true
+	case r.Started > 0:
+		r.fail(errProcessDied, now)
+		r.Known, r.Started = max(r.Known, r.Started), 0
+		return true
+	}
+	return delivery-1 > r.Known
+}
+
+// parseRecord reads a record; one that says what cannot be is none.
+func parseRecord(text []byte) (r record, ok bool) {
+	if json.Unmarshal(text, &r) != nil || r.Failed < 0 || r.Known < 0 || r.Started < 0 {
+		return record{}, false
+	}
+	return r, true
+}
+
+// resumed is seen for an ordered group, whose member knows by other means whether
+// a delivery before this one is unaccounted for: the server counts those of its
+// present durable only.
+func (r *record) resumed(now time.Time) (suspect bool) {
+	if r.Started == 0 {
+		return false
+	}
+	r.fail(errProcessDied, now)
+	r.Started = 0
+	return true
+}
+
+// attemptKey names an event of a group: its stream, durable and sequence. That of
+// an ordered group has the name of the first epoch, since its durable is replaced
+// when a member takes over.
+func (l *lease) attemptKey() string {
+	return l.t.stream + "." + l.consumer + "." + strconv.FormatUint(l.seq, 10)
+}
+
+// recall brings what is known of the attempts at an event into its lease, which
+// nobody else uses yet.
+func (b *Bus) recall(ctx context.Context, l *lease) {
+	if l.record != nil {
+		return
+	}
+	l.record = &record{}
+	if l.retry != nil {
+		*l.record = record{Failed: l.retry.Failed, First: l.retry.First, Last: l.retry.Last, Error: l.retry.Error}
+	}
+	if l.deliveries <= 1 && (l.slot == nil || !l.slot.again) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
-	entry, err := b.keyGet(ctx, attemptsBucket, l.attemptKey())
-	if err != nil || entry.Revision == 0 {
-		return returns{}
+	var entry jetbus.KeyEntry
+	var err error
+	if l.arrival == 0 || l.p.mayBeRecorded(ctx, l) {
+		entry, err = b.keyGet(ctx, attemptsBucket, l.attemptKey())
 	}
-	var r returns
-	if json.Unmarshal(entry.Value, &r) != nil || r.Deliveries >= l.deliveries { // of a time before the group was moved
-		return returns{}
+	if err != nil { // an attempt too many is better than an event that waits
+		b.cfg.Logger.WarnContext(ctx, "the attempts at an event cannot be read", slog.String("event", l.attemptKey()), slog.Any("error", err))
+		return
 	}
-	return r
+	if entry.Revision > 0 {
+		if r, ok := parseRecord(entry.Value); ok && r.Stored == l.stored {
+			*l.record, l.recorded = r, true
+		}
+	}
+	if l.slot != nil {
+		l.suspect = l.record.resumed(time.Now()) || l.slot.suspect
+		return
+	}
+	if b.survived.take(l.attemptKey()) {
+		l.record.Known, l.record.Started = max(l.record.Known, l.deliveries-1), 0
+	}
+	l.suspect = l.record.seen(l.deliveries, time.Now())
 }
 
-// recordReturns notes that deliveries are about to be given back. A record that
-// cannot be written costs its event an attempt, which the log says.
-func (b *Bus) recordReturns(ctx context.Context, leases ...*lease) {
+// survived remembers events whose leases were lost while this process lived on:
+// with a connection, say. When they come again, here, they are not suspects,
+// whatever the server sent into the hole meanwhile.
+type survived struct {
+	mu   sync.Mutex
+	keys map[string]struct{}
+}
+
+// maxSurvived bounds what is remembered; events beyond it are suspects.
+const maxSurvived = 10_000
+
+func (s *survived) note(l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keys == nil || len(s.keys) >= maxSurvived {
+		s.keys = map[string]struct{}{}
+	}
+	s.keys[l.attemptKey()] = struct{}{}
+}
+
+// take reports whether an event is one of them, and forgets it.
+func (s *survived) take(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, was := s.keys[key]
+	delete(s.keys, key)
+	return was
+}
+
+// recallAll is recall for many, in the time of one.
+func (b *Bus) recallAll(ctx context.Context, leases []*lease) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	room := make(chan struct{}, 16)
+	for _, l := range leases {
+		if l.record != nil || l.deliveries <= 1 && l.slot == nil {
+			b.recall(ctx, l) // asks nobody
+			continue
+		}
+		room <- struct{}{}
+		wg.Go(func() {
+			b.recall(ctx, l)
+			<-room
+		})
+	}
+	wg.Wait()
+}
+
+// attemptNumber is the number of the attempt that begins now.
+func (l *lease) attemptNumber() int {
+	if l.record == nil {
+		return 1
+	}
+	return l.record.Failed + 1
+}
+
+// keepRecord stores a lease's record. One that cannot be stored costs the count
+// of what it says, which the log tells.
+func (b *Bus) keepRecord(ctx context.Context, l *lease, wait time.Duration) {
+	_, _ = b.keepRecords(ctx, []*lease{l}, wait)
+}
+
+// keepRecords stores the records of leases, all at once. It returns the revision
+// of the last one. What goes wrong is in the log; callers need not look at it.
+func (b *Bus) keepRecords(ctx context.Context, leases []*lease, wait time.Duration) (revision uint64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
-	records, err := b.makeReturns(ctx, leases)
-	if err == nil {
-		err = b.writeReturns(ctx, records)
+	messages := make([]*nats.Msg, len(leases))
+	for i, l := range leases {
+		l.record.Stored = l.stored
+		messages[i] = l.recordMessage(l.record, wait)
+		l.recorded = true
 	}
-	if errors.Is(err, nats.ErrNoResponders) { // the first event ever to be given back
+	revision, err = b.writeRecords(ctx, messages)
+	if err != nil {
+		b.cfg.Logger.WarnContext(ctx, "attempts cannot be recorded; they will count as they should not", slog.Int("events", len(leases)), slog.Any("error", err))
+	}
+	return revision, err
+}
+
+func (l *lease) recordMessage(r *record, wait time.Duration) *nats.Msg {
+	value, _ := json.Marshal(r) //nolint:errchkjson // strings, numbers and times of these years
+	ttl := (attemptsTTL + wait).Round(time.Second)
+	return &nats.Msg{Subject: keySubject(attemptsBucket, l.attemptKey()), Data: value, Header: nats.Header{"Nats-TTL": {ttl.String()}}}
+}
+
+// startAlone records that a suspect is about to run.
+func (b *Bus) startAlone(ctx context.Context, l *lease) {
+	l.record.Started = l.deliveries
+	var err error
+	if l.revision, err = b.keepRecords(ctx, []*lease{l}, 0); apiCode(err) != 0 { // refused: then the server's count must do, which knows of no innocence
+		l.record.Failed = max(l.record.Failed, l.deliveries-1)
+	}
+}
+
+// endAlone records that the handler of a suspect has ended without settling it:
+// it has not killed its process. It is written on condition that nobody has written
+// since, and not waited for: whoever settles the event now writes what is true then.
+func (b *Bus) endAlone(l *lease, started record) {
+	if l.revision == 0 {
+		return
+	}
+	started.Started = 0
+	m := l.recordMessage(&started, 0)
+	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(l.revision, 10)}
+	_ = b.nc.PublishMsg(m)
+}
+
+// recordReturns notes that deliveries are about to end without being attempts.
+// Where attempts have no end that makes no difference, and thousands of events are
+// given back in no time.
+func (b *Bus) recordReturns(ctx context.Context, leases ...*lease) {
+	counted := make([]*lease, 0, len(leases))
+	for _, l := range leases {
+		if l.maxAttempts > 0 {
+			counted = append(counted, l)
+		}
+	}
+	if len(counted) == 0 {
+		return
+	}
+	b.recallAll(ctx, counted)
+	for _, l := range counted {
+		l.record.Known, l.record.Started = l.deliveries, 0
+	}
+	_, _ = b.keepRecords(ctx, counted, 0)
+}
+
+// dropRecord removes the record of an event that the group is done with. It does
+// not wait: a record that stays ends by its TTL.
+func (b *Bus) dropRecord(l *lease) {
+	if l.record == nil || !l.recorded {
+		return
+	}
+	l.recorded = false
+	_ = b.nc.PublishMsg(&nats.Msg{
+		Subject: keySubject(attemptsBucket, l.attemptKey()),
+		Header:  nats.Header{"KV-Operation": {"PURGE"}, "Nats-Rollup": {"sub"}, "Nats-TTL": {"1s"}},
+	})
+}
+
+// keepAttempts makes sure that records can be stored, rather than have it turn out
+// when one must be.
+func (b *Bus) keepAttempts(ctx context.Context) error {
+	const op = "the attempts (bucket " + attemptsBucket + ")"
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	probe := &nats.Msg{Subject: keySubject(attemptsBucket, "probe"), Header: nats.Header{"Nats-TTL": {"1s"}}}
+	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
+		_, err := b.storeOnce(ctx, probe)
+		if errors.Is(err, nats.ErrNoResponders) {
+			if err = b.createBucket(ctx, attemptsBucket); err == nil {
+				_, err = b.storeOnce(ctx, probe)
+			}
+		}
+		if err == nil || !isTransient(err) {
+			return b.translate(op, probe.Subject, err)
+		}
+		select { // in a cluster a new bucket is not reachable everywhere at once
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return b.translate(op, probe.Subject, errors.Join(context.Cause(ctx), err))
+		}
+	}
+}
+
+// writeRecords stores messages in the bucket, which it creates where it is missing.
+func (b *Bus) writeRecords(ctx context.Context, messages []*nats.Msg) (last uint64, err error) {
+	last, err = b.sendRecords(ctx, messages)
+	if errors.Is(err, nats.ErrNoResponders) { // the first record ever
 		if err = b.createBucket(ctx, attemptsBucket); err == nil {
-			err = b.writeReturns(ctx, records)
+			last, err = b.sendRecords(ctx, messages)
 		}
 	}
 	for errors.Is(err, nats.ErrNoResponders) {
 		select { // in a cluster a new bucket is not reachable everywhere at once
 		case <-time.After(publishRetry):
-			err = b.writeReturns(ctx, records)
+			last, err = b.sendRecords(ctx, messages)
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
 	}
+	return last, err
+}
+
+// sendRecords stores messages without waiting for each.
+func (b *Bus) sendRecords(ctx context.Context, messages []*nats.Msg) (last uint64, err error) {
+	lost, err := b.link.Wait(ctx)
 	if err != nil {
-		b.cfg.Logger.WarnContext(ctx, "giving back events counts as an attempt of theirs", slog.Int("events", len(leases)), slog.Any("error", err))
+		return 0, err
 	}
-}
-
-// makeReturns makes the messages that store the records.
-func (b *Bus) makeReturns(ctx context.Context, leases []*lease) ([]*nats.Msg, error) {
-	records := make([]*nats.Msg, len(leases))
-	for i, l := range leases {
-		r := returns{Count: 1, Deliveries: l.deliveries}
-		if l.deliveries > 1 {
-			r.Count += b.returnsOf(ctx, l).Count
-		}
-		value, err := json.Marshal(r)
-		if err != nil {
-			return nil, err
-		}
-		records[i] = &nats.Msg{
-			Subject: keySubject(attemptsBucket, l.attemptKey()), Data: value,
-			Header: nats.Header{"Nats-TTL": {attemptsTTL.String()}},
-		}
-	}
-	return records, nil
-}
-
-// writeReturns stores the records without waiting for each.
-func (b *Bus) writeReturns(ctx context.Context, records []*nats.Msg) error {
-	answers := make(chan *nats.Msg, len(records))
-	for _, m := range records {
+	answers := make(chan *nats.Msg, len(messages))
+	for _, m := range messages {
 		var forget func()
 		m.Reply, forget = b.mux.expect(func(a *nats.Msg) { answers <- a })
 		defer forget()
 		if err := b.nc.PublishMsg(m); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	for range records {
+	for range messages {
 		select {
 		case a := <-answers:
 			if a.Header.Get("Status") == "503" {
-				return nats.ErrNoResponders
+				return 0, nats.ErrNoResponders
 			}
-			if _, err := parsePubAck(a.Data); err != nil {
-				return err
+			ack, err := parsePubAck(a.Data)
+			if err != nil {
+				return 0, err
 			}
+			last = max(last, ack.seq)
+		case <-lost:
+			return 0, errLost
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return 0, context.Cause(ctx)
 		}
 	}
-	return nil
+	return last, nil
+}
+
+// dropRecords removes the records of a stream that is deleted, or of one durable:
+// another of the same name may come.
+func (b *Bus) dropRecords(ctx context.Context, stream string, consumer ...string) error {
+	bucket := bucketStream(attemptsBucket)
+	op := "forget the attempts in " + stream
+	s, err := b.js.Stream(ctx, bucket)
+	if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
+		return nil
+	}
+	if err != nil {
+		return b.translate(op, b.api+"STREAM.INFO."+bucket, err)
+	}
+	subject := keySubject(attemptsBucket, strings.Join(append([]string{stream}, consumer...), ".")) + ".>"
+	return b.translate(op, b.api+"STREAM.PURGE."+bucket, b.js.purge(ctx, s, subject))
 }

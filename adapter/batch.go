@@ -71,8 +71,11 @@ func (b *Bus) publishBatch(ctx context.Context, events []jetbus.Event, o jetbus.
 	if err := batch.complete(ctx, events, now); err != nil {
 		return nil, err
 	}
-	if o.Atomic {
+	switch {
+	case o.Atomic:
 		return batch.storeAtomic(ctx, o)
+	case o.Chain != nil:
+		return batch.storeChained(ctx, *o.Chain)
 	}
 	return batch.storePipelined(ctx)
 }
@@ -82,7 +85,9 @@ type batch struct {
 	b        *Bus
 	receipts []jetbus.Receipt
 	to       []destination
-	jumper   int // see send; -1: none
+	jumper   int    // see send; -1: none
+	moved    bool   // the topic of some has begun a generation of partitions: the next round need not wait
+	chain    *chain // nil: the events stand for themselves
 
 	mu       sync.Mutex
 	errs     []error // per event: why it is not acknowledged
@@ -90,6 +95,7 @@ type batch struct {
 	bytes    int     // of their payloads
 	answered int
 	stopped  bool          // an answer was a failure: nothing more is sent
+	over     bool          // the caller has been told how it ended
 	waiting  bool          // in await, for the bounds below
 	maxOpen  int           // of open
 	maxBytes int           // of bytes
@@ -107,7 +113,7 @@ func (p *batch) complete(ctx context.Context, events []jetbus.Event, now time.Ti
 		if err == nil {
 			p.to[i], last = to, to
 			if !surelyFits(e, limit) {
-				err = p.b.fits(p.message(i))
+				err = p.b.eventFits(p.message(i))
 			}
 		}
 		if err != nil {
@@ -120,7 +126,9 @@ func (p *batch) complete(ctx context.Context, events []jetbus.Event, now time.Ti
 // message makes the message that stores event i.
 func (p *batch) message(i int) *nats.Msg {
 	e := &p.receipts[i].Event
-	return &nats.Msg{Subject: p.to[i].subject, Header: encodeHeader(e), Data: e.Payload}
+	m := &nats.Msg{Subject: p.to[i].subject, Header: encodeHeader(e), Data: e.Payload}
+	p.to[i].mark(m.Header)
+	return m
 }
 
 // errNoAnswer and errNotSent are the state of an event until it is answered.
@@ -149,8 +157,15 @@ func (p *batch) storePipelined(ctx context.Context) ([]jetbus.Receipt, error) {
 		if failed == nil && p.jumper >= 0 {
 			failed = p.jumped(ctx, todo)
 		}
+		if failed != nil {
+			err = failed
+		}
 		if failed != nil || ctx.Err() != nil || errors.Is(err, jetbus.ErrClosed) {
 			return p.receipts, p.failure(err, retried)
+		}
+		if p.moved {
+			p.moved = false
+			continue
 		}
 		select {
 		case <-time.After(wait):
@@ -163,7 +178,7 @@ func (p *batch) storePipelined(ctx context.Context) ([]jetbus.Receipt, error) {
 // works on the first ones while later ones are encoded, all in the same memory:
 // a message is bytes in the connection's buffer when PublishMsg returns.
 func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
-	lost, err := p.b.link.wait(ctx)
+	lost, err := p.b.link.Wait(ctx)
 	if err != nil {
 		return err
 	}
@@ -176,7 +191,10 @@ func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 	var header headerWriter
 	for _, i := range todo {
 		e := &p.receipts[i].Event
+		p.unlink(m.Header)
 		m.Subject, m.Header, m.Data = p.to[i].subject, header.next(e), e.Payload
+		p.to[i].mark(m.Header)
+		p.link(i, i == todo[0], m.Header)
 		m.Reply = reply + strconv.FormatInt(int64(i), 36)
 		admitted, stopped := p.admit(i)
 		for !admitted && !stopped {
@@ -190,6 +208,11 @@ func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 		}
 		if err := p.send(ctx, i, &m, lost); err != nil {
 			return err
+		}
+		if !p.to[i].topic.isHeard() { // what nobody hears must not be followed by what somebody does
+			if err := p.await(ctx, lost, 0, 0); err != nil {
+				return err
+			}
 		}
 	}
 	return p.await(ctx, lost, 0, 0)
@@ -233,8 +256,8 @@ func (p *batch) send(ctx context.Context, i int, m *nats.Msg, lost <-chan struct
 	return err
 }
 
-// jumped reports that an event was stored ahead of one of its key, which must
-// therefore not be sent again.
+// jumped reports that an event was stored, or may have been, ahead of one of its
+// key, which must therefore not be sent again.
 func (p *batch) jumped(ctx context.Context, todo []int) error {
 	jumper := p.jumper
 	p.jumper = -1
@@ -243,20 +266,37 @@ func (p *batch) jumped(ctx context.Context, todo []int) error {
 		return nil
 	}
 	e := &p.receipts[jumper].Event
-	for _, i := range slices.Backward(todo[:at]) {
-		before := &p.receipts[i].Event
-		if before.Topic != e.Topic || before.Key != e.Key {
-			continue
-		}
-		if _, stored := p.b.dedupeLookup(ctx, p.to[jumper].topic, e.ID); !stored {
-			return nil
-		}
-		if _, stored := p.b.dedupeLookup(ctx, p.to[i].topic, before.ID); stored {
-			return nil
-		}
-		return fmt.Errorf("a later event of its key is stored: %w", errLost)
+	before, ok := p.lastOfKey(todo[:at], e)
+	if !ok || p.isStored(ctx, before) { // then those before it are, too
+		return nil
 	}
-	return nil
+	seq, found, err := p.b.dedupeLookup(ctx, p.to[jumper].topic, e.ID)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w, or may be: %w: %w", jetbus.ErrOvertaken, errLost, err)
+	case !found:
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e.Seq, p.errs[jumper] = seq, nil
+	return fmt.Errorf("%w: %w", jetbus.ErrOvertaken, errLost)
+}
+
+// lastOfKey returns the last of some events that has the key of e.
+func (p *batch) lastOfKey(of []int, e *jetbus.Event) (last int, ok bool) {
+	for _, i := range slices.Backward(of) {
+		if other := &p.receipts[i].Event; other.Topic == e.Topic && other.Key == e.Key {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// isStored reports whether event i is known to be stored.
+func (p *batch) isStored(ctx context.Context, i int) bool {
+	_, found, err := p.b.dedupeLookup(ctx, p.to[i].topic, p.receipts[i].Event.ID)
+	return found && err == nil
 }
 
 // await waits until at most that much is on its way, as long as answers come.
@@ -346,13 +386,14 @@ func (p *batch) answer(i int, m *nats.Msg, retried []bool) {
 		ack, err = parsePubAck(m.Data)
 	}
 	p.mu.Lock()
-	if i >= len(p.errs) || p.errs[i] != errNoAnswer { //nolint:errorlint // the mark itself
+	if p.over || i >= len(p.errs) || p.errs[i] != errNoAnswer { //nolint:errorlint // the mark itself
 		p.mu.Unlock()
-		return // of an earlier round
+		return // of an earlier round, or too late: the receipts are the caller's
 	}
 	p.errs[i] = err
 	if err == nil {
 		p.receipts[i].Event.Seq, p.receipts[i].Duplicate = ack.seq, ack.duplicate && !retried[i]
+		p.to[i].topic.setHeard()
 	} else {
 		p.stopped = true
 	}
@@ -371,6 +412,14 @@ func (p *batch) answer(i int, m *nats.Msg, retried []bool) {
 
 // remaining lists what is to be sent again, and the first failure that forbids it.
 func (p *batch) remaining(ctx context.Context, todo []int, retried []bool) (again []int, failed error) {
+	unheard := map[*topic]error{} // nobody is there for them: whether they exist
+	if again, failed = p.sortOut(ctx, todo, retried, unheard); failed == nil && len(unheard) > 0 {
+		failed = p.move(again)
+	}
+	return again, failed
+}
+
+func (p *batch) sortOut(ctx context.Context, todo []int, retried []bool, unheard map[*topic]error) (again []int, failed error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	stored := map[string]bool{} // topic and key of which a later event is stored
@@ -385,17 +434,22 @@ func (p *batch) remaining(ctx context.Context, todo []int, retried []bool) (agai
 		case errors.Is(err, errNoAnswer):
 			retried[i] = true
 		case isTransient(err):
-			p.mu.Unlock() // answers of other calls come on the goroutine that would wait for it
-			verr := p.verify(ctx, err, p.to[i].topic)
-			p.mu.Lock()
-			if verr != nil {
+			t := p.to[i].topic
+			verr, asked := unheard[t]
+			if errors.Is(err, nats.ErrNoResponders) && !asked {
+				p.mu.Unlock() // answers of other calls come on the goroutine that would wait for it
+				_, verr = p.b.verify(ctx, t)
+				p.mu.Lock()
+				unheard[t] = verr
+			}
+			if errors.Is(err, nats.ErrNoResponders) && verr != nil {
 				p.errs[i], failed = verr, verr
 			}
 		default:
 			failed = err
 		}
 		if stored[key] && !errors.Is(p.errs[i], errNotSent) {
-			failed = fmt.Errorf("a later event of its key is stored: %w", p.errs[i])
+			failed = fmt.Errorf("%w: %w", jetbus.ErrOvertaken, p.errs[i])
 		}
 		again = append(again, i)
 	}
@@ -403,17 +457,35 @@ func (p *batch) remaining(ctx context.Context, todo []int, retried []bool) (agai
 	return again, failed
 }
 
-func (p *batch) verify(ctx context.Context, err error, t *topic) error {
-	if !errors.Is(err, nats.ErrNoResponders) {
-		return nil
+// move finds new places for events whose topic has begun a generation of partitions.
+// Those that may be stored in their old ones are among them: the server knows them by
+// their IDs.
+func (p *batch) move(todo []int) error {
+	for _, i := range todo {
+		to := &p.to[i]
+		if to.topic.generations == nil {
+			continue
+		}
+		p.b.mu.Lock()
+		fresh := p.b.topics[to.topic.name()]
+		p.b.mu.Unlock()
+		if fresh == nil || fresh.sameGeneration(to.topic) {
+			continue
+		}
+		to.topic = fresh
+		if err := p.b.route(&p.receipts[i].Event, to); err != nil {
+			return err
+		}
+		p.moved = true
 	}
-	return p.b.verify(ctx, t)
+	return nil
 }
 
 // failure lists the events without a receipt. cause is what ended the last round.
 func (p *batch) failure(cause error, retried []bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.over = true
 	out := &jetbus.BatchError{Total: len(p.receipts)}
 	for i, err := range p.errs {
 		if err == nil {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -56,6 +57,37 @@ func TestBatchOrder(t *testing.T) {
 		if got, err := r.bus.PublishBatch(r.Context(), nil, jetbus.BatchOptions{}); err != nil || len(got) != 0 {
 			r.Errorf("no events: %v, %v", got, err)
 		}
+	})
+}
+
+// What nobody hears at first, since the topic is new and not known everywhere, is stored
+// ahead of what is behind it in the batch.
+func TestBatchOfNewTopic(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const n, deaf = 200, 2
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		c := r.stream("EV_A").Config
+		c.Subjects = []string{"elsewhere"}
+		must(r.js.UpdateStream(r.Context(), c))(r.T)
+		heard := make(chan string, n+n)
+		sub := must(r.nc.Subscribe("ev.a.>", func(m *nats.Msg) {
+			heard <- string(m.Data)
+			answer := &nats.Msg{Header: nats.Header{"Status": {"503"}}} // as the server says that nobody is there
+			if stored := len(heard) - deaf; stored > 0 {
+				answer = &nats.Msg{Data: fmt.Appendf(nil, `{"stream":"EV_A","seq":%d}`, stored)}
+			}
+			r.ok(m.RespondMsg(answer))
+		}))(r.T)
+		receipts := must(r.bus.PublishBatch(r.Context(), numbered("a", n), jetbus.BatchOptions{}))(r.T)
+		r.ok(sub.Unsubscribe())
+		close(heard)
+		var stored []string
+		for payload := range heard {
+			stored = append(stored, strings.Trim(payload, `"`))
+		}
+		r.equal("not heard", stored[:deaf], "[0 0]")
+		r.equal("stored", strings.Join(stored[deaf:], " "), keysOf(n))
+		r.equal("the last receipt", receipts[n-1].Event.Seq, n)
 	})
 }
 
@@ -154,6 +186,7 @@ func TestBatchConnectionLost(t *testing.T) {
 				}
 				receipts, err := b.PublishBatch(r.Context(), events, jetbus.BatchOptions{})
 				if err != nil {
+					r.wantErr(err, jetbus.ErrOvertaken)
 					r.wantErr(err, jetbus.ErrUnavailable)
 				}
 				for i, receipt := range receipts {
@@ -203,6 +236,7 @@ func TestBatchThroughRestart(t *testing.T) {
 					fates[receipt.Event.ID] = fate{seq: receipt.Event.Seq}
 				}
 				if err != nil {
+					r.wantErr(err, jetbus.ErrOvertaken)
 					r.wantErr(err, jetbus.ErrUnavailable)
 					b, _ := errors.AsType[*jetbus.BatchError](err)
 					for _, p := range b.Failed {

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/link"
 )
 
 // API levels of the server, by the feature they brought.
@@ -19,28 +21,40 @@ const (
 	levelBatches = 2 // 2.12: atomic batches, message schedules
 )
 
+// lateFlush is how long Close still waits for the server to take in what was sent, when
+// its context is over.
+const lateFlush = 2 * time.Second
+
 // Bus is a jetbus.Backend on JetStream. Open makes one; it is safe for concurrent use.
 type Bus struct {
 	cfg   Config
 	nc    *nats.Conn
-	js    jetstream.JetStream
+	js    *patient
 	api   string // prefix of API subjects, with the dot
 	level int    // the server's API level
-	link  *link
+	began time.Time
+	link  *link.Link
 	mux   *mux
+
+	connections atomic.Uint64 // how many there have been; what was asked on an earlier one gets no answer
 
 	life  context.Context         //nolint:containedctx // canceled by Close; ends what would go on for ever
 	die   context.CancelCauseFunc // of life
 	ended chan struct{}           // closed at the end of Close
 
-	mu      sync.Mutex
-	closing bool // no new subscriptions; what runs may still publish and settle
-	closed  bool // nothing any more
-	topics  map[string]*topic
-	members map[member]struct{} // running subscriptions
-	held    map[receiptsKey]*receipts
-	retired sync.WaitGroup // what pruneReceipts has dropped
-	calls   sync.WaitGroup // calls under way; Add under mu while not closed
+	mu       sync.Mutex
+	closing  bool // no new subscriptions; what runs may still publish and settle
+	closed   bool // nothing any more
+	kept     bool // the bus's own streams exist
+	watching bool // watchAdvisories was called
+	topics   map[string]*topic
+	members  map[member]struct{} // running subscriptions
+	held     map[receiptsKey]*receipts
+	retired  sync.WaitGroup // what pruneReceipts has dropped
+	survived survived
+	alone    alone          // suspects run one at a time
+	calls    sync.WaitGroup // calls under way; Add under mu while not closed
+	present  present        // of the durables
 }
 
 var _ jetbus.Backend = (*Bus)(nil)
@@ -67,26 +81,30 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Bus, error) {
 		return nil, fmt.Errorf("open: %w", jetbus.ErrClosed)
 	}
 	b := &Bus{
-		cfg: cfg, nc: nc, api: "$JS.API.", topics: map[string]*topic{},
+		cfg: cfg, nc: nc, api: "$JS.API.", began: time.Now(), topics: map[string]*topic{},
 		members: map[member]struct{}{}, held: map[receiptsKey]*receipts{}, ended: make(chan struct{}),
 	}
 	b.life, b.die = context.WithCancelCause(context.WithoutCancel(ctx))
+	var js jetstream.JetStream
 	if cfg.Domain != "" {
 		b.api = "$JS." + cfg.Domain + ".API."
-		b.js, err = jetstream.NewWithDomain(nc, cfg.Domain)
+		js, err = jetstream.NewWithDomain(nc, cfg.Domain)
 	} else {
-		b.js, err = jetstream.New(nc)
+		js, err = jetstream.New(nc)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)
 	}
-	b.link = newLink(nc)
+	b.js = &patient{js, cfg.Timeout}
+	b.link = link.New(nc)
+	b.connections.Store(1)
+	b.link.Watch(func() { b.connections.Add(1) }) // until the link stops
 	if err := b.probe(ctx); err != nil {
-		b.link.stop()
+		b.link.Stop()
 		return nil, err
 	}
 	if b.mux, err = newMux(nc); err != nil {
-		b.link.stop()
+		b.link.Stop()
 		return nil, b.translate("open", "", err)
 	}
 	return b, nil
@@ -96,12 +114,10 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Bus, error) {
 func (b *Bus) probe(ctx context.Context) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	if _, err := b.link.wait(ctx); err != nil {
+	if _, err := b.link.Wait(ctx); err != nil {
 		return fmt.Errorf("open: %w: %w", jetbus.ErrUnavailable, err)
 	}
-	ctx, release := b.guard(ctx, b.api+"INFO")
-	defer release()
-	info, err := b.js.AccountInfo(ctx)
+	info, err := ask(ctx, b, b.api+"INFO", b.js.AccountInfo)
 	if err != nil {
 		return b.translate("open", b.api+"INFO", err)
 	}
@@ -128,7 +144,7 @@ func (b *Bus) enter(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.link.isClosed() {
+	if b.closed || b.link.IsClosed() {
 		return jetbus.ErrClosed
 	}
 	b.calls.Add(1)
@@ -200,7 +216,7 @@ func (b *Bus) Health(ctx context.Context) error {
 		return fmt.Errorf("health: %w", err)
 	}
 	defer b.calls.Done()
-	if !b.link.isUp() {
+	if !b.link.IsUp() {
 		return fmt.Errorf("health: %w: not connected", jetbus.ErrUnavailable)
 	}
 	ctx, cancel := b.bound(ctx)
@@ -212,11 +228,12 @@ func (b *Bus) Health(ctx context.Context) error {
 }
 
 // Close stops all subscriptions of this bus as their Stop does, while their
-// handlers may still publish and settle; then it ends Receive and Read calls with
-// [jetbus.ErrClosed], waits for other calls under way, gives back what Receive
-// handed out and nobody settled, and lets go of the connection without closing
-// it. When ctx ends first, handlers are canceled, calls that wait for the server
-// fail with [jetbus.ErrClosed], and the error says so. Closing twice is fine.
+// handlers may still publish and settle; then it ends Receive, Read and JoinPartitions
+// calls with [jetbus.ErrClosed], waits for other calls under way, gives back what
+// Receive handed out and nobody settled, waits until the server has what was sent,
+// where there is a connection, and lets go of it without closing it. When ctx ends
+// first, handlers are canceled, calls that wait for the server fail with
+// [jetbus.ErrClosed], and the error says so. Closing twice is fine.
 func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	first := !b.closing
@@ -250,7 +267,7 @@ func (b *Bus) Close(ctx context.Context) error {
 	b.retired.Wait()
 	errs = append(errs, b.flush(ctx))
 	b.mux.stop()
-	b.link.stop()
+	b.link.Stop()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
@@ -269,20 +286,24 @@ func (b *Bus) awaitCalls(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	b.link.giveUp()
+	b.link.GiveUp()
 	<-done
 	return context.Cause(ctx)
 }
 
 // flush makes sure that what was sent without an answer, acknowledgements above
-// all, has reached the server.
+// all, has reached the server. It is not worth an error that there is no server: what
+// it did not take in is delivered again.
 func (b *Bus) flush(ctx context.Context) error {
-	if !b.link.isUp() {
-		return nil
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, min(b.cfg.Timeout, lateFlush))
+		defer cancel()
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(b.cfg.Timeout, 2*time.Second))
+	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	if err := b.nc.FlushWithContext(ctx); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+	if err := b.link.Flush(ctx); err != nil {
 		return fmt.Errorf("flush: %w", err)
 	}
 	return nil

@@ -21,10 +21,28 @@ type Config struct {
 	Storage jetbus.Storage
 	// Replicas is that of topics that do not say. Defaults to 1.
 	Replicas int
+	// PartitionBy returns what chooses the partition of an event that is published
+	// ([jetbus.PartitionOf]), or "" for what does so without it: the event's key, or its
+	// ID where that is empty. The order of a key is kept only if its events have one
+	// result, in every process. It is called for events of topics with partitions alone,
+	// complete but for Partition and Seq, by any number of goroutines. In topics with
+	// KeyInSubject, whose keys lie in one place each, it must return "" or the key.
+	// Defaults to none.
+	PartitionBy func(e jetbus.Event) string
 	// SID is the session id stamped on events that have none. Defaults to a new UUIDv7.
 	SID string
 	// Timeout bounds calls whose context has no deadline. Defaults to 10 seconds.
 	Timeout time.Duration
+	// DeadLetterRetention is how long dead letters are kept, and DeadLetterBytes how
+	// many bytes of them; when those are full, events that fail are kept and tried
+	// again. They count when the first group of all joins and creates the stream.
+	// Default to 30 days and 1 GiB (64 MiB in memory).
+	DeadLetterRetention time.Duration
+	DeadLetterBytes     int64
+	// NoAdvisories leaves what other clients terminate, or let the server give up
+	// on, in groups of this bus unnoticed. Off, such events become dead letters too, of which
+	// the server tells by advisories that the bus keeps in a stream. Defaults to off.
+	NoAdvisories bool
 	// Domain is the JetStream domain. Defaults to the server's own.
 	Domain string
 	// Logger receives what no caller can: failures of background work. Defaults to
@@ -47,6 +65,15 @@ func (c Config) normalize() (Config, error) {
 	if c.Timeout == 0 {
 		c.Timeout = 10 * time.Second
 	}
+	if c.DeadLetterRetention == 0 {
+		c.DeadLetterRetention = 30 * 24 * time.Hour
+	}
+	if c.DeadLetterBytes == 0 {
+		c.DeadLetterBytes = 1 << 30
+		if c.Storage == jetbus.MemoryStorage {
+			c.DeadLetterBytes = memoryDeadBytes
+		}
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -60,6 +87,8 @@ func (c Config) normalize() (Config, error) {
 		return c, fmt.Errorf("%w: Storage %q: use file or memory", jetbus.ErrInvalidOption, c.Storage)
 	case c.Replicas < 1 || c.Replicas > 5:
 		return c, fmt.Errorf("%w: Replicas is %d, use 1 to 5", jetbus.ErrInvalidOption, c.Replicas)
+	case c.DeadLetterRetention < time.Minute || c.DeadLetterBytes < 1:
+		return c, fmt.Errorf("%w: DeadLetterRetention is %v and DeadLetterBytes %d, use at least a minute and a byte", jetbus.ErrInvalidOption, c.DeadLetterRetention, c.DeadLetterBytes)
 	case c.Timeout < 0:
 		return c, fmt.Errorf("%w: Timeout is negative", jetbus.ErrInvalidOption)
 	case strings.ContainsAny(c.Domain, ".*> \t\r\n"):

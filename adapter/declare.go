@@ -32,6 +32,9 @@ func (b *Bus) EnsureTopic(ctx context.Context, c jetbus.TopicConfig) (jetbus.Top
 	defer b.calls.Done()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
+	if jetbus.IsDeadLetterTopic(c.Name) {
+		return jetbus.TopicInfo{}, fmt.Errorf("ensure topic %s: %w: dead letters are kept by the bus itself; see Config.DeadLetterRetention", c.Name, jetbus.ErrInvalidTopic)
+	}
 	if c.Subject != "" {
 		return b.adopt(ctx, c)
 	}
@@ -72,13 +75,22 @@ func (b *Bus) declare(ctx context.Context, c jetbus.TopicConfig) (*jetstream.Str
 			return nil, fmt.Errorf("ensure topic %s: %w", c.Name, err)
 		}
 	}
+	if c.SnapshotOf != "" {
+		return b.declareSnapshot(ctx, c)
+	}
+	return b.declareStream(ctx, c, nil)
+}
+
+// declareStream creates or updates the stream of a topic. source is the topic
+// that a snapshot is fed from.
+func (b *Bus) declareStream(ctx context.Context, c jetbus.TopicConfig, source *topic) (*jetstream.StreamInfo, error) {
 	name := c.Stream
 	if name == "" {
 		name = ownStream(b.cfg.Prefix, c.Name)
 	}
 	const races = 10
 	for range races {
-		info, again, err := b.declareOnce(ctx, name, c)
+		info, again, err := b.declareOnce(ctx, name, c, source)
 		if !again {
 			return info, err
 		}
@@ -86,11 +98,11 @@ func (b *Bus) declare(ctx context.Context, c jetbus.TopicConfig) (*jetstream.Str
 	return nil, fmt.Errorf("ensure topic %s: %w: the stream %s keeps changing", c.Name, jetbus.ErrConflict, name)
 }
 
-func (b *Bus) declareOnce(ctx context.Context, name string, c jetbus.TopicConfig) (info *jetstream.StreamInfo, again bool, err error) {
+func (b *Bus) declareOnce(ctx context.Context, name string, c jetbus.TopicConfig, source *topic) (info *jetstream.StreamInfo, again bool, err error) {
 	op := "ensure topic " + c.Name
 	have, err := b.streamInfo(ctx, name)
 	if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
-		if have, err = b.createStream(ctx, name, c); err == nil {
+		if have, err = b.createStream(ctx, name, c, source); err == nil {
 			return have, false, nil
 		}
 		if code := apiCode(err); code == jetstream.JSErrCodeStreamNameInUse {
@@ -101,22 +113,20 @@ func (b *Bus) declareOnce(ctx context.Context, name string, c jetbus.TopicConfig
 	if err != nil {
 		return nil, false, b.translate(op, b.api+"STREAM.INFO."+name, err)
 	}
-	want, changed, err := b.change(have, c)
-	if err != nil || !changed {
+	if _, changed, err := b.change(have, c, source); err != nil || !changed {
 		return have, false, err
 	}
-	if c.Stream != "" {
-		unlock, err := b.lockStream(ctx, name)
-		if err != nil {
-			return nil, false, fmt.Errorf("%s: %w", op, err)
-		}
-		defer unlock()
-		if have, err = b.streamInfo(ctx, name); err != nil {
-			return nil, apiCode(err) == jetstream.JSErrCodeStreamNotFound, b.translate(op, b.api+"STREAM.INFO."+name, err)
-		}
-		if want, changed, err = b.change(have, c); err != nil || !changed {
-			return have, false, err
-		}
+	unlock, err := b.lockStream(ctx, name) // others change it, too: topics that share it, snapshots of its topics
+	if err != nil {
+		return nil, false, fmt.Errorf("%s: %w", op, err)
+	}
+	defer unlock()
+	if have, err = b.streamInfo(ctx, name); err != nil {
+		return nil, apiCode(err) == jetstream.JSErrCodeStreamNotFound, b.translate(op, b.api+"STREAM.INFO."+name, err)
+	}
+	want, changed, err := b.change(have, c, source)
+	if err != nil || !changed {
+		return have, false, err
 	}
 	ctx, release := b.guard(ctx, b.api+"STREAM.UPDATE."+name)
 	defer release()
@@ -127,14 +137,14 @@ func (b *Bus) declareOnce(ctx context.Context, name string, c jetbus.TopicConfig
 	return s.CachedInfo(), false, nil
 }
 
-func (b *Bus) createStream(ctx context.Context, name string, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
+func (b *Bus) createStream(ctx context.Context, name string, c jetbus.TopicConfig, source *topic) (*jetstream.StreamInfo, error) {
 	config := jetstream.StreamConfig{
 		Name: name, Description: "JetBus", Retention: jetstream.LimitsPolicy,
-		MaxConsumers: maxConsumers, MaxMsgsPerSubject: -1, MaxMsgSize: -1,
+		MaxConsumers: maxConsumers, MaxMsgSize: -1,
 		AllowDirect: true, AllowMsgTTL: true, AllowAtomicPublish: b.level >= levelBatches,
 		Metadata: map[string]string{},
 	}
-	if err := b.apply(&config, c); err != nil {
+	if err := b.apply(&config, c, source); err != nil {
 		return nil, err
 	}
 	ctx, release := b.guard(ctx, b.api+"STREAM.CREATE."+name)
@@ -147,8 +157,13 @@ func (b *Bus) createStream(ctx context.Context, name string, c jetbus.TopicConfi
 }
 
 // apply writes a topic's declaration into a stream's configuration.
-func (b *Bus) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig) error {
-	d, err := json.Marshal(declaration{Description: c.Description, KeyInSubject: c.KeyInSubject, Delays: c.Delays, Shared: c.Stream != ""})
+func (b *Bus) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig, source *topic) error {
+	declared := declarationOf(&c)
+	declared.Partitions = partitionsToDeclare(s, &c)
+	if source != nil {
+		declared.SnapshotFrom = source.created
+	}
+	d, err := json.Marshal(declared)
 	if err != nil {
 		return fmt.Errorf("ensure topic %s: %w", c.Name, err)
 	}
@@ -163,13 +178,18 @@ func (b *Bus) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig) error {
 			s.Subjects = append(s.Subjects, subject)
 		}
 	}
-	addSubject(topicFilter(b.cfg.Prefix, c.Name))
+	switch {
+	case c.Partitions > 0:
+		addSubject(generationFilter(b.cfg.Prefix, c.Name, len(declared.Partitions)))
+	case c.SnapshotOf == "":
+		addSubject(topicFilter(b.cfg.Prefix, c.Name))
+	}
 	if c.Delays {
 		addSubject(delayFilter(b.cfg.Prefix, c.Name))
 		s.AllowMsgSchedules, s.AllowRollup = true, true
 	}
 	s.MaxAge = max(c.Retention, 0)
-	s.MaxBytes, s.MaxMsgs, s.Replicas, s.Duplicates = c.MaxBytes, c.MaxEvents, c.Replicas, c.DuplicateWindow
+	s.MaxBytes, s.MaxMsgs, s.Replicas, s.Duplicates = c.MaxBytes, c.MaxEvents, c.Replicas, max(c.DuplicateWindow, 0)
 	s.Discard, s.Storage = jetstream.DiscardOld, jetstream.FileStorage
 	if c.Discard == jetbus.DiscardNew {
 		s.Discard = jetstream.DiscardNew
@@ -177,12 +197,13 @@ func (b *Bus) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig) error {
 	if c.Storage == jetbus.MemoryStorage {
 		s.Storage = jetstream.MemoryStorage
 	}
+	b.applyState(s, &c, source)
 	return nil
 }
 
 // change compares a stream with a declaration. It returns the configuration to
 // update to and whether it differs, or what stands in the way.
-func (b *Bus) change(have *jetstream.StreamInfo, c jetbus.TopicConfig) (want jetstream.StreamConfig, changed bool, err error) {
+func (b *Bus) change(have *jetstream.StreamInfo, c jetbus.TopicConfig, source *topic) (want jetstream.StreamConfig, changed bool, err error) {
 	want = have.Config
 	conflict := &jetbus.ConflictError{What: "topic " + c.Name}
 	names := topicsOf(&have.Config)
@@ -191,7 +212,8 @@ func (b *Bus) change(have *jetstream.StreamInfo, c jetbus.TopicConfig) (want jet
 		conflict.Hint = "adopt it with TopicConfig.Subject, or name another stream with TopicConfig.Stream"
 		return want, false, conflict
 	}
-	if err := b.apply(&want, c); err != nil {
+	c = grown(&have.Config, c)
+	if err := b.apply(&want, c, source); err != nil {
 		return want, false, err
 	}
 	now := jetbus.TopicConfig{Name: c.Name, Stream: have.Config.Name}
@@ -199,7 +221,13 @@ func (b *Bus) change(have *jetstream.StreamInfo, c jetbus.TopicConfig) (want jet
 		if now, err = topicOf(c.Name, &have.Config); err != nil {
 			return want, false, err
 		}
-		conflict.Differences = frozen(now, c, have.State.Msgs)
+		conflict.Differences = append(frozen(now, c), frozenState(&have.Config, now, c, source)...)
+		switch {
+		case len(conflict.Differences) == 1 && now.Partitions > 0 && c.Partitions > 0 && now.Partitions != c.Partitions:
+			conflict.Hint = "a topic gets more partitions by Repartition (jetbus topics repartition), and never fewer"
+		case len(conflict.Differences) > 0:
+			conflict.Hint = "what a topic is cannot be changed; delete the topic first"
+		}
 	}
 	if others := len(names) > 1 || !slices.Contains(names, c.Name); others {
 		conflict.Differences = append(conflict.Differences, sharedDifferences(&have.Config, &want)...)
@@ -216,15 +244,17 @@ func (b *Bus) change(have *jetstream.StreamInfo, c jetbus.TopicConfig) (want jet
 	return want, changed, nil
 }
 
-// frozen lists what cannot be changed in a topic once it exists.
-func frozen(now, c jetbus.TopicConfig, events uint64) []jetbus.Difference {
+// frozen lists what cannot be changed in a topic once it exists, events or not:
+// buses that know it act on what it was, and events may come at any moment.
+func frozen(now, c jetbus.TopicConfig) []jetbus.Difference {
 	var out []jetbus.Difference
-	if events > 0 {
-		out = differ("KeyInSubject", now.KeyInSubject, c.KeyInSubject)
+	if now.SnapshotOf == c.SnapshotOf {
+		out = append(differ("Compact", now.Compact, c.Compact), differ("KeyInSubject", now.KeyInSubject, c.KeyInSubject)...)
 	}
 	if now.Delays && !c.Delays {
 		out = append(out, differ("Delays", now.Delays, c.Delays)...)
 	}
+	out = append(out, differ("Partitions", now.Partitions, c.Partitions)...)
 	return append(out, differ("Stream", now.Stream, c.Stream)...)
 }
 
@@ -234,6 +264,7 @@ func sharedDifferences(have, want *jetstream.StreamConfig) []jetbus.Difference {
 		differ("Retention", have.MaxAge, want.MaxAge), differ("MaxBytes", have.MaxBytes, want.MaxBytes),
 		differ("MaxEvents", have.MaxMsgs, want.MaxMsgs), differ("Discard", have.Discard, want.Discard),
 		differ("Replicas", have.Replicas, want.Replicas), differ("DuplicateWindow", have.Duplicates, want.Duplicates),
+		sharedState(have, want),
 	)
 }
 
@@ -263,7 +294,7 @@ func (b *Bus) adopt(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo
 			Differences: []jetbus.Difference{{Field: "Subject", Have: strings.Join(info.Config.Subjects, " "), Want: c.Subject}},
 		})
 	}
-	t := &topic{config: settingsOf(&info.Config), stream: c.Stream, filter: c.Subject}
+	t := &topic{config: settingsOf(&info.Config), stream: c.Stream, filter: c.Subject, created: info.Created}
 	t.config.Name, t.config.Description, t.config.Stream, t.config.Subject = c.Name, c.Description, c.Stream, c.Subject
 	b.mu.Lock()
 	b.topics[c.Name] = t
@@ -291,10 +322,14 @@ func (b *Bus) describe(ctx context.Context, t *topic, info *jetstream.StreamInfo
 		Config: t.config, Stream: t.stream, Created: info.Created, Events: info.State.Msgs, Bytes: info.State.Bytes,
 		FirstSeq: info.State.FirstSeq, LastSeq: info.State.LastSeq, Groups: info.State.Consumers,
 	}
+	out.Generations = slices.Clone(t.generations)
 	if info.State.Msgs > 0 && info.State.LastTime.Year() > 1 {
 		out.LastTime = info.State.LastTime.Round(0).In(time.UTC)
 	}
-	if !t.adopted() && len(topicsOf(&info.Config)) == 1 && !t.config.Delays {
+	if t.config.SnapshotOf != "" {
+		out.Lag = b.snapshotLag(ctx, t, info)
+	}
+	if !t.adopted() && t.alone(&info.Config) {
 		return out, nil
 	}
 	counted, err := b.streamInfo(ctx, t.stream, jetstream.WithSubjectFilter(t.filter))
@@ -334,6 +369,9 @@ func (b *Bus) inspect(ctx context.Context, name string) (*topic, *jetstream.Stre
 	if t != nil && t.adopted() {
 		info, err := b.streamInfo(ctx, t.stream)
 		return t, info, b.translate("look up topic "+name, b.api+"STREAM.INFO."+t.stream, err)
+	}
+	if jetbus.IsDeadLetterTopic(name) {
+		return b.deadTopic(ctx, name)
 	}
 	info, err := b.findStream(ctx, name)
 	if err != nil {
@@ -382,16 +420,31 @@ func (b *Bus) ListTopics(ctx context.Context) ([]jetbus.TopicInfo, error) {
 
 // topicStreams returns the stream of each declared topic, as one list tells it.
 func (b *Bus) topicStreams(ctx context.Context) (map[string]*jetstream.StreamInfo, error) {
+	streams, err := retriedFor(ctx, b.js, isUnanswered, func() (map[string]*jetstream.StreamInfo, error) {
+		ctx, cancel := context.WithTimeout(ctx, listsTimeout)
+		defer cancel()
+		return b.listTopicStreams(ctx)
+	})
+	if err != nil {
+		return nil, b.translate("list topics", b.api+"STREAM.LIST", err)
+	}
+	return streams, b.addSnapshots(ctx, streams)
+}
+
+// listsTimeout bounds one try of the list of all streams, which may be many pages.
+const listsTimeout = 15 * time.Second
+
+func (b *Bus) listTopicStreams(ctx context.Context) (map[string]*jetstream.StreamInfo, error) {
 	streams := map[string]*jetstream.StreamInfo{}
 	list := b.js.ListStreams(ctx, jetstream.WithStreamListSubject(b.cfg.Prefix+".>"))
 	for info := range list.Info() {
 		for _, name := range topicsOf(&info.Config) {
-			if slices.Contains(info.Config.Subjects, topicFilter(b.cfg.Prefix, name)) {
+			if slices.ContainsFunc(info.Config.Subjects, func(s string) bool { return takesIn(s, b.cfg.Prefix, name) }) {
 				streams[name] = info
 			}
 		}
 	}
-	return streams, b.translate("list topics", b.api+"STREAM.LIST", list.Err())
+	return streams, list.Err()
 }
 
 // listAdopted describes the topics that this bus has adopted.
@@ -432,24 +485,35 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	t, info, err := b.inspect(ctx, name)
-	if err == nil && !t.adopted() && t.config.Stream != "" {
+	if err == nil && t.config.SnapshotOf != "" {
+		if err := b.deleteSnapshot(ctx, t); err != nil {
+			return err
+		}
+		return errors.Join(b.dropRecords(ctx, t.stream), b.removeRetries(ctx, name, ""))
+	}
+	if err == nil && !t.adopted() && (t.config.Stream != "" || t.config.KeyInSubject) {
 		unlock, lockErr := b.lockStream(ctx, t.stream)
 		if lockErr != nil {
 			return fmt.Errorf("delete topic %s: %w", name, lockErr)
 		}
 		defer unlock()
-		t, info, err = b.inspect(ctx, name)
+		if t, info, err = b.inspect(ctx, name); err == nil {
+			err = b.noSnapshots(ctx, name, info)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("delete topic: %w", err)
 	}
 	if !t.adopted() && len(topicsOf(&info.Config)) == 1 {
 		err = b.js.DeleteStream(ctx, t.stream)
-		err = b.translate("delete topic "+name, b.api+"STREAM.DELETE."+t.stream, err)
+		if err = b.translate("delete topic "+name, b.api+"STREAM.DELETE."+t.stream, err); err == nil {
+			err = b.dropRecords(ctx, t.stream)
+		}
 	} else {
 		err = b.removeFromStream(ctx, t)
 	}
 	if err == nil {
+		err = b.removeRetries(ctx, name, "")
 		b.mu.Lock()
 		delete(b.topics, name)
 		b.mu.Unlock()
@@ -467,6 +531,9 @@ func (b *Bus) removeFromStream(ctx context.Context, t *topic) error {
 	for _, g := range groups {
 		if err := b.js.DeleteConsumer(ctx, t.stream, g.Name); err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound {
 			return b.translate(op, b.api+"CONSUMER.DELETE."+t.stream+"."+g.Name, err)
+		}
+		if err := b.dropRecords(ctx, t.stream, g.Name); err != nil {
+			return err
 		}
 	}
 	if t.adopted() {
@@ -487,6 +554,7 @@ func (b *Bus) removeFromStream(ctx context.Context, t *topic) error {
 	})
 	config.Metadata = maps.Clone(config.Metadata)
 	delete(config.Metadata, metaTopic+t.name())
+	delete(config.Metadata, metaSnapshots+t.name())
 	_, err = b.js.UpdateStream(ctx, config)
 	return b.translate(op, b.api+"STREAM.UPDATE."+t.stream, err)
 }

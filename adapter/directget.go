@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -27,6 +28,10 @@ const (
 	statusDetail   = "Description"
 )
 
+// tooManySubjects is the status of a refusal: the subjects asked for match more than the
+// server looks up at once.
+const tooManySubjects = "413"
+
 // errDirectLoss: the answers of a direct get are not complete. Asking again from
 // the last sequence seen is safe.
 var errDirectLoss = errors.New("messages were lost on the way")
@@ -43,6 +48,8 @@ type directRequest struct {
 	UpToTime      *time.Time `json:"up_to_time,omitempty"`   // instead of UpToSeq
 	Batch         int        `json:"batch,omitempty"`        // messages at most; 0, or more than 1,024, means 1,024
 	MaxBytes      int        `json:"max_bytes,omitempty"`    // bytes after which no more are sent; 0 is the server's limit, 64 MiB
+
+	within time.Duration // to wait for the first message; 0 is as long as the context allows
 }
 
 // directError is what the server says when it refuses a direct get: 408 for a
@@ -60,12 +67,16 @@ func (e *directError) Error() string { return e.status + " " + e.detail }
 // to api, $JS.API.DIRECT.GET.<stream>.
 //
 // The error wraps [nats.ErrNoResponders] where there is no such stream or it
-// does not allow direct gets, the cause of ctx when it ends, errLost when the
-// connection breaks, a [directError], or errDirectLoss. Messages handed to each
+// does not allow direct gets, the cause of ctx when it ends, [nats.ErrTimeout] where
+// nothing comes for as long as r allows at first, errLost when the connection breaks, a
+// [directError], or errDirectLoss. Messages handed to each
 // before an error are valid.
 func directGet(ctx context.Context, nc *nats.Conn, api string, r directRequest, each func(m *nats.Msg, seq uint64, stored time.Time) bool) (pending uint64, err error) {
 	if ctx.Err() != nil {
 		return 0, fmt.Errorf("direct get at %s: %w", api, context.Cause(ctx))
+	}
+	if r.within <= 0 {
+		r.within = math.MaxInt64
 	}
 	if r.Batch <= 0 || r.Batch > maxDirect {
 		r.Batch = maxDirect
@@ -96,6 +107,8 @@ func directExchange(ctx context.Context, nc *nats.Conn, api string, r directRequ
 	if err := nc.PublishRequest(api, inbox, body); err != nil {
 		return 0, err
 	}
+	silence := time.NewTimer(r.within)
+	defer silence.Stop()
 	var previous uint64
 	for {
 		var m *nats.Msg
@@ -103,9 +116,12 @@ func directExchange(ctx context.Context, nc *nats.Conn, api string, r directRequ
 		case m = <-answers:
 		case <-broken:
 			return pending, errLost
+		case <-silence.C:
+			return pending, nats.ErrTimeout
 		case <-ctx.Done():
 			return pending, context.Cause(ctx)
 		}
+		silence.Stop()
 		if len(m.Header[directSequence]) == 0 {
 			return directEnd(m, &r, previous)
 		}

@@ -22,6 +22,16 @@ const (
 	metaGroup      = "jetbus.group"
 	metaEpoch      = "jetbus.epoch" // how often the group was moved; part of the consumer's name
 	metaSeek       = "jetbus.seek"  // a move under way: see seekMark
+	metaOrder      = "jetbus.order" // SubscribeOptions.Order; absent: none
+	// What that of a partition carries besides: which it is, and where the group began,
+	// which is the same in all of them, and which move of it, or making, that was.
+	metaPartition = "jetbus.partition"
+	metaStart     = "jetbus.start"
+	metaMove      = "jetbus.move"
+	// What an owner of an ordered group writes: how far the durables before this
+	// one had delivered, and who made it.
+	metaDelivered = "jetbus.delivered"
+	metaBy        = "jetbus.by"
 )
 
 // maxWaiting is how many pull requests may be open at a durable. The server's
@@ -32,17 +42,22 @@ const maxWaiting = 10_000
 type groupSettings struct {
 	ackTimeout  time.Duration
 	maxInFlight int
+	order       jetbus.Order
+	receive     bool // for Receive, which keeps no order
 }
 
 // joinGroup returns the group's durable, creating it at start, and brings its
 // settings up to date.
 func (b *Bus) joinGroup(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
+	if of := t.config.SnapshotOf; of != "" { // its retries, dead letters and positions would be those of the other topic
+		return nil, fmt.Errorf("%w: a group of topic %s, which is a snapshot: read it, then follow %s", jetbus.ErrUnsupported, t.name(), of)
+	}
 	for {
 		info, err := b.findGroup(ctx, t, group)
 		switch {
 		case errors.Is(err, jetbus.ErrNoGroup):
 			info, err = b.createGroup(ctx, t, group, start, set)
-			if isConsumerExists(err) {
+			if isConsumerExists(err) || errors.Is(err, errJoined) {
 				continue // somebody was faster; theirs stands
 			}
 			return info, b.translateGroup(t, group, err)
@@ -69,11 +84,27 @@ func (b *Bus) createGroup(ctx context.Context, t *topic, group string, start jet
 	if err := b.stillDeclared(ctx, t); err != nil {
 		return nil, err
 	}
+	if t.generations != nil && !t.retries && !t.isPart() {
+		unlock, err := b.lock(ctx, joinLock(t, group), joinLockTTL(ctx))
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+	}
+	// Somebody may have been faster; and what one list leaves out, since it was just being
+	// replaced, another one has.
+	if _, err := b.findGroup(ctx, t, group); !errors.Is(err, jetbus.ErrNoGroup) {
+		return nil, cmp.Or(err, errJoined)
+	}
 	next, err := b.startSequence(ctx, t, start)
 	if err != nil {
 		return nil, err
 	}
-	return b.createConsumer(ctx, t, group, 0, next, jetstream.ConsumerConfig{AckWait: set.ackTimeout, MaxAckPending: cmp.Or(set.maxInFlight, jetbus.DefaultGroupMaxInFlight)})
+	like := jetstream.ConsumerConfig{AckWait: set.ackTimeout, MaxAckPending: cmp.Or(set.maxInFlight, jetbus.DefaultGroupMaxInFlight)}
+	if set.order != jetbus.NoOrder {
+		like.Metadata = map[string]string{metaOrder: string(set.order)}
+	}
+	return b.createConsumer(ctx, t, group, 0, next, like)
 }
 
 // createConsumer makes the durable of a group's epoch, delivering from next on.
@@ -85,16 +116,58 @@ func (b *Bus) createConsumer(ctx context.Context, t *topic, group string, epoch 
 		DeliverPolicy: jetstream.DeliverAllPolicy, MaxWaiting: maxWaiting,
 		Metadata: map[string]string{metaGroupTopic: t.name(), metaGroup: group, metaEpoch: strconv.Itoa(epoch)},
 	}
+	if t.isPart() {
+		config.Metadata[metaPartition] = t.part.String()
+	}
+	for _, name := range []string{metaOrder, metaStart, metaMove, metaDelivered, metaBy} {
+		if value := like.Metadata[name]; value != "" {
+			config.Metadata[name] = value
+		}
+	}
 	if next > 1 {
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, next
 	}
 	ctx, release := b.guard(ctx, b.api+"CONSUMER.CREATE."+t.stream+"."+config.Durable)
 	defer release()
-	c, err := b.js.CreateConsumer(ctx, t.stream, config)
+	var c jetstream.Consumer
+	var err error
+	if epoch == 0 {
+		c, err = b.createFirst(ctx, t, group, config)
+	} else {
+		c, err = b.js.CreateConsumer(ctx, t.stream, config) // again, it is the same one: its maker has the group's lock
+	}
 	if err != nil {
 		return nil, err
 	}
 	return c.CachedInfo(), nil
+}
+
+// createFirst makes a durable that a group begins with. The answer to a try may be lost,
+// others may join what it has made, and replace it, before the next try comes: that would
+// bring it back, and with it all that the group has handled. So whoever got no answer
+// looks first, and errJoined says that the group is there.
+func (b *Bus) createFirst(ctx context.Context, t *topic, group string, config jetstream.ConsumerConfig) (c jetstream.Consumer, err error) {
+	lost := false
+	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
+		if lost {
+			_, err = b.findOwn(ctx, t, group)
+		}
+		switch {
+		case lost && err == nil:
+			return nil, errJoined
+		case !lost || errors.Is(err, jetbus.ErrNoGroup):
+			c, err = b.js.createConsumerOnce(ctx, t.stream, config)
+			lost = lost || isUnanswered(err) && !isElecting(err)
+		}
+		if !isUnanswered(err) || ctx.Err() != nil || b.link.IsOver() {
+			return c, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // isConsumerExists reports whether a durable could not be created because there
@@ -104,37 +177,83 @@ func isConsumerExists(err error) bool {
 	return code == jetstream.JSErrCodeConsumerAlreadyExists || code == jetstream.JSErrCodeConsumerExists || code == jetstream.JSErrCodeConsumerNameExists
 }
 
+// groupName is what all names of a group begin with, or of its part in a partition.
+func groupName(t *topic, group string) string {
+	name := consumerName(t.name(), group)
+	if t.isPart() {
+		name += "__p" + strconv.Itoa(t.part.Generation) + "_" + strconv.Itoa(t.part.Number)
+	}
+	return name
+}
+
 // epochName is the durable's name. A group that was moved gets a new one, so
 // that acknowledgements from before the move have no target.
 func epochName(t *topic, group string, epoch int) string {
-	name := consumerName(t.name(), group)
+	name := groupName(t, group)
+	if t.retries {
+		name += retriesName
+	}
 	if epoch > 0 {
 		name += "__e" + strconv.Itoa(epoch)
 	}
 	return name
 }
 
-// findGroup returns the group's present durable, or ErrNoGroup.
+// findGroup returns the group's present durable, or ErrNoGroup. Of a group that has
+// partitions the topic as a whole has none: see partitionedError.
 func (b *Bus) findGroup(ctx context.Context, t *topic, group string) (*jetstream.ConsumerInfo, error) {
 	op := "group " + t.name() + "/" + group
-	name := epochName(t, group, 0)
-	c, err := b.consumer(ctx, t, name)
-	if err == nil {
-		return c.CachedInfo(), nil
+	first := epochName(t, group, 0)
+	was := b.present.last(t.stream, first)
+	for _, name := range slices.Compact([]string{cmp.Or(was.name, first), first}) {
+		c, err := b.consumer(ctx, t, name)
+		switch {
+		case err == nil && (name == first || c.CachedInfo().Created.Equal(was.created)):
+			return c.CachedInfo(), nil
+		case err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound:
+			return nil, b.translate(op, b.api+"CONSUMER.INFO."+t.stream+"."+name, err)
+		}
 	}
-	if apiCode(err) != jetstream.JSErrCodeConsumerNotFound {
-		return nil, b.translate(op, b.api+"CONSUMER.INFO."+t.stream+"."+name, err)
-	}
-	all, err := b.groupsOf(ctx, t)
+	all, err := b.durablesOf(ctx, t)
 	if err != nil {
 		return nil, err
 	}
+	err = jetbus.ErrNoGroup
 	for _, info := range all {
-		if info.Config.Metadata[metaGroup] == group {
+		switch m := info.Config.Metadata; {
+		case m[metaGroup] != group:
+		case m[metaPartition] == t.partName():
 			return info, nil
+		case t.retries:
+		case !t.isPart():
+			err = newPartitionedError(t, group)
+		case m[metaPartition] == "":
+			err = wholeError(t, group)
 		}
 	}
-	return nil, fmt.Errorf("%s: %w", op, jetbus.ErrNoGroup)
+	return nil, fmt.Errorf("%s: %w", op, err)
+}
+
+// A member that does not find its group looks again before it ends: a list may leave out
+// what is replaced at that moment.
+const (
+	ownLooks = 3
+	ownPause = 100 * time.Millisecond
+)
+
+// findOwn is findGroup for a member of the group.
+func (b *Bus) findOwn(ctx context.Context, t *topic, group string) (*jetstream.ConsumerInfo, error) {
+	for look := 1; ; look++ {
+		info, err := b.findGroup(ctx, t, group)
+		if look == ownLooks || !errors.Is(err, jetbus.ErrNoGroup) {
+			return info, err
+		}
+		select {
+		case <-time.After(ownPause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 func (b *Bus) consumer(ctx context.Context, t *topic, name string) (jetstream.Consumer, error) {
@@ -143,30 +262,38 @@ func (b *Bus) consumer(ctx context.Context, t *topic, name string) (jetstream.Co
 	})
 }
 
-// groupsOf lists the durables of a topic's groups, one each: of a group that is
-// being moved the one that is being left.
+// groupsOf lists the durables of a topic's groups that have no partitions, one each.
 func (b *Bus) groupsOf(ctx context.Context, t *topic) ([]*jetstream.ConsumerInfo, error) {
+	all, err := b.durablesOf(ctx, t)
+	return slices.DeleteFunc(all, func(info *jetstream.ConsumerInfo) bool { return info.Config.Metadata[metaPartition] != "" }), err
+}
+
+// durablesOf lists the durables of a topic's groups, one for each, or one for each of
+// its partitions: of a group that is being moved the one that is being left.
+func (b *Bus) durablesOf(ctx context.Context, t *topic) ([]*jetstream.ConsumerInfo, error) {
 	op := "groups of " + t.name()
-	s, err := b.js.Stream(ctx, t.stream)
+	all, err := b.listed(ctx, t.stream)
 	if err != nil {
-		return nil, b.translate(op, b.api+"STREAM.INFO."+t.stream, err)
+		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	found := map[string]*jetstream.ConsumerInfo{}
-	list := s.ListConsumers(ctx)
-	for info := range list.Info() {
-		group := info.Config.Metadata[metaGroup]
-		if info.Config.Metadata[metaGroupTopic] != t.name() || group == "" {
+	found := map[[2]string]*jetstream.ConsumerInfo{}
+	for _, info := range all {
+		m := info.Config.Metadata
+		if m[metaGroupTopic] != t.name() || m[metaGroup] == "" {
 			continue
 		}
-		if other := found[group]; other == nil || epochOf(info) < epochOf(other) {
-			found[group] = info
+		name := [2]string{m[metaGroup], m[metaPartition]}
+		if other := found[name]; other == nil || epochOf(info) < epochOf(other) {
+			found[name] = info
 		}
 	}
-	if err := list.Err(); err != nil {
-		return nil, b.translate(op, b.api+"CONSUMER.LIST."+t.stream, err)
+	for name, info := range found {
+		if name[1] != "" {
+			b.present.see(t.stream, firstName(info), info)
+		}
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b *jetstream.ConsumerInfo) int {
-		return cmp.Compare(a.Config.Metadata[metaGroup], b.Config.Metadata[metaGroup])
+		return cmp.Or(cmp.Compare(a.Config.Metadata[metaGroup], b.Config.Metadata[metaGroup]), comparePartitions(partitionOf(a), partitionOf(b)))
 	}), nil
 }
 
@@ -190,11 +317,24 @@ func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jets
 	if set.maxInFlight == 0 {
 		set.maxInFlight = c.MaxAckPending
 	}
+	reorder, err := b.alignOrder(ctx, t, group, info, set)
+	if err != nil {
+		return nil, err
+	}
 	if set.ackTimeout < c.AckWait && (info.NumAckPending > 0 || info.NumWaiting > 0) {
 		set.ackTimeout = c.AckWait // others count on it, and would run on after the server has given up on them
 	}
-	if c.AckWait == set.ackTimeout && c.MaxAckPending == set.maxInFlight {
+	if c.AckWait == set.ackTimeout && c.MaxAckPending == set.maxInFlight && !reorder {
 		return info, nil
+	}
+	if reorder {
+		if c.Metadata = maps.Clone(c.Metadata); c.Metadata == nil {
+			c.Metadata = map[string]string{}
+		}
+		c.Metadata[metaOrder] = string(set.order)
+		if set.order == jetbus.NoOrder {
+			delete(c.Metadata, metaOrder)
+		}
 	}
 	c.AckWait, c.MaxAckPending = set.ackTimeout, set.maxInFlight
 	updated, err := b.js.UpdateConsumer(ctx, t.stream, c)
@@ -204,137 +344,33 @@ func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jets
 	return updated.CachedInfo(), nil
 }
 
-// Groups implements jetbus.Topics.
-func (b *Bus) Groups(ctx context.Context, name string) ([]jetbus.GroupInfo, error) {
-	if err := b.enter(ctx); err != nil {
-		return nil, fmt.Errorf("groups of %s: %w", name, err)
+// alignOrder reports whether the group's order is to be changed to the member's,
+// which it may be where nobody else is there.
+func (b *Bus) alignOrder(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, set groupSettings) (change bool, err error) {
+	have := jetbus.Order(info.Config.Metadata[metaOrder])
+	if have == set.order || t.retries || t.isPart() { // of a partition JoinPartitions has looked
+		return have != set.order && !t.retries, nil
 	}
-	defer b.calls.Done()
-	ctx, cancel := b.bound(ctx)
-	defer cancel()
-	t, err := b.known(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("groups: %w", err)
+	unused := have != jetbus.NoOrder // its members hold events under a lock only
+	if !unused {
+		unused = info.NumAckPending == 0 && info.NumWaiting == 0
 	}
-	all, err := b.groupsOf(ctx, t)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]jetbus.GroupInfo, len(all))
-	for i, info := range all {
-		out[i] = describeGroup(t, info)
-	}
-	return out, nil
-}
-
-// known is lookup without AutoCreate: questions and removals create nothing.
-func (b *Bus) known(ctx context.Context, name string) (*topic, error) {
-	t, _, err := b.inspect(ctx, name)
-	return t, err
-}
-
-func describeGroup(t *topic, info *jetstream.ConsumerInfo) jetbus.GroupInfo {
-	g := jetbus.GroupInfo{
-		Topic: t.name(), Group: info.Config.Metadata[metaGroup], Created: info.Created.UTC(), AckTimeout: info.Config.AckWait,
-		Pending: info.NumPending, Held: info.NumAckPending, Retrying: info.NumRedelivered, AckedSeq: settledSeq(info),
-		Waiting: info.NumWaiting, Paused: info.Paused,
-	}
-	if info.AckFloor.Last != nil {
-		g.LastAck = info.AckFloor.Last.UTC()
-	}
-	return g
-}
-
-// settledSeq is the sequence up to which everything is settled. The server's ack
-// floor lags behind where nothing is pending; then all that was delivered is.
-func settledSeq(info *jetstream.ConsumerInfo) uint64 {
-	settled := info.AckFloor.Stream
-	if info.NumAckPending == 0 {
-		settled = max(settled, info.Delivered.Stream)
-	}
-	if info.Config.OptStartSeq > 0 {
-		settled = max(settled, info.Config.OptStartSeq-1)
-	}
-	return settled
-}
-
-// DeleteGroup implements jetbus.Topics.
-func (b *Bus) DeleteGroup(ctx context.Context, topic, group string) error {
-	return b.onGroup(ctx, "delete", topic, group, func(ctx context.Context, t *topicGroup) error {
-		for { // a move that was left half done has left two durables
-			err := b.js.DeleteConsumer(ctx, t.stream, t.info.Name)
-			if err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound {
-				return b.translate("delete group", b.api+"CONSUMER.DELETE."+t.stream+"."+t.info.Name, err)
-			}
-			if t.info, err = b.findGroup(ctx, t.topic, group); err != nil {
-				if errors.Is(err, jetbus.ErrNoGroup) {
-					return nil
-				}
-				return err
-			}
+	if !set.receive && unused {
+		owned, err := b.isOwned(ctx, t, group)
+		if err != nil || !owned {
+			return err == nil, err
 		}
+	}
+	hint := "stop its members, or use another group"
+	if set.receive {
+		hint = "Receive keeps no order: use Subscribe, or another group"
+	}
+	return false, fmt.Errorf("subscribe: %w", &jetbus.ConflictError{
+		What: "group " + t.name() + "/" + group, Differences: differ("Order", orderWord(have), orderWord(set.order)), Hint: hint,
 	})
 }
 
-// PauseGroup implements jetbus.Topics.
-func (b *Bus) PauseGroup(ctx context.Context, topic, group string, until time.Time) error {
-	return b.onGroup(ctx, "pause", topic, group, func(ctx context.Context, t *topicGroup) error {
-		if !until.After(time.Now()) {
-			return fmt.Errorf("%w: until %v has passed", jetbus.ErrInvalidOption, until)
-		}
-		_, err := b.js.PauseConsumer(ctx, t.stream, t.info.Name, until)
-		return b.translate("pause group", b.api+"CONSUMER.PAUSE."+t.stream+"."+t.info.Name, err)
-	})
-}
-
-// ResumeGroup implements jetbus.Topics.
-func (b *Bus) ResumeGroup(ctx context.Context, topic, group string) error {
-	return b.onGroup(ctx, "resume", topic, group, func(ctx context.Context, t *topicGroup) error {
-		_, err := b.js.ResumeConsumer(ctx, t.stream, t.info.Name)
-		return b.translate("resume group", b.api+"CONSUMER.PAUSE."+t.stream+"."+t.info.Name, err)
-	})
-}
-
-// topicGroup is a group that exists.
-type topicGroup struct {
-	*topic
-	group string
-	info  *jetstream.ConsumerInfo
-}
-
-// onGroup runs f on a group that exists, within a call's bounds.
-func (b *Bus) onGroup(ctx context.Context, verb, topic, group string, f func(context.Context, *topicGroup) error) error {
-	op := verb + " " + topic + "/" + group
-	if err := b.enter(ctx); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	defer b.calls.Done()
-	ctx, cancel := b.bound(ctx)
-	defer cancel()
-	err := jetbus.ValidGroup(group)
-	if err == nil {
-		var t *topicGroup
-		if t, err = b.findTopicGroup(ctx, topic, group); err == nil {
-			err = f(ctx, t)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	return nil
-}
-
-func (b *Bus) findTopicGroup(ctx context.Context, topic, group string) (*topicGroup, error) {
-	t, err := b.known(ctx, topic)
-	if err != nil {
-		return nil, err
-	}
-	info, err := b.findGroup(ctx, t, group)
-	if err != nil {
-		return nil, err
-	}
-	return &topicGroup{topic: t, group: group, info: info}, nil
-}
+func orderWord(o jetbus.Order) string { return cmp.Or(string(o), "none") }
 
 // seekMark says that a group is being moved: the durable that carries it is to
 // be replaced by the next epoch, starting at seq. It is written before anything

@@ -2,7 +2,6 @@ package adapter
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -30,6 +29,7 @@ type holding struct {
 	keeping bool // keeper runs
 	sending bool // extensions are being sent
 	stuck   int  // handlers that run on although they lost their lease
+	grip    grip // how many leases can be kept
 	stats   jetbus.SubscriptionStats
 }
 
@@ -102,6 +102,15 @@ func (h *holding) takeLocked(l *lease, now time.Time) error {
 
 // loseLocked ends a lease whose time is over.
 func (h *holding) loseLocked(l *lease) {
+	if l.slot != nil { // it is over at the server only
+		h.stats.LeasesLost++
+		l.slot.driftLocked()
+		l.slot.o.disturbLocked("a lease ran out")
+		return
+	}
+	if !l.overran {
+		h.grip.slipped(h.count, time.Now(), h.ackTimeout)
+	}
 	h.removeLocked(l, lost)
 	h.stats.LeasesLost++
 	if l.run != nil {
@@ -133,15 +142,32 @@ func (h *holding) keeper() {
 			return
 		}
 		expired, more := h.inspect(time.Now())
-		for _, l := range expired {
-			h.note(l, jetbus.LeaseLost, "no extension was answered in time", nil)
-		}
-		if len(expired) > 0 && h.changed != nil {
-			h.wg.Go(h.changed) // it sends, and may block
+		if len(expired) > 0 {
+			h.wg.Go(func() { h.lost(expired) }) // it sends, and may block
 		}
 		if !more {
 			return
 		}
+	}
+}
+
+// lost does what is to be done when leases have run out.
+func (h *holding) lost(expired []*lease) {
+	var over []*lease
+	for _, l := range expired {
+		reason := "no extension was answered in time"
+		if l.overran {
+			reason = "it was not settled in time"
+			over = append(over, l)
+		} else {
+			h.b.survived.note(l)
+		}
+		h.note(l, jetbus.LeaseLost, reason, nil)
+		h.leaveAlone(l) // its handler may never end
+	}
+	h.overran(context.Background(), over)
+	if h.changed != nil {
+		h.changed()
 	}
 }
 
@@ -151,15 +177,21 @@ func (h *holding) inspect(now time.Time) (expired []*lease, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var due []*lease
-	canSend := !h.sending && h.b.link.isUp()
+	canSend := !h.sending && h.b.link.IsUp()
 	for l := h.first.next; l != &h.first; {
 		next := l.next
 		switch {
+		case l.slot != nil && l.slot.overdueLocked(now):
+			h.wg.Go(l.slot.overran)
+		case l.state == adrift:
+		case l.slot != nil && !now.Before(l.deadline):
+			h.loseLocked(l)
 		case !now.Before(l.deadline):
+			l.overran = !l.started.IsZero() && !l.claimed && !h.extendable(l, now)
 			h.loseLocked(l)
 			expired = append(expired, l)
-		case canSend && now.Sub(l.asked) >= h.ackTimeout/3 && h.extendable(l, now):
-			l.asked = now
+		case canSend && (now.Sub(l.asked) >= h.rest(l) || h.cutOff(l)) && h.extendable(l, now):
+			l.asked, l.askedOn = now, h.b.connections.Load()
 			due = append(due, l)
 		}
 		l = next
@@ -172,10 +204,32 @@ func (h *holding) inspect(now time.Time) (expired []*lease, more bool) {
 	return expired, h.keeping
 }
 
+// soon is how long after its delivery the lease of an old event is extended for the
+// first time.
+const soon = time.Second
+
+// rest is how long after the last one the next extension is due. Until a lease is
+// extended the server, should it be restarted, knows of it when its event was
+// stored and not when it was delivered, and takes that of an old event to be over.
+func (h *holding) rest(l *lease) time.Duration {
+	every := h.ackTimeout / 3
+	if l.forget == nil && l.asked.UnixNano()-l.stored > int64(every) {
+		return min(every, soon)
+	}
+	return every
+}
+
+// cutOff reports whether the newest extension went out on a connection that is no
+// more, and its answer with it. Then the next one is due at once: two that are lost
+// would be all that a lease has.
+func (h *holding) cutOff(l *lease) bool {
+	return l.askedOn != 0 && l.askedOn != h.b.connections.Load()
+}
+
 // extendable reports whether the bus is to keep a lease going by itself.
 func (h *holding) extendable(l *lease, now time.Time) bool {
 	switch {
-	case now.Before(l.keepUntil):
+	case l.slot != nil, now.Before(l.keepUntil):
 		return true
 	case h.maxLease < 0:
 		return false
@@ -188,7 +242,11 @@ func (h *holding) extendable(l *lease, now time.Time) bool {
 func (h *holding) extend(due []*lease) {
 	for _, l := range due {
 		sent := time.Now()
-		reply, forget := h.b.mux.expect(func(*nats.Msg) { l.extended(sent) })
+		reply, forget := h.b.mux.expect(func(m *nats.Msg) {
+			if extensionTaken(m) {
+				l.extended(sent)
+			}
+		})
 		h.mu.Lock()
 		if l.state != open {
 			h.mu.Unlock()
@@ -199,9 +257,10 @@ func (h *holding) extend(due []*lease) {
 			l.forget()
 		}
 		l.forget = forget
+		subject := l.reply
 		h.mu.Unlock()
-		if err := h.b.nc.PublishRequest(l.reply, reply, []byte("+WPI")); err != nil {
-			break // the connection is gone; the deadlines stand
+		if err := h.b.nc.PublishRequest(subject, reply, extension); err != nil {
+			break // the connection is gone; they are due on the next one
 		}
 	}
 	h.mu.Lock()
@@ -215,7 +274,7 @@ func (h *holding) find(t, id string) *lease {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for l := h.first.next; l != &h.first; l = l.next {
-		if l.id == id && l.t.name() == t {
+		if l.id == id && l.t.name() == t && (l.slot == nil || l.slot.inHand()) {
 			return l
 		}
 	}
@@ -224,12 +283,26 @@ func (h *holding) find(t, id string) *lease {
 
 // note counts what happened to a lease and tells the observer.
 func (h *holding) note(l *lease, kind jetbus.ObservationKind, reason string, err error) {
+	h.noteCount(l, kind, reason, err, 0)
+}
+
+func (h *holding) noteCount(l *lease, kind jetbus.ObservationKind, reason string, err error, count int) {
+	h.tell(l, jetbus.Observation{Kind: kind, Count: count, Reason: reason, Err: err})
+}
+
+// tell is note for what needs more to be said. A Duration of zero becomes that of
+// the handler.
+func (h *holding) tell(l *lease, o jetbus.Observation) {
 	h.mu.Lock()
-	switch kind {
+	switch o.Kind {
 	case jetbus.Acked:
 		h.stats.Acked++
 	case jetbus.Nacked:
 		h.stats.Nacked++
+	case jetbus.Snoozed:
+		h.stats.Snoozed++
+	case jetbus.DeadLettered:
+		h.stats.DeadLetters++
 	case jetbus.GivenBack:
 		h.stats.GivenBack++
 	case jetbus.Filtered:
@@ -237,13 +310,13 @@ func (h *holding) note(l *lease, kind jetbus.ObservationKind, reason string, err
 		h.stats.Acked++
 	default:
 	}
-	o := jetbus.Observation{Kind: kind, Topic: l.t.name(), Group: h.group, ID: l.id, Seq: l.seq, Attempt: l.attempt, Reason: reason, Err: err}
+	o.Topic, o.Group, o.ID, o.Seq, o.Attempt = l.t.name(), h.group, l.id, l.position(), l.attempt
 	started := l.started
 	h.mu.Unlock()
 	if h.b.cfg.Observer == nil {
 		return
 	}
-	if !started.IsZero() {
+	if o.Duration == 0 && !started.IsZero() {
 		o.Duration = time.Since(started)
 	}
 	h.b.cfg.Observer(o)
@@ -251,25 +324,39 @@ func (h *holding) note(l *lease, kind jetbus.ObservationKind, reason string, err
 
 // giveBack returns leases to the group without an attempt.
 func (h *holding) giveBack(ctx context.Context, leases []*lease, reason string) {
-	if len(leases) == 0 || !h.b.link.isUp() {
+	if !h.b.link.IsUp() {
 		return
 	}
-	h.b.recordReturns(ctx, leases...)
+	var ours []*lease
 	for _, l := range leases {
+		if l.claim("give back") == nil {
+			ours = append(ours, l)
+		}
+	}
+	if len(ours) == 0 {
+		return
+	}
+	h.b.recordReturns(ctx, ours...)
+	for _, l := range ours {
+		l.unclaim()
 		if l.settle(ctx, "give back", nakNow) == nil {
 			h.note(l, jetbus.GivenBack, reason, nil)
 		}
 	}
 }
 
-// putOff puts a message that is no event off for as long as the backoff goes: it
-// must not be lost, and it must not keep the group busy.
-func (h *holding) putOff(ctx context.Context, l *lease, err error) {
-	h.b.cfg.Logger.ErrorContext(ctx, "message is no event; it is delivered again after the longest backoff",
-		slog.String("topic", l.t.name()), slog.String("group", h.group), slog.String("stream", l.t.stream), slog.Uint64("seq", l.seq), slog.Any("error", err))
-	if l.settle(ctx, "nack", nakPayload(h.backoff.Max)) == nil {
-		h.note(l, jetbus.Undecodable, "", err)
+// giveBackOne is giveBack for a holder who wants to know.
+func (h *holding) giveBackOne(ctx context.Context, l *lease, reason string) error {
+	if err := l.claim("give back"); err != nil {
+		return err
 	}
+	h.b.recordReturns(ctx, l)
+	l.unclaim()
+	if err := l.settle(ctx, "give back", nakNow); err != nil {
+		return err
+	}
+	h.note(l, jetbus.GivenBack, reason, nil)
+	return nil
 }
 
 // all returns the leases that are held.

@@ -227,3 +227,34 @@ func TestHoldingRing(t *testing.T) {
 		}
 	})
 }
+
+// What can be kept is halved by a loss, at most once within the time of a lease, and
+// grows back.
+func TestGrip(t *testing.T) {
+	const lease = time.Second
+	start := time.Now()
+	var g grip
+	want := func(after time.Duration, hold int) {
+		t.Helper()
+		if got := g.hold(1000, start.Add(after), lease); got != hold {
+			t.Errorf("after %v: %d, want %d", after, got, hold)
+		}
+	}
+	want(0, 1000)
+	g.slipped(1000, start, lease)
+	want(0, 500)
+	g.slipped(999, start.Add(lease-1), lease)
+	want(lease-1, 500)
+	g.slipped(600, start.Add(lease), lease)
+	want(lease, 300)
+	want(2*lease, 375)
+	want(3*lease, 468)
+	for i := range 20 { // however often, one is left
+		g.slipped(1, start.Add(time.Duration(4+i)*lease), lease)
+	}
+	want(23*lease, 1)
+	want(24*lease, 2)
+	want(time.Hour, 1000)
+	g.slipped(10, start.Add(time.Hour), lease)
+	want(time.Hour, 5)
+}

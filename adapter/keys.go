@@ -62,24 +62,57 @@ func (b *Bus) keyGetMarker(ctx context.Context, bucket, key string) (entry jetbu
 // keyMessage is the last message of a key; its sequence is 0 where there is none.
 type keyMessage struct {
 	nats.Msg
-	seq uint64
+	seq  uint64
+	time time.Time // of storage
 }
 
 func (b *Bus) keyMessage(ctx context.Context, bucket, key string) (keyMessage, error) {
-	request, err := json.Marshal(map[string]string{"last_by_subj": keySubject(bucket, key)})
+	return b.leaderMessage(ctx, bucketStream(bucket), map[string]any{"last_by_subj": keySubject(bucket, key)})
+}
+
+// leaderMessage asks a stream's leader for a message, by "last_by_subj" or "seq". While
+// there is none it asks again, within ctx.
+func (b *Bus) leaderMessage(ctx context.Context, stream string, which map[string]any) (keyMessage, error) {
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	request, err := json.Marshal(which)
 	if err != nil {
 		return keyMessage{}, err
 	}
-	m, err := b.request(ctx, &nats.Msg{Subject: b.api + "STREAM.MSG.GET." + bucketStream(bucket), Data: request})
+	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
+		m, err := b.leaderMessageOnce(ctx, stream, request)
+		if !isLeaderless(err) || b.link.IsOver() {
+			return m, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return m, errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+// isLeaderless reports whether a request was lost on a cluster without a leader, or
+// refused for the lack of one.
+func isLeaderless(err error) bool {
+	return errors.Is(err, nats.ErrTimeout) || apiCode(err) == codeNoLeader
+}
+
+func (b *Bus) leaderMessageOnce(ctx context.Context, stream string, request []byte) (keyMessage, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, nats.ErrTimeout)
+	defer cancel()
+	m, err := b.request(ctx, &nats.Msg{Subject: b.api + "STREAM.MSG.GET." + stream, Data: request})
 	if err != nil {
 		return keyMessage{}, err
 	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message struct {
-			Seq    uint64 `json:"seq"`
-			Header []byte `json:"hdrs"`
-			Data   []byte `json:"data"`
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Time    time.Time `json:"time"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(m.Data, &answer); err != nil {
@@ -91,7 +124,7 @@ func (b *Bus) keyMessage(ctx context.Context, bucket, key string) (keyMessage, e
 		}
 		return keyMessage{}, e
 	}
-	out := keyMessage{Msg: nats.Msg{Data: answer.Message.Data}, seq: answer.Message.Seq}
+	out := keyMessage{Msg: nats.Msg{Subject: answer.Message.Subject, Data: answer.Message.Data}, seq: answer.Message.Seq, time: answer.Message.Time}
 	if len(answer.Message.Header) > 0 {
 		out.Header, err = nats.DecodeHeadersMsg(answer.Message.Header)
 	}
@@ -141,50 +174,71 @@ func (b *Bus) keyWrite(ctx context.Context, op, bucket, key string, value []byte
 		return 0, fmt.Errorf("%s: %w", op, err)
 	}
 	seq, err := b.storeKey(ctx, bucket, key, m)
-	for wait := publishRetry; errors.Is(err, nats.ErrNoResponders); wait = min(2*wait, publishRetryMax) {
-		if err = b.createBucket(ctx, bucket); err != nil {
-			break
-		}
-		if seq, err = b.storeKey(ctx, bucket, key, m); !errors.Is(err, nats.ErrNoResponders) {
-			break
-		}
-		select { // in a cluster a new bucket is not reachable everywhere at once
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return 0, b.translate(op, m.Subject, errors.Join(context.Cause(ctx), err))
-		}
-	}
-	if isWrongSequence(err) {
+	switch {
+	case isWrongSequence(err):
 		return 0, fmt.Errorf("%s: %w", op, jetbus.ErrWrongSequence)
+	case apiCode(err) == codeTTLDisabled:
+		return 0, fmt.Errorf("%s: %w: the keys of bucket %s cannot expire: it was made without limit markers; delete it, or name another one", op, jetbus.ErrUnsupported, bucket)
 	}
 	return seq, b.translate(op, m.Subject, err)
 }
 
-// storeKey sends a conditional write until it is answered. One that was stored
-// without an answer is refused when it is repeated, by the sequence it made
-// itself; its id shows that.
+// storeKey sends a conditional write until it is answered, within ctx, which has a
+// deadline: a cluster that elects a leader of the bucket's stream says nothing, that it has
+// none, or that nobody is there. One that was stored without an answer is refused when
+// it is repeated, by the sequence it made itself; its id shows that.
 func (b *Bus) storeKey(ctx context.Context, bucket, key string, m *nats.Msg) (uint64, error) {
-	for again := false; ; again = true {
-		lost, err := b.link.wait(ctx)
-		if err != nil {
-			return 0, err
-		}
-		answer, err := b.exchange(ctx, m, lost)
-		if err == errLost { //nolint:errorlint // exchange returns it as it is
-			continue
-		}
-		if err != nil {
-			return 0, err
-		}
-		ack, err := parsePubAck(answer.Data)
-		if again && isWrongSequence(err) {
+	stored := false // perhaps
+	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
+		seq, err := b.storeKeyOnce(ctx, m)
+		switch {
+		case err == errLost: //nolint:errorlint // exchange returns it as it is
+			stored = true
+			continue // link.Wait waits
+		case isLeaderless(err):
+			stored = stored || errors.Is(err, nats.ErrTimeout)
+		case errors.Is(err, nats.ErrNoResponders): // in a cluster a new bucket is not reachable everywhere at once
+			if err := b.createBucket(ctx, bucket); err != nil {
+				return 0, err
+			}
+		case apiCode(err) == codeDuplicatePending:
+			stored = true
+		case stored && isWrongSequence(err):
 			last, getErr := b.keyMessage(ctx, bucket, key)
-			if getErr == nil && last.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader) {
+			switch {
+			case getErr != nil: // whose it is is not known
+				err = getErr
+			case last.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader):
 				return last.seq, nil
 			}
+			return 0, err
+		default:
+			return seq, err
 		}
-		return ack.seq, err
+		if b.link.IsOver() {
+			return 0, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return 0, errors.Join(context.Cause(ctx), err)
+		}
 	}
+}
+
+func (b *Bus) storeKeyOnce(ctx context.Context, m *nats.Msg) (uint64, error) {
+	lost, err := b.link.Wait(ctx)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, nats.ErrTimeout) // what is repeated is not stored twice
+	defer cancel()
+	answer, err := b.exchange(ctx, m, lost, tryTimeout)
+	if err != nil {
+		return 0, err
+	}
+	ack, err := parsePubAck(answer.Data)
+	return ack.seq, err
 }
 
 func (b *Bus) createBucket(ctx context.Context, bucket string) error {
@@ -192,9 +246,11 @@ func (b *Bus) createBucket(ctx context.Context, bucket string) error {
 	if b.cfg.Storage == jetbus.MemoryStorage {
 		storage = jetstream.MemoryStorage
 	}
-	_, err := b.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket: bucket, History: 1, LimitMarkerTTL: markerTTL, Storage: storage, Replicas: b.cfg.Replicas,
-		MaxBytes: 64 << 20, Description: "JetBus",
+	_, err := ask(ctx, b, b.api+"STREAM.CREATE."+bucketStream(bucket), func(ctx context.Context) (jetstream.KeyValue, error) {
+		return b.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: bucket, History: 1, LimitMarkerTTL: markerTTL, Storage: storage, Replicas: b.cfg.Replicas,
+			MaxBytes: 64 << 20, Description: "JetBus",
+		})
 	})
 	if errors.Is(err, jetstream.ErrBucketExists) {
 		return nil
@@ -224,7 +280,7 @@ func (b *Bus) watchKeys(ctx context.Context, bucket, prefix string, yield func(j
 	if err != nil {
 		return b.translate("open bucket", b.api+"STREAM.INFO."+bucketStream(bucket), err)
 	}
-	w, err := kv.WatchAll(ctx)
+	w, err := kv.WatchFiltered(ctx, keyFilters(prefix))
 	if err != nil {
 		return b.translate("watch", b.api+"CONSUMER.CREATE."+bucketStream(bucket), err)
 	}
@@ -234,7 +290,7 @@ func (b *Bus) watchKeys(ctx context.Context, bucket, prefix string, yield func(j
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-b.link.closed:
+		case <-b.link.Closed():
 			return jetbus.ErrClosed
 		case update, open := <-w.Updates():
 			if !open {
@@ -250,6 +306,19 @@ func (b *Bus) watchKeys(ctx context.Context, bucket, prefix string, yield func(j
 			}
 		}
 	}
+}
+
+// keyFilters are the filters that let through all keys with a prefix, as narrow as
+// subjects allow: up to the last dot of the prefix, in front of which nothing differs.
+func keyFilters(prefix string) []string {
+	const more = "x" // any character: it decides how the last one of the prefix is written
+	escaped := strings.TrimSuffix(bucketKey(prefix+more), more)
+	i := strings.LastIndexByte(escaped, '.')
+	filters := []string{escaped[:i+1] + ">"}
+	if i >= 0 && i == len(escaped)-1 { // the key that is the prefix ends in no dot: it would be another token
+		filters = append(filters, bucketKey(prefix))
+	}
+	return filters
 }
 
 // keyEntry turns a watcher's update into an entry, if the prefix wants it.

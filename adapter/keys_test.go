@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -192,6 +193,39 @@ func TestKeysAnswerLost(t *testing.T) {
 	})
 }
 
+// A bucket that gives no answer for a while, as one without a leader, is asked again
+// until the call's time is over; a write that it took in unheard succeeded.
+func TestKeysUnanswered(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		w, b := r.openWired(adapter.Config{Timeout: 30 * time.Second})
+		must(b.KeySet(r.Context(), "b", "other", nil, 0, 0))(r.T)
+		silent := func(d time.Duration) {
+			w.deaf.Store(true)
+			time.AfterFunc(d, func() { w.deaf.Store(false) })
+		}
+		silent(7 * time.Second)
+		rev := must(b.KeySet(r.Context(), "b", "k", []byte("1"), 0, 0))(r.T) // asks first
+		silent(7 * time.Second)
+		rev = must(b.KeySet(r.Context(), "b", "k", []byte("2"), rev, 0))(r.T)
+		if e := r.get("k"); string(e.Value) != "2" || e.Revision != rev {
+			r.Errorf("got %+v, want revision %d", e, rev)
+		}
+		silent(7 * time.Second)
+		r.equal("asked", must(b.KeyGet(r.Context(), "b", "k"))(r.T).Revision, rev)
+		began := time.Now()
+		silent(time.Hour)
+		_, err := b.KeySet(r.Context(), "b", "k", nil, rev, 0)
+		r.wantErr(err, jetbus.ErrUnavailable)
+		r.equal("waited", time.Since(began).Round(time.Second), 30*time.Second)
+		ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+		defer cancel()
+		_, err = b.KeyGet(ctx, "b", "k")
+		r.wantErr(err, jetbus.ErrUnavailable)
+		r.equal("waited", time.Since(began).Round(time.Second), 90*time.Second)
+		w.cut()
+	})
+}
+
 func TestKeyWatch(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.set("p/1", "a", 0, 0)
@@ -245,6 +279,35 @@ func TestKeyWatch(t *testing.T) {
 		r.wantErr(<-ended, context.Canceled)
 		time.Sleep(10 * time.Minute)
 		r.equal("consumers", r.stream("KV_b").State.Consumers, 0)
+	})
+}
+
+// TestKeyWatchNarrow: a prefix with a dot is selected by at the server.
+func TestKeyWatchNarrow(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for _, key := range []string{"a/.m/1", "a/.", "a/", "a/m", "ab/.m/1", "a/.l/2"} {
+			r.set(key, key, 0, 0)
+		}
+		var got []string
+		for e, err := range r.bus.KeyWatch(r.Context(), "b", "a/.") {
+			r.ok(err)
+			if e.Synced {
+				break
+			}
+			got = append(got, e.Key)
+		}
+		r.equal("keys", strings.Join(got, " "), "a/.m/1 a/. a/.l/2")
+	})
+}
+
+// TestKeysOfAnOldBucket: one whose keys cannot expire says so.
+func TestKeysOfAnOldBucket(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		must(r.js.CreateKeyValue(r.Context(), jetstream.KeyValueConfig{Bucket: "b", History: 1}))(r.T)
+		r.set("k", "v", 0, 0)
+		_, err := r.bus.KeySet(r.Context(), "b", "session", nil, 0, 15*time.Second)
+		r.wantErr(err, jetbus.ErrUnsupported)
+		r.equal("names the remedy", strings.Contains(err.Error(), "made without limit markers"), true)
 	})
 }
 

@@ -1,7 +1,9 @@
 package adapter
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -18,6 +20,7 @@ const (
 	open outcome = iota
 	settled
 	lost
+	adrift // of an ordered group: ours, and to be delivered again
 )
 
 // lease is one delivered message that this process holds. It implements jetbus.Lease.
@@ -30,26 +33,51 @@ const (
 // deadline shows nothing, because the server answers extensions, and takes
 // acknowledgements, of events it has long given to somebody else.
 type lease struct {
-	h          *holding
-	p          *puller // that got it; nil: Receive did
-	t          *topic
-	msg        *nats.Msg // the message; nil once it is decoded
-	reply      string    // where acknowledgements go
-	deliveries int
-	seq        uint64
-	stored     int64 // nanoseconds since the epoch
+	h           *holding
+	p           *puller // that got it; nil: Receive did
+	t           *topic
+	msg         *nats.Msg
+	consumer    string // the durable
+	reply       string // where acknowledgements go
+	deliveries  int
+	arrival     uint64 // among those of its subscription; 0: of another holder, or of an ordered group
+	seq         uint64
+	stored      int64        // nanoseconds since the epoch
+	retry       *retryOrigin // of an event that comes from the group's retries
+	slot        *slot        // of an ordered group's event; nil: of another's
+	maxAttempts int
+
+	// What is known of the attempts; used by whoever is about to run the handler,
+	// then by whoever has claimed the lease, then by whoever settled or lost it.
+	record   *record // nil: nothing
+	recorded bool    // in the bucket
+	revision uint64  // of the record that says that it was started alone
+	suspect  bool    // a delivery before this one is unaccounted for
 
 	// Guarded by h.mu.
 	prev, next *lease
 	state      outcome
+	claimed    bool            // a refusal is under way
+	alone      bool            // runs as the only suspect
+	overran    bool            // lost, and not because the server did not answer
 	id         string          // once decoded
 	attempt    int             // once decoded
 	started    time.Time       // when a handler got it
 	deadline   time.Time       // until when it is ours
 	asked      time.Time       // when the newest extension was sent
+	askedOn    uint64          // on which of the bus's connections; 0: it was answered, or there was none
 	keepUntil  time.Time       // Extend asked for more than one AckTimeout
 	run        *handlerContext // of the handler, while there is one
 	forget     func()          // drops the answer to the newest extension
+}
+
+// newLease is the lease on a message that came from a topic, or its retries.
+func newLease(t *topic, m *nats.Msg, a ackReply, maxAttempts int) *lease {
+	l := &lease{t: t, msg: m, consumer: a.consumer, reply: m.Reply, deliveries: a.deliveries, seq: a.seq, stored: a.storedNano, maxAttempts: maxAttempts}
+	if t.retries {
+		l.retry = parseRetry(m.Header, t, a.seq, a.storedNano)
+	}
+	return l
 }
 
 // margin is the part of AckTimeout by which this side gives up early, for what
@@ -72,6 +100,7 @@ func (l *lease) Ack(ctx context.Context) error {
 	if err := l.settle(ctx, "ack", nil); err != nil {
 		return err
 	}
+	l.h.b.done(l)
 	l.h.note(l, jetbus.Acked, "", nil)
 	return nil
 }
@@ -81,50 +110,35 @@ func (l *lease) Nack(ctx context.Context, o jetbus.NackOptions) error {
 	if err := o.Validate(); err != nil {
 		return l.wrap("nack", err)
 	}
-	delay := o.Delay
-	if delay == 0 {
-		delay = l.h.backoff.Delay(l.attempt)
-	}
-	if err := l.settle(ctx, "nack", nakPayload(delay)); err != nil {
-		return err
-	}
-	l.h.note(l, jetbus.Nacked, o.Reason, nil)
-	return nil
+	return l.h.refuse(ctx, l, min(o.Delay, jetbus.MaxRetryDelay), errors.New(cmp.Or(o.Reason, "refused")))
 }
 
 // GiveBack implements jetbus.Lease.
 func (l *lease) GiveBack(ctx context.Context) error {
-	if err := l.use(); err != nil { // else the record would belie the next attempt
-		return l.wrap("give back", err)
+	return l.h.giveBackOne(ctx, l, "given back by its holder")
+}
+
+// Snooze implements jetbus.Lease.
+func (l *lease) Snooze(ctx context.Context, d time.Duration) error {
+	if d <= 0 || d > jetbus.MaxRetryDelay {
+		return l.wrap("snooze", fmt.Errorf("%w: delay is %v, use more than 0 and at most %v", jetbus.ErrInvalidOption, d, jetbus.MaxRetryDelay))
 	}
-	l.h.b.recordReturns(ctx, l)
-	if err := l.settle(ctx, "give back", nakPayload(0)); err != nil {
-		return err
-	}
-	l.h.note(l, jetbus.GivenBack, "given back by its holder", nil)
-	return nil
+	return l.h.snooze(ctx, l, d)
+}
+
+// Reject implements jetbus.Lease.
+func (l *lease) Reject(ctx context.Context, as jetbus.DeadReason, reason string) error {
+	return l.h.reject(ctx, l, as, errors.New(cmp.Or(reason, "rejected")))
 }
 
 // Extend implements jetbus.Lease.
 func (l *lease) Extend(ctx context.Context, by time.Duration) error {
-	answered := make(chan struct{})
-	sent := time.Now()
 	if err := l.use(); err != nil {
 		return l.wrap("extend", err)
 	}
-	reply, forget := l.h.b.mux.expect(func(*nats.Msg) { close(answered) })
-	defer forget()
-	if err := l.send(ctx, reply, []byte("+WPI")); err != nil {
+	sent, err := l.ask(ctx)
+	if err != nil {
 		return l.wrap("extend", err)
-	}
-	timeout := time.NewTimer(time.Until(l.Deadline()))
-	defer timeout.Stop()
-	select {
-	case <-answered:
-	case <-timeout.C:
-		return l.wrap("extend", jetbus.ErrLeaseExpired)
-	case <-ctx.Done():
-		return l.wrap("extend", ctx.Err())
 	}
 	if !l.extended(sent) {
 		return l.wrap("extend", l.use())
@@ -132,6 +146,38 @@ func (l *lease) Extend(ctx context.Context, by time.Duration) error {
 	l.h.keep(l, sent.Add(by))
 	return nil
 }
+
+// ask asks the server to extend the lease, and again where a connection breaks
+// before the answer or nobody has taken it, until the lease or ctx ends. It returns
+// when it sent what was taken.
+func (l *lease) ask(ctx context.Context) (sent time.Time, err error) {
+	ctx, cancel := l.bound(ctx)
+	defer cancel()
+	for {
+		lost, err := l.h.b.link.Wait(ctx)
+		if err != nil {
+			return time.Time{}, err
+		}
+		sent = time.Now()
+		answer, err := l.h.b.exchange(ctx, &nats.Msg{Subject: l.reply, Data: extension}, lost, tryTimeout)
+		switch {
+		case err == nil && extensionTaken(answer):
+			return sent, nil
+		case err == nil, errors.Is(err, nats.ErrNoResponders):
+			select {
+			case <-time.After(denialCheck):
+			case <-ctx.Done():
+				return time.Time{}, context.Cause(ctx)
+			}
+		case err != errLost && !errors.Is(err, nats.ErrTimeout): //nolint:errorlint // exchange returns errLost as it is
+			return time.Time{}, err
+		}
+	}
+}
+
+// extensionTaken reports whether the answer to an extension is the server's. Where
+// the durable is gone, or its leader, nobody has the extension, and it is said so.
+func extensionTaken(m *nats.Msg) bool { return m.Header.Get("Status") == "" }
 
 // extended notes an answer to an extension sent at that time. It reports whether
 // the lease is still held.
@@ -144,8 +190,34 @@ func (l *lease) extended(sent time.Time) bool {
 	if until := sent.Add(l.h.safe()); until.After(l.deadline) {
 		l.deadline = until
 	}
-	l.asked = maxTime(l.asked, sent)
+	if !sent.Before(l.asked) {
+		l.asked, l.askedOn = sent, 0
+	}
 	return true
+}
+
+// startLocked reports whether a worker may begin with the event.
+func (l *lease) startLocked() bool {
+	if l.slot != nil {
+		return l.slot.startLocked()
+	}
+	return l.state == open
+}
+
+// over reports whether the lease has ended. It needs h.mu.
+func (l *lease) over() bool { return l.state == settled || l.state == lost }
+
+// current is what settles the event now.
+func (l *lease) current() jetbus.Lease {
+	if l.slot == nil {
+		return l
+	}
+	l.h.mu.Lock()
+	defer l.h.mu.Unlock()
+	if l.slot.turn == nil { // it waits for the next one
+		return &turn{l: l, state: settled}
+	}
+	return l.slot.turn
 }
 
 // use returns why the lease cannot be used any more.
@@ -162,15 +234,20 @@ func (l *lease) checkAt(now time.Time) error {
 	switch {
 	case l.state == settled:
 		return jetbus.ErrAlreadySettled
-	case l.state == lost || !now.Before(l.deadline):
+	case l.state == lost || l.slot == nil && !now.Before(l.deadline):
 		return jetbus.ErrLeaseExpired
+	case l.claimed:
+		return jetbus.ErrAlreadySettled
 	}
 	return nil
 }
 
 // settle ends the lease and tells the server. Of several calls one wins.
 func (l *lease) settle(ctx context.Context, verb string, payload []byte) error {
-	if !l.h.b.link.isUp() { // what is sent now would wait in a buffer past the lease
+	if l.slot != nil {
+		return l.slot.settle(verb, payload)
+	}
+	if !l.h.b.link.IsUp() { // what is sent now would wait in a buffer past the lease
 		if err := l.awaitLink(ctx); err != nil {
 			return l.wrap(verb, err)
 		}
@@ -184,19 +261,11 @@ func (l *lease) settle(ctx context.Context, verb string, payload []byte) error {
 	return nil
 }
 
-// send publishes to the lease's reply subject while the lease is held.
-func (l *lease) send(ctx context.Context, reply string, payload []byte) error {
-	if err := l.awaitLink(ctx); err != nil {
-		return err
-	}
-	return l.h.b.nc.PublishRequest(l.reply, reply, payload)
-}
-
 // awaitLink waits for a connection until ctx or the lease ends.
 func (l *lease) awaitLink(ctx context.Context) error {
-	ctx, cancel := context.WithDeadlineCause(ctx, l.Deadline(), jetbus.ErrLeaseExpired)
+	ctx, cancel := l.bound(ctx)
 	defer cancel()
-	if _, err := l.h.b.link.wait(ctx); err != nil {
+	if _, err := l.h.b.link.Wait(ctx); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -205,11 +274,24 @@ func (l *lease) awaitLink(ctx context.Context) error {
 	return nil
 }
 
+// bound ends ctx with the lease, whose error becomes its cause.
+func (l *lease) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithDeadlineCause(ctx, l.Deadline(), jetbus.ErrLeaseExpired)
+}
+
 func (l *lease) wrap(verb string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%s %s %s in group %s: %w", verb, l.t.name(), l.label(), l.h.group, err)
+}
+
+// position is where the event stands in its topic.
+func (l *lease) position() uint64 {
+	if l.retry != nil {
+		return l.retry.Seq
+	}
+	return l.seq
 }
 
 // label names the event for messages.
@@ -220,7 +302,10 @@ func (l *lease) label() string {
 	return "#" + strconv.FormatUint(l.seq, 10)
 }
 
-var nakNow = []byte("-NAK")
+var (
+	nakNow    = []byte("-NAK")
+	extension = []byte("+WPI")
+)
 
 func nakPayload(delay time.Duration) []byte {
 	if delay <= 0 {

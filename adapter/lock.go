@@ -40,14 +40,23 @@ func (b *Bus) lock(ctx context.Context, name string, ttl time.Duration) (unlock 
 }
 
 // lockOnce takes a lock that nobody has; ErrWrongSequence says that somebody does.
+// Its life counts from when it was stored, which may be long before the server says so: where
+// half of it may be over it is given back, and taken anew.
 func (b *Bus) lockOnce(ctx context.Context, name string, ttl time.Duration) (unlock func(), err error) {
-	revision, err := b.KeySet(ctx, locksBucket, name, []byte(b.cfg.SID), 0, ttl)
-	if err != nil {
-		return nil, err
+	for {
+		sent := time.Now()
+		revision, err := b.KeySet(ctx, locksBucket, name, []byte(b.cfg.SID), 0, ttl)
+		if err != nil {
+			return nil, err
+		}
+		unlock = func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+			defer cancel()
+			_ = b.KeyDelete(ctx, locksBucket, name, revision) // what stays ends by its TTL
+		}
+		if time.Since(sent) <= ttl/2 {
+			return unlock, nil
+		}
+		unlock()
 	}
-	return func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
-		defer cancel()
-		_ = b.KeyDelete(ctx, locksBucket, name, revision) // what stays ends by its TTL
-	}, nil
 }

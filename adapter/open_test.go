@@ -22,7 +22,7 @@ func startServer(t *testing.T, o *server.Options) *server.Server {
 	t.Helper()
 	o.DontListen, o.NoSigs, o.NoLog = true, true, true
 	if o.JetStream {
-		o.StoreDir = t.TempDir()
+		o.StoreDir, o.JetStreamMaxStore = t.TempDir(), 1<<50 // not what is free on this disk
 	}
 	s := must(server.NewServer(o))(t)
 	s.Start()
@@ -69,7 +69,7 @@ func TestOpenRefusesArguments(t *testing.T) {
 		_, err = adapter.Open(canceled, r.nc, adapter.Config{})
 		r.wantErr(err, context.Canceled)
 
-		nc := connect(r.T, r.broker)
+		nc := bustest.Connect(r.T, r.broker)
 		nc.Close()
 		_, err = adapter.Open(r.Context(), nc, adapter.Config{})
 		r.wantErr(err, jetbus.ErrClosed)
@@ -154,7 +154,7 @@ func TestOpenDenied(t *testing.T) {
 // A bus leaves nothing behind on the connection that it borrowed.
 func TestCloseLeavesTheConnection(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		nc := connect(r.T, r.broker)
+		nc := bustest.Connect(r.T, r.broker)
 		must(nc.Request("$JS.API.INFO", nil, time.Second))(r.T) // nats.go's own subscription for answers
 		before := nc.NumSubscriptions()
 		b := must(adapter.Open(r.Context(), nc, adapter.Config{AutoCreate: true, Logger: slog.New(slog.DiscardHandler)}))(r.T)

@@ -23,6 +23,9 @@ const (
 
 // startSequence is the sequence that the first event to read has at least.
 func (b *Bus) startSequence(ctx context.Context, t *topic, start jetbus.Start) (uint64, error) {
+	if t.config.SnapshotOf != "" && (start.Kind == jetbus.FromAfterID || start.Kind == jetbus.FromAfterSeq && start.Seq > 0) {
+		return 0, fmt.Errorf("%w: topic %s is a snapshot, whose events have the positions of %s; read that from %s", jetbus.ErrUnsupported, t.name(), t.config.SnapshotOf, start)
+	}
 	switch start.Kind { //nolint:exhaustive // the others need to know the end
 	case jetbus.FromEarliest:
 		return 1, nil
@@ -80,7 +83,7 @@ func (b *Bus) sequenceOfID(ctx context.Context, t *topic, id string) (uint64, er
 			}
 		}
 	}
-	if seq, found := b.dedupeLookup(ctx, t, id); found {
+	if seq, found, _ := b.dedupeLookup(ctx, t, id); found { // without an answer, the log is read
 		return seq, nil
 	}
 	at, ok := jetbus.IDTime(id)
@@ -93,10 +96,21 @@ func (b *Bus) sequenceOfID(ctx context.Context, t *topic, id string) (uint64, er
 // dedupeLookup asks the server for the sequence of an id in the duplicate window:
 // it publishes the id under a condition that cannot hold. A known id is answered
 // as a duplicate, an unknown one is refused; nothing is stored either way.
-func (b *Bus) dedupeLookup(ctx context.Context, t *topic, id string) (seq uint64, found bool) {
+// Without an answer there is an error.
+func (b *Bus) dedupeLookup(ctx context.Context, t *topic, id string) (seq uint64, found bool, err error) {
+	seq, found, err = b.dedupeOnce(ctx, t, id)
+	if t.generations != nil && errors.Is(err, nats.ErrNoResponders) { // it may have begun a generation
+		if fresh, verr := b.verify(ctx, t); verr == nil && !fresh.sameGeneration(t) {
+			return b.dedupeOnce(ctx, fresh, id)
+		}
+	}
+	return seq, found, err
+}
+
+func (b *Bus) dedupeOnce(ctx context.Context, t *topic, id string) (seq uint64, found bool, err error) {
 	subject, err := t.subject(b.cfg.Prefix, "")
 	if err != nil {
-		return 0, false
+		return 0, false, err
 	}
 	m := &nats.Msg{Subject: subject, Header: nats.Header{
 		jetstream.MsgIDHeader:             {msgID(t.name(), id)},
@@ -106,10 +120,16 @@ func (b *Bus) dedupeLookup(ctx context.Context, t *topic, id string) (seq uint64
 	defer cancel()
 	a, err := b.request(ctx, m)
 	if err != nil {
-		return 0, false
+		return 0, false, err
 	}
 	ack, err := parsePubAck(a.Data)
-	return ack.seq, err == nil && ack.duplicate
+	switch {
+	case err == nil:
+		return ack.seq, ack.duplicate, nil
+	case isTransient(err):
+		return 0, false, err
+	}
+	return 0, false, nil
 }
 
 // scanForID reads on from a time until it meets the id.
@@ -153,19 +173,29 @@ func (b *Bus) eventAt(ctx context.Context, t *topic, at uint64) (e jetbus.Event,
 }
 
 // directGet is the batched direct get on a stream of this bus, tried again when
-// the connection breaks before the first message.
+// the connection breaks before the first message, or nothing comes: a replica may be lost
+// with the request. The last messages of subjects are all
+// read: the server sends 64 MiB of them at once, and says that there are more.
 func (b *Bus) directGet(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool) error {
-	for {
-		_, err := b.link.wait(ctx)
+	for r.within = tryTimeout; ; { // twice as long each time: the server may have much to look through
+		_, err := b.link.Wait(ctx)
 		if err != nil {
 			return err
 		}
-		called := false
-		_, err = directGet(ctx, b.nc, b.api+"DIRECT.GET."+stream, r, func(m *nats.Msg, seq uint64, stored time.Time) bool {
+		called, more := false, true
+		pending, err := directGet(ctx, b.nc, b.api+"DIRECT.GET."+stream, r, func(m *nats.Msg, seq uint64, stored time.Time) bool {
 			called = true
-			return each(m, seq, stored)
+			more = each(m, seq, stored)
+			if r.MultiLast != nil {
+				r.Seq = seq + 1
+			}
+			return more
 		})
-		if errors.Is(err, errLost) && !called {
+		if errors.Is(err, nats.ErrTimeout) && !called && ctx.Err() == nil {
+			r.within *= 2
+			continue
+		}
+		if errors.Is(err, errLost) && !called || err == nil && r.MultiLast != nil && called && more && pending > 0 {
 			continue
 		}
 		if errors.Is(err, nats.ErrNoResponders) {

@@ -52,20 +52,37 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 	default:
 		return jetbus.Receipt{}, fmt.Errorf("%w: %d PublishOptions given, pass one", jetbus.ErrInvalidOption, len(o))
 	}
+	named := e.ID != "" // it may be said again
 	to, err := b.complete(ctx, e, now, destination{})
 	if err != nil {
 		return jetbus.Receipt{}, err
 	}
 	m := &nats.Msg{Subject: to.subject, Header: encodeHeader(e), Data: e.Payload}
+	if to.tombstone {
+		if err := to.bury(m.Header, options, now); err != nil {
+			return jetbus.Receipt{}, err
+		}
+	}
 	if options != (jetbus.PublishOptions{}) {
 		if err := b.instruct(to.topic, m, e, options, now); err != nil {
 			return jetbus.Receipt{}, err
 		}
 	}
-	if err := b.fits(m); err != nil {
+	if err := b.eventFits(m); err != nil {
 		return jetbus.Receipt{}, err
 	}
-	ack, err := b.store(ctx, to.topic, m)
+	var move func(*topic) error
+	if to.topic.generations != nil && m.Header["Nats-Schedule"] == nil {
+		move = func(fresh *topic) error { return b.moveTo(fresh, e, &to, m) }
+	}
+	ack, err := b.storeMoving(ctx, to.topic, m, move)
+	if named && isWrongSequence(err) {
+		short, cancel := context.WithTimeout(ctx, askTimeout) // who may not ask hears nothing
+		defer cancel()
+		if seq, found := b.storedBefore(short, to.topic, m); found { // by an earlier call
+			ack, err = pubAck{seq: seq, duplicate: true}, nil
+		}
+	}
 	if err != nil {
 		return jetbus.Receipt{}, b.publishError(e, m.Subject, err)
 	}
@@ -78,8 +95,9 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 
 // destination is where an event is stored.
 type destination struct {
-	topic   *topic
-	subject string
+	topic     *topic
+	subject   string
+	tombstone bool // the event deletes its key
 }
 
 // complete checks an event, fills in what it does not say, and returns where it
@@ -91,15 +109,22 @@ func (b *Bus) complete(ctx context.Context, e *jetbus.Event, now time.Time, last
 	}
 	to := last
 	if to.topic == nil || to.topic.name() != e.Topic {
-		t, err := b.lookup(ctx, e.Topic)
+		t, err := b.lookupAt(ctx, e.Topic, now)
 		if err != nil {
 			return destination{}, err
 		}
 		to = destination{topic: t}
 	}
-	if to.subject == "" || to.topic.config.KeyInSubject {
+	partitioned := to.topic.generations != nil
+	if !partitioned && (to.subject == "" || to.topic.config.KeyInSubject) {
 		var err error
 		if to.subject, err = to.topic.subject(b.cfg.Prefix, e.Key); err != nil {
+			return destination{}, err
+		}
+	}
+	to.tombstone = false
+	if to.topic.tombstone != nil || e.Headers != nil {
+		if err := b.checkTombstone(ctx, e, &to); err != nil {
 			return destination{}, err
 		}
 	}
@@ -114,6 +139,11 @@ func (b *Bus) complete(ctx context.Context, e *jetbus.Event, now time.Time, last
 	}
 	e.Time = e.Time.Truncate(time.Millisecond).UTC()
 	e.Partition, e.Seq = jetbus.NoPartition, 0
+	if partitioned { // an event without a key goes by its ID
+		if err := b.route(e, &to); err != nil {
+			return destination{}, err
+		}
+	}
 	return to, nil
 }
 
@@ -127,6 +157,9 @@ func (b *Bus) instruct(t *topic, m *nats.Msg, e *jetbus.Event, o jetbus.PublishO
 			return fmt.Errorf("ExpectLastSeq: %w", jetbus.ErrNeedsKeySubject)
 		}
 		m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(*o.ExpectLastSeq, 10)}
+		if err := b.expectAcross(m.Header, t, e.Key); err != nil {
+			return err
+		}
 	}
 	ttl := "Nats-TTL"
 	if o.DeliverAt.After(now) {
@@ -142,31 +175,46 @@ func (b *Bus) instruct(t *topic, m *nats.Msg, e *jetbus.Event, o jetbus.PublishO
 		ttl = "Nats-Schedule-TTL"
 	}
 	if o.TTL > 0 {
-		if t.adopted() {
+		switch {
+		case t.adopted():
 			return fmt.Errorf("%w: TTL on an adopted topic", jetbus.ErrUnsupported)
+		case t.config.History > 1:
+			return fmt.Errorf("%w: TTL on topic %s, whose History is %d: when the event ends, the one before it would come back", jetbus.ErrUnsupported, t.name(), t.config.History)
+		case t.tombstone != nil && !t.config.Compact:
+			return fmt.Errorf("%w: TTL on topic %s, which has a snapshot and is not compacted: when the event ends, the one before it would come back", jetbus.ErrUnsupported, t.name())
 		}
 		m.Header[ttl] = []string{o.TTL.String()}
 	}
 	return nil
 }
 
-// maxHeader is what the server takes of headers.
-const maxHeader = 1<<16 - 1
+// Bounds of headers, in bytes.
+const (
+	maxHeader = 1<<16 - 1 // what the server takes
+	// What an event may have. The rest is for what the server adds when it feeds a
+	// snapshot, which would not get beyond an event that is too large for it.
+	maxEventHeader = maxHeader - 4<<10
+)
 
 // frameBytes is what a header has around its fields.
 const frameBytes = len("NATS/1.0\r\n\r\n")
 
 // fits refuses a message that the server would refuse, by closing the connection
 // where it is larger than it takes.
-func (b *Bus) fits(m *nats.Msg) error {
+func (b *Bus) fits(m *nats.Msg) error { return b.fitsIn(m, maxHeader) }
+
+// eventFits is fits for an event that is published.
+func (b *Bus) eventFits(m *nats.Msg) error { return b.fitsIn(m, maxEventHeader) }
+
+func (b *Bus) fitsIn(m *nats.Msg, most int) error {
 	header := frameBytes
 	for name, values := range m.Header {
 		for _, v := range values {
 			header += len(name) + len(v) + len(": \r\n")
 		}
 	}
-	if header > maxHeader {
-		return fmt.Errorf("%w: %d bytes of headers, the server takes %d", jetbus.ErrPayloadTooLarge, header, maxHeader)
+	if header > most {
+		return fmt.Errorf("%w: %d bytes of headers, at most %d are allowed", jetbus.ErrPayloadTooLarge, header, most)
 	}
 	if size, limit := header+len(m.Data), b.nc.MaxPayload(); limit > 0 && int64(size) > limit {
 		return fmt.Errorf("%w: %d bytes with headers, the server takes %d", jetbus.ErrPayloadTooLarge, size, limit)
@@ -187,17 +235,24 @@ func surelyFits(e *jetbus.Event, limit int64) bool {
 			header += 9*len(item) + 1
 		}
 	}
-	return header <= maxHeader && (limit <= 0 || int64(header+len(e.Payload)) <= limit)
+	return header <= maxEventHeader && (limit <= 0 || int64(header+len(e.Payload)) <= limit)
 }
 
 // store sends a message until it is answered, under one id: a copy that was
 // stored before is found by the server's dedupe.
 func (b *Bus) store(ctx context.Context, t *topic, m *nats.Msg) (pubAck, error) {
+	return b.storeMoving(ctx, t, m, nil)
+}
+
+// storeMoving is store of a message whose place may change: move changes it where the
+// topic turns out to have begun a generation of partitions. Nil: it has none.
+func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(fresh *topic) error) (pubAck, error) {
 	unknown := false // an earlier try may have been stored
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
 		ack, err := b.storeOnce(ctx, m)
 		switch {
 		case err == nil:
+			t.setHeard()
 			ack.duplicate = ack.duplicate && !unknown // its own first try is no duplicate
 			return ack, nil
 		case ctx.Err() != nil || errors.Is(err, jetbus.ErrClosed):
@@ -207,7 +262,14 @@ func (b *Bus) store(ctx context.Context, t *topic, m *nats.Msg) (pubAck, error) 
 				return pubAck{seq: seq}, nil
 			}
 		case errors.Is(err, nats.ErrNoResponders):
-			if err := b.verify(ctx, t); err != nil {
+			fresh, err := b.verify(ctx, t)
+			if err == nil && move != nil && !fresh.sameGeneration(t) {
+				if err = move(fresh); err == nil {
+					t = fresh
+					continue
+				}
+			}
+			if err != nil {
 				return pubAck{}, unsure(err, unknown)
 			}
 		}
@@ -226,39 +288,59 @@ func (b *Bus) store(ctx context.Context, t *topic, m *nats.Msg) (pubAck, error) 
 }
 
 func (b *Bus) storeOnce(ctx context.Context, m *nats.Msg) (pubAck, error) {
-	lost, err := b.link.wait(ctx)
+	lost, err := b.link.Wait(ctx)
 	if err != nil {
 		return pubAck{}, unsentError{err}
 	}
-	a, err := b.exchange(ctx, m, lost)
+	a, err := b.exchange(ctx, m, lost, tryTimeout)
 	if err != nil {
 		return pubAck{}, err
 	}
 	return parsePubAck(a.Data)
 }
 
-// verify asks whether a topic that nobody answers for still exists.
-func (b *Bus) verify(ctx context.Context, t *topic) error {
+// verify asks whether a topic that nobody answers for still exists, and returns what
+// is known of it now.
+func (b *Bus) verify(ctx context.Context, t *topic) (*topic, error) {
 	short, cancel := context.WithTimeout(ctx, askTimeout) // the next try may do better than to wait here
 	defer cancel()
-	if err := b.stillDeclared(short, t); !errors.Is(err, jetbus.ErrNoTopic) {
-		return nil // it does, or the server cannot say: try again
+	fresh, err := b.asDeclared(short, t)
+	switch {
+	case err == nil:
+		return fresh, nil
+	case !errors.Is(err, jetbus.ErrNoTopic):
+		return t, nil // the server cannot say: try again
 	}
 	b.forget(t)
 	if b.cfg.AutoCreate && !t.adopted() {
-		_, err := b.lookup(ctx, t.name())
-		return err
+		return b.lookup(ctx, t.name())
 	}
-	return jetbus.ErrNoTopic
+	return nil, jetbus.ErrNoTopic
 }
 
-// storedBefore reports whether the last message of the subject is this one: a
+// moveTo changes the place of a message that is to store an event to where it belongs
+// by what is known of its topic now.
+func (b *Bus) moveTo(fresh *topic, e *jetbus.Event, to *destination, m *nats.Msg) error {
+	to.topic = fresh
+	if err := b.route(e, to); err != nil {
+		return err
+	}
+	m.Subject = to.subject
+	return b.expectAcross(m.Header, fresh, e.Key)
+}
+
+// storedBefore reports whether the last message of the subject, or of those that its
+// condition is about, is this one: a
 // single server compares sequences before it looks for duplicates, so that a
 // conditional publish that was stored without an answer fails when repeated.
 func (b *Bus) storedBefore(ctx context.Context, t *topic, m *nats.Msg) (seq uint64, found bool) {
-	err := b.directGet(ctx, t.stream, directRequest{MultiLast: []string{m.Subject}, Batch: 1}, func(last *nats.Msg, at uint64, _ time.Time) bool {
+	subject := m.Subject
+	if across := m.Header[jetstream.ExpectedLastSubjSeqSubjHeader]; len(across) > 0 {
+		subject = across[0]
+	}
+	err := b.directGet(ctx, t.stream, directRequest{MultiLast: []string{subject}}, func(last *nats.Msg, at uint64, _ time.Time) bool {
 		seq, found = at, last.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader)
-		return false
+		return true
 	})
 	return seq, found && err == nil
 }
@@ -323,7 +405,7 @@ func (b *Bus) refusal(subject string, err error) error {
 		return err
 	case !ok:
 		return b.translate("store", subject, err)
-	case isWrongSequence(err):
+	case isWrongSequence(err), api.ErrorCode == codeWrongLastID:
 		return fmt.Errorf("%w: %s", jetbus.ErrWrongSequence, api.Description)
 	case api.ErrorCode == codeStreamStoreFailed && strings.Contains(api.Description, "maximum"):
 		return fmt.Errorf("%w: %s", jetbus.ErrTopicFull, api.Description)
@@ -339,6 +421,7 @@ func (b *Bus) refusal(subject string, err error) error {
 
 // Refusals of the server that nats.go does not name.
 const (
+	codeWrongLastID    = 10070
 	codeTTLDisabled    = 10166
 	codeBatchDisabled  = 10174
 	codeBatchDuplicate = 10201

@@ -88,6 +88,24 @@ func TestPublishBrokerAway(t *testing.T) {
 	})
 }
 
+// A conditional publish that is repeated under its id is a duplicate, as long as nothing came behind it.
+func TestConditionalPublishAgain(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+		last := r.publish("a", "k")[0].Seq
+		e := event("a", "k")
+		e.ID = "once"
+		first := must(r.bus.Publish(r.Context(), e, jetbus.PublishOptions{ExpectLastSeq: &last}))(r.T)
+		again := must(r.bus.Publish(r.Context(), e, jetbus.PublishOptions{ExpectLastSeq: &last}))(r.T)
+		if first.Duplicate || !again.Duplicate || again.Event.Seq != first.Event.Seq {
+			r.Errorf("stored as %+v, then as %+v", first, again)
+		}
+		r.publish("a", "k")
+		_, err := r.bus.Publish(r.Context(), e, jetbus.PublishOptions{ExpectLastSeq: &last})
+		r.wantErr(err, jetbus.ErrWrongSequence)
+	})
+}
+
 // An event that was stored while its answer got lost is stored once, and is no
 // duplicate; conditional or not.
 func TestPublishAnswerLost(t *testing.T) {
@@ -314,7 +332,7 @@ func TestTopicFull(t *testing.T) {
 // refused here: the server would close the connection.
 func TestPayloadLimit(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
-		r := &rig{T: t, broker: startBroker(t, embedded.Config{MaxPayload: 8 << 10})}
+		r := &rig{T: t, broker: bustest.Start(t, embedded.Config{MaxPayload: 8 << 10})}
 		r.nc, r.bus = r.open(adapter.Config{})
 		r.ensure(jetbus.TopicConfig{Name: "a"})
 		e := jetbus.Event{Topic: "a", ID: "id", SID: "s", Time: time.Now(), Headers: map[string]string{"x-a": "b"}}
@@ -362,7 +380,7 @@ func TestHeaderLimits(t *testing.T) {
 		e.Headers["x-more"] = ""
 		_, err := r.bus.Publish(r.Context(), e)
 		r.wantErr(err, jetbus.ErrInvalidHeader)
-		// The server takes 64 KiB of them.
+		// The server takes 64 KiB of them, of which 4 are for what it adds itself.
 		for name := range e.Headers {
 			e.Headers[name] = strings.Repeat("v", 2000)
 		}

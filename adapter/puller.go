@@ -31,15 +31,17 @@ const (
 // of one topic. It asks on the goroutine that made room, so that there is no
 // moment in which events wait and nobody asks: nats.go's Consume has one.
 type puller struct {
-	s *subscription
-	t *topic
+	s  *subscription
+	t  *topic
+	tr *track // of an ordered group
 
 	// Guarded by s.mu.
 	expiry    time.Duration
 	heartbeat time.Duration      // 0: none
 	sub       *nats.Subscription // nil while paused
 	inbox     string             // of sub, with a dot at the end
-	next      string             // subject of pull requests at the present durable
+	durable   string             // the present one
+	next      string             // subject of its pull requests
 	wake      *time.Timer        // calls check; nil before start
 	pulls     pulls              // requests that are open
 	held      int                // leases of this topic
@@ -50,18 +52,28 @@ type puller struct {
 	missing   bool               // nobody answered the last request
 	joining   bool               // rejoin runs
 	ended     bool
+
+	recollection recollection
 }
 
 func (s *subscription) newPuller(t *topic, consumer string) *puller {
 	p := &puller{s: s, t: t, heard: time.Now()}
-	p.next = s.b.api + "CONSUMER.MSG.NEXT." + t.stream + "." + consumer
+	p.attach(consumer)
 	p.setExpiry()
 	return p
+}
+
+// attach directs requests to a durable.
+func (p *puller) attach(durable string) {
+	p.durable, p.next = durable, p.s.b.api+"CONSUMER.MSG.NEXT."+p.t.stream+"."+durable
 }
 
 // setExpiry fits the life of requests to the ack timeout.
 func (p *puller) setExpiry() {
 	p.expiry, p.heartbeat = min(max(p.s.ackTimeout/3, minPullExpiry), maxPullExpiry), 0
+	if p.s.o.Order != jetbus.NoOrder {
+		p.expiry = min(p.expiry, ownerExpiry)
+	}
 	if beat := p.expiry / 3; beat >= minHeartbeat {
 		p.heartbeat = beat
 	}
@@ -114,8 +126,15 @@ func (p *puller) receive(m *nats.Msg) {
 func (p *puller) deliver(m *nats.Msg, a ackReply) {
 	now := time.Now()
 	s := p.s
-	l := &lease{h: &s.holding, p: p, t: p.t, msg: m, reply: m.Reply, deliveries: a.deliveries, seq: a.seq, stored: a.storedNano}
+	if p.tr != nil {
+		p.tr.deliver(m, a, now)
+		return
+	}
+	l := newLease(p.t, m, a, s.o.MaxAttempts)
+	l.h, l.p = &s.holding, p
 	s.mu.Lock()
+	s.arrivals++
+	l.arrival = s.arrivals
 	p.heard, p.retry, p.missing = now, 0, false
 	since := p.sentSince(now)
 	first := p.first
@@ -127,9 +146,14 @@ func (p *puller) deliver(m *nats.Msg, a ackReply) {
 	n, request := p.requestLocked(now)
 	s.mu.Unlock()
 	p.send(n, request)
-	if first && s.b.cfg.Observer != nil {
-		s.b.cfg.Observer(jetbus.Observation{Kind: jetbus.Polled, Topic: p.t.name(), Group: s.group, Count: 1, Duration: now.Sub(since)})
+	if first {
+		p.polled(now.Sub(since))
 	}
+}
+
+// polled tells that the first event has come since there was no open request.
+func (p *puller) polled(after time.Duration) {
+	p.s.b.cfg.Observer.Observe(jetbus.Observation{Kind: jetbus.Polled, Topic: p.t.name(), Group: p.s.group, Count: 1, Duration: after})
 }
 
 // sentSince accounts for an event that came, and returns a time before which the
@@ -181,6 +205,15 @@ func (p *puller) status(m *nats.Msg) {
 	p.send(n, request)
 }
 
+// windowLocked is how many events this puller may hold.
+func (p *puller) windowLocked(now time.Time) int {
+	window := p.s.windowLocked(now)
+	if p.t.retries { // few, and beside what the topics bring
+		return min(window, p.s.o.Concurrency)
+	}
+	return min(window, p.s.share())
+}
+
 // backOffLocked lets the puller ask again after a while.
 func (p *puller) backOffLocked() {
 	p.retry, p.resting = min(max(2*p.retry, pullRetry), pullRetryMax), true
@@ -196,7 +229,7 @@ func (p *puller) requestLocked(now time.Time) (n int, reply string) {
 	if s.stopping || s.paused || p.joining || p.resting || p.ended || p.sub == nil || p.wake == nil {
 		return 0, ""
 	}
-	window := min(s.windowLocked(now), s.share())
+	window := p.windowLocked(now)
 	n = min(window-p.held-p.pulls.asked, s.o.BatchSize)
 	if n <= 0 || p.pulls.asked > 0 && n < min(s.o.BatchSize, max(window/4, 1)) {
 		return 0, "" // no room, or too little to be worth a request while another is open
@@ -232,7 +265,7 @@ func (p *puller) reconnected() {
 	s := p.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.b.link.isClosed() {
+	if s.b.link.IsClosed() {
 		s.failLocked(fmt.Errorf("subscribe %s/%s: %w: the connection was closed", p.t.name(), s.group, jetbus.ErrClosed))
 		return
 	}
@@ -251,7 +284,7 @@ func (p *puller) check() {
 		s.mu.Unlock()
 		return
 	}
-	if p.pulls.asked > 0 && now.Sub(p.heard) >= p.silence() && s.b.link.isUp() {
+	if p.pulls.asked > 0 && now.Sub(p.heard) >= p.silence() && s.b.link.IsUp() {
 		p.heard = now
 		p.pulls.giveUp(p.expiry)
 		p.rejoinLocked() // the server may have lost the durable
@@ -283,11 +316,14 @@ func (p *puller) rejoin() {
 	s := p.s
 	ctx, cancel := context.WithTimeout(s.life, s.b.cfg.Timeout)
 	defer cancel()
-	info, err := s.b.findGroup(ctx, p.t, s.group)
+	s.mu.Lock()
+	durable := p.durable
+	s.mu.Unlock()
+	info, err := s.b.findOwn(ctx, p.t, s.group)
 	if err == nil {
 		if mark, ok := readSeekMark(info.Config.Metadata); ok {
 			if err = s.b.completeSeek(ctx, p.t, s.group, info, mark); err == nil {
-				info, err = s.b.findGroup(ctx, p.t, s.group)
+				info, err = s.b.findOwn(ctx, p.t, s.group)
 			}
 		}
 	}
@@ -295,8 +331,12 @@ func (p *puller) rejoin() {
 	p.joining = false
 	switch {
 	case s.stopping:
+	case err == nil && p.tr != nil && info.Name != durable: // its owner attaches it to the new one
+		if p.durable == durable && !p.ended {
+			p.tr.o.disturbLocked("the group was moved")
+		}
 	case err == nil:
-		p.next = s.b.api + "CONSUMER.MSG.NEXT." + p.t.stream + "." + info.Name
+		p.attach(info.Name)
 		p.heard = time.Now()
 		p.pulls.giveUp(p.expiry)
 		if info.Config.AckWait < s.ackTimeout { // somebody joined while nobody else was there
@@ -312,6 +352,20 @@ func (p *puller) rejoin() {
 	if err == nil {
 		p.request()
 	}
+}
+
+// resume opens the puller, which has ended, at a durable.
+func (p *puller) resume(durable string) error {
+	p.s.mu.Lock()
+	p.attach(durable)
+	p.setExpiry()
+	p.ended, p.retry, p.resting, p.missing = false, 0, false, false
+	p.s.mu.Unlock()
+	if err := p.open(); err != nil {
+		return err
+	}
+	p.start()
+	return nil
 }
 
 // end stops asking, and returns when the server has stopped sending and all that
@@ -336,7 +390,7 @@ func (p *puller) drain(ctx context.Context) {
 	if sub == nil {
 		return
 	}
-	if p.s.b.link.isUp() {
+	if p.s.b.link.IsUp() {
 		drained := make(chan struct{})
 		sub.SetClosedHandler(func(string) { close(drained) })
 		if sub.Drain() == nil {

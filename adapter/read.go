@@ -47,6 +47,8 @@ type place struct {
 	t    *topic
 	next uint64
 	end  uint64 // the last one present now
+
+	created time.Time // when the stream was
 }
 
 func (b *Bus) read(ctx context.Context, topics []string, o jetbus.ReadOptions, yield func(jetbus.Event, error) bool) error {
@@ -68,7 +70,7 @@ func (b *Bus) read(ctx context.Context, topics []string, o jetbus.ReadOptions, y
 	}
 	for _, p := range places {
 		stopped := false
-		err := b.eachEvent(ctx, p.t, p.next, p.end, func(e *jetbus.Event) bool {
+		err := b.toEnd(ctx, p, func(e *jetbus.Event) bool {
 			stopped = o.Filter.Match(e) && !yield(*e, nil)
 			return !stopped
 		})
@@ -77,6 +79,38 @@ func (b *Bus) read(ctx context.Context, topics []string, o jetbus.ReadOptions, y
 		}
 	}
 	return nil
+}
+
+// longRead is how many events, or gaps between them, are worth a consumer of
+// their own: the server sends three times as many by one as by direct gets, and
+// takes a few requests more to begin.
+const longRead = 4 * scanStep
+
+// toEnd reads a topic up to the last event that was present. Where a consumer
+// does not work, which direct gets do not need, it goes on without.
+func (b *Bus) toEnd(ctx context.Context, p place, f func(*jetbus.Event) bool) error {
+	for p.end >= p.next && p.end-p.next >= longRead {
+		r := &tail{b: b, t: p.t, next: p.next, end: p.end, created: p.created}
+		stopped := false
+		err := r.once(ctx, func(e jetbus.Event) bool {
+			stopped = !f(&e)
+			return !stopped
+		})
+		if err == nil || stopped {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if errors.Is(err, jetbus.ErrPositionUnknown) {
+			return err
+		}
+		if r.next == p.next {
+			break
+		}
+		p.next = r.next
+	}
+	return b.eachEvent(ctx, p.t, p.next, p.end, f)
 }
 
 // places finds where reading begins and, without Follow, ends.
@@ -104,10 +138,11 @@ func (b *Bus) places(ctx context.Context, topics []string, o jetbus.ReadOptions)
 		if out[i].next, err = b.startSequence(ctx, t, from); err != nil {
 			return nil, err
 		}
-		if out[i].end, err = b.endSequence(ctx, t); err != nil {
-			return nil, err
+		info, err := b.streamInfo(ctx, t.stream)
+		if err != nil {
+			return nil, b.translate("look up topic "+name, b.api+"STREAM.INFO."+t.stream, err)
 		}
-		out[i].t = t
+		out[i].t, out[i].end, out[i].created = t, info.State.LastSeq, info.Created
 	}
 	return out, nil
 }
@@ -127,7 +162,7 @@ func (b *Bus) follow(ctx context.Context, places []place, f jetbus.Filter, yield
 	defer cancel()
 	for _, p := range places {
 		tails.Go(func() {
-			err := (&tail{b: b, t: p.t, next: p.next}).run(ctx, func(e jetbus.Event) bool {
+			err := (&tail{b: b, t: p.t, next: p.next, created: p.created}).run(ctx, func(e jetbus.Event) bool {
 				if !f.Match(&e) {
 					return true
 				}
@@ -162,15 +197,18 @@ func (b *Bus) follow(ctx context.Context, places []place, f jetbus.Filter, yield
 // tail follows one topic in order, with a consumer of its own at the server that
 // acknowledges nothing and goes away by itself. When a message is missing, the
 // server is silent or the consumer is gone, a new one takes over behind the last
-// event that was read.
+// event that was read, as long as the stream is the one that the position is of.
 type tail struct {
-	b    *Bus
-	t    *topic
-	next uint64
+	b       *Bus
+	t       *topic
+	next    uint64
+	end     uint64      // the last one to read; 0: go on for ever
+	created time.Time   // when the stream was; zero: not known yet
+	scan    *latestScan // begin with the last event of each key, at every new start; nil: with next
 }
 
 const (
-	tailBatch     = 500
+	tailBatch     = 500 // asked for and not yet read, at most
 	pullExpiry    = 30 * time.Second
 	pullHeartbeat = 5 * time.Second
 	tailInactive  = 2 * time.Minute // the server removes a consumer nobody pulls from
@@ -180,14 +218,13 @@ const (
 var errTailBroken = errors.New("the reader's consumer broke off")
 
 func (r *tail) run(ctx context.Context, emit func(jetbus.Event) bool) error {
-	messages := make(chan *nats.Msg, tailBatch+16)
-	sub, err := r.b.nc.ChanSubscribe(r.b.nc.NewInbox(), messages)
+	sub, messages, err := r.subscribe()
 	if err != nil {
-		return r.b.translate("read "+r.t.name(), "", err)
+		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }() // closed with the connection
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
-		lost, err := r.b.link.wait(ctx)
+		lost, err := r.b.link.Wait(ctx)
 		if err != nil {
 			return err
 		}
@@ -198,7 +235,7 @@ func (r *tail) run(ctx context.Context, emit func(jetbus.Event) bool) error {
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, jetbus.ErrNoTopic), errors.Is(err, jetbus.ErrDenied), errors.Is(err, jetbus.ErrClosed):
+		case errors.Is(err, jetbus.ErrNoTopic), errors.Is(err, jetbus.ErrDenied), errors.Is(err, jetbus.ErrClosed), errors.Is(err, jetbus.ErrPositionUnknown):
 			return err
 		}
 		if r.next > before {
@@ -211,29 +248,59 @@ func (r *tail) run(ctx context.Context, emit func(jetbus.Event) bool) error {
 	}
 }
 
-// attach reads by one consumer until it breaks off, or emit returns false.
-func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg, lost <-chan struct{}, emit func(jetbus.Event) bool) error {
-	bounded, cancel := r.b.bound(ctx)
-	defer cancel()
-	c, err := r.b.js.CreateConsumer(bounded, r.t.stream, jetstream.ConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(r.next, 1), FilterSubject: r.t.filter,
-		AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: tailInactive, MemoryStorage: true, Replicas: 1,
-	})
+// once is run that ends when its consumer breaks off.
+func (r *tail) once(ctx context.Context, emit func(jetbus.Event) bool) error {
+	sub, messages, err := r.subscribe()
 	if err != nil {
-		return r.b.translate("read "+r.t.name(), r.b.api+"CONSUMER.CREATE."+r.t.stream, err)
+		return err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // closed with the connection
+	bounded, cancel := r.b.bound(ctx)
+	lost, err := r.b.link.Wait(bounded)
+	cancel()
+	if err != nil {
+		return err
+	}
+	return r.attach(ctx, sub.Subject, messages, lost, emit)
+}
+
+// subscribe makes the inbox that events come to, with room for all that are asked
+// for and for what the server says of the requests.
+func (r *tail) subscribe() (*nats.Subscription, chan *nats.Msg, error) {
+	messages := make(chan *nats.Msg, tailBatch+32)
+	sub, err := r.b.nc.ChanSubscribe(r.b.nc.NewInbox(), messages)
+	if err != nil {
+		return nil, nil, r.b.translate("read "+r.t.name(), "", err)
+	}
+	return sub, messages, nil
+}
+
+// attach reads by one consumer until it breaks off, or emit returns false, or
+// there is no more to read.
+func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg, lost <-chan struct{}, emit func(jetbus.Event) bool) error {
+	c, err := r.create(ctx, lost)
+	if err != nil {
+		return err
 	}
 	name := c.CachedInfo().Name
 	defer r.remove(name)
+	if err := r.same(ctx, lost); err != nil {
+		return err
+	}
+	if done, err := r.begins(ctx, c.CachedInfo().NumPending); done || err != nil {
+		return err
+	}
 	silence := time.NewTimer(2 * pullHeartbeat)
 	defer silence.Stop()
 	var asked int
 	var seen uint64 // deliveries of this consumer
 	for {
-		if asked == 0 {
-			asked = tailBatch
-			if err := r.b.nc.PublishRequest(r.b.api+"CONSUMER.MSG.NEXT."+r.t.stream+"."+name, inbox, pullBody(asked, pullExpiry, pullHeartbeat)); err != nil {
+		if asked <= tailBatch/2 { // the server goes on while these are read
+			more := tailBatch - asked
+			if err := r.b.nc.PublishRequest(r.b.api+"CONSUMER.MSG.NEXT."+r.t.stream+"."+name, inbox, pullBody(more, pullExpiry, pullHeartbeat)); err != nil {
 				return errTailBroken
 			}
+			asked += more
 		}
 		select {
 		case m := <-messages:
@@ -244,15 +311,23 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 				if asked, err = tailStatus(m, asked); err != nil {
 					return err
 				}
+				if done, err := r.waits(ctx); done || err != nil {
+					return err
+				}
 				continue
 			case a.consumer != name: // of the one before
 				continue
 			case a.consumed != seen+1:
 				return errTailBroken
+			case r.end > 0 && a.seq > r.end:
+				return nil
 			}
 			asked, seen, r.next = asked-1, seen+1, a.seq+1
 			if e, ok := r.b.decodeOrSkip(r.t, m, r.t.storedAt(m.Subject, a.seq, time.Unix(0, a.storedNano))); ok && !emit(e) {
 				return nil
+			}
+			if done, err := r.passed(ctx, a); done || err != nil {
+				return err
 			}
 			silence.Reset(2 * pullHeartbeat) // the server was not silent while the event was looked at
 		case <-silence.C:
@@ -263,6 +338,88 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 			return ctx.Err()
 		}
 	}
+}
+
+// begins reports whether there is nothing to read, where a consumer begins that
+// has so many messages for now.
+func (r *tail) begins(ctx context.Context, pending uint64) (done bool, err error) {
+	switch {
+	case r.scan != nil:
+		return r.scan.begin(ctx, pending)
+	case pending == 0:
+		return r.waits(ctx)
+	}
+	return false, nil
+}
+
+// passed reports whether the message that was just read is the last one.
+func (r *tail) passed(ctx context.Context, a ackReply) (done bool, err error) {
+	switch {
+	case r.scan != nil:
+		return r.scan.passed(ctx, a)
+	case a.pending == 0:
+		return r.waits(ctx)
+	}
+	return r.end > 0 && a.seq >= r.end, nil
+}
+
+// waits reports whether there is nothing more to read where nothing comes for
+// now: the rest may have been removed. A replica that lags has it later, so it is
+// the stream's leader that is asked.
+func (r *tail) waits(ctx context.Context) (done bool, err error) {
+	switch {
+	case r.scan != nil:
+		return r.scan.rest(ctx)
+	case r.end == 0:
+		return false, nil
+	case r.next > r.end:
+		return true, nil
+	}
+	ctx, cancel := r.b.bound(ctx)
+	defer cancel()
+	first, err := r.b.firstFrom(ctx, r.t, r.next)
+	return first == 0 || first > r.end, err
+}
+
+// create makes a consumer. A request that is on its way when the connection
+// breaks, or that the server refuses, is not answered, and not waited for.
+func (r *tail) create(ctx context.Context, lost <-chan struct{}) (jetstream.Consumer, error) {
+	config := jetstream.ConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(r.next, 1), FilterSubject: r.t.filter,
+		AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: tailInactive, MemoryStorage: true, Replicas: 1,
+	}
+	if r.scan != nil {
+		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverLastPerSubjectPolicy, 0
+	}
+	subject := r.b.api + "CONSUMER.CREATE." + r.t.stream + "." // the consumer's name follows
+	ctx, cancel := r.b.bound(ctx)
+	defer cancel()
+	ctx, release := untilLost(ctx, lost)
+	defer release()
+	ctx, done := r.b.guard(ctx, subject)
+	defer done()
+	c, err := r.b.js.CreateConsumer(ctx, r.t.stream, config)
+	return c, r.b.translate("read "+r.t.name(), subject, err)
+}
+
+// same checks that the stream is the one that was read before: it cannot be made
+// anew after this without taking the consumer away.
+func (r *tail) same(ctx context.Context, lost <-chan struct{}) error {
+	ctx, cancel := r.b.bound(ctx)
+	defer cancel()
+	ctx, release := untilLost(ctx, lost)
+	defer release()
+	info, err := r.b.streamInfo(ctx, r.t.stream)
+	if err != nil {
+		return r.b.translate("read "+r.t.name(), r.b.api+"STREAM.INFO."+r.t.stream, err)
+	}
+	if r.created.IsZero() {
+		r.created = info.Created
+	}
+	if !r.created.Equal(info.Created) {
+		return fmt.Errorf("read %s: %w: the topic was made anew at %s", r.t.name(), jetbus.ErrPositionUnknown, info.Created.Format(time.RFC3339Nano))
+	}
+	return nil
 }
 
 // tailStatus handles what the server says instead of an event: it returns how
@@ -283,7 +440,7 @@ func tailStatus(m *nats.Msg, asked int) (int, error) {
 // remove takes the consumer away at once, without an answer; otherwise the server does
 // so after a while.
 func (r *tail) remove(name string) {
-	if r.b.link.isUp() {
+	if r.b.link.IsUp() {
 		_ = r.b.nc.Publish(r.b.api+"CONSUMER.DELETE."+r.t.stream+"."+name, nil) // a connection that is closing removes it too, later
 	}
 }

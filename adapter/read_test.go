@@ -196,12 +196,13 @@ func TestFollowEnds(t *testing.T) {
 func TestReadStops(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.ensure(jetbus.TopicConfig{Name: "a"})
-		must(r.bus.PublishBatch(r.Context(), numbered("a", 2000), jetbus.BatchOptions{}))(r.T)
+		must(r.bus.PublishBatch(r.Context(), numbered("a", 3000), jetbus.BatchOptions{}))(r.T)
 		synctest.Wait()
 		before := r.nc.NumSubscriptions()
 		for i, seq := range []func(func(jetbus.Event, error) bool){
 			r.bus.Read(r.Context(), []string{"a"}, jetbus.ReadOptions{Follow: true, From: jetbus.Earliest()}),
 			r.bus.Read(r.Context(), []string{"a"}, jetbus.ReadOptions{}),
+			r.bus.Read(r.Context(), []string{"a"}, jetbus.ReadOptions{From: jetbus.AfterSeq(1500)}),
 			r.bus.Scan(r.Context(), "a", jetbus.ScanQuery{}),
 		} {
 			n := 0
@@ -307,5 +308,41 @@ func TestLatestByKey(t *testing.T) {
 		r.wantErr(err, jetbus.ErrNeedsKeySubject)
 		_, err = r.bus.LatestByKey(r.Context(), "a", "k", "\n")
 		r.wantErr(err, jetbus.ErrInvalidEvent)
+	})
+}
+
+// A position is one of the stream that it was found in: whoever follows a topic
+// that is made anew learns of it, and so does a table.
+func TestReadOfATopicMadeAnew(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.compacted("state")
+		for i := range 5 {
+			r.put("state", "a", fmt.Sprint(i))
+		}
+		table := must(jetbus.OpenTable(r.Context(), r.bus, "state", jetbus.TableOptions{}))(t)
+		defer table.Close()
+		ended := make(chan error, 1)
+		go func() {
+			ended <- firstErr(r.bus.Read(r.Context(), []string{"state"}, jetbus.ReadOptions{After: map[string]uint64{"state": 5}, Follow: true}))
+		}()
+		r.settle()
+		w, other := r.openWired(adapter.Config{})
+		cut := make(chan error, 1)
+		go func() {
+			cut <- firstErr(other.Read(r.Context(), []string{"state"}, jetbus.ReadOptions{Follow: true}))
+		}()
+		r.settle()
+		w.deaf.Store(true) // hears of nothing meanwhile
+		r.ok(r.bus.DeleteTopic(r.Context(), "state"))
+		time.Sleep(time.Millisecond)
+		r.compacted("state")
+		w.cut()
+		r.put("state", "a", "new")
+		for _, end := range []chan error{ended, cut} {
+			r.wantErr(<-end, jetbus.ErrPositionUnknown)
+		}
+		<-table.Done()
+		r.wantErr(table.Err(), jetbus.ErrPositionUnknown)
+		r.wantErr(table.WaitFor(r.Context(), 6), jetbus.ErrPositionUnknown)
 	})
 }

@@ -90,18 +90,29 @@ func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveO
 	if err != nil {
 		return nil, err
 	}
-	info, err := b.joinGroup(ctx, t, group, o.From, groupSettings{ackTimeout: o.AckTimeout})
+	info, err := b.joinGroup(ctx, t, group, o.From, groupSettings{ackTimeout: o.AckTimeout, receive: true})
 	if err != nil {
 		return nil, err
 	}
-	r, err := b.useReceipts(t, group, info.Config.AckWait)
+	rt := b.retryTopic(t, group)
+	retries, err := b.joinRetries(ctx, rt, group, groupSettings{ackTimeout: o.AckTimeout})
+	if err != nil {
+		return nil, err
+	}
+	r, err := b.useReceipts(t, group, min(info.Config.AckWait, retries.Config.AckWait)) // others may have lengthened one of them
 	if err != nil {
 		return nil, err
 	}
 	defer b.unuseReceipts(r)
 	next := b.api + "CONSUMER.MSG.NEXT." + t.stream + "." + info.Name
-	out, err := r.receive(ctx, next, o)
+	out, err := r.receive(ctx, []source{{rt, b.api + "CONSUMER.MSG.NEXT." + rt.stream + "." + retries.Name}, {t, next}}, o)
 	return out, b.translate("pull", next, err)
+}
+
+// source is where events of a group come from.
+type source struct {
+	t    *topic
+	next string // subject of pull requests
 }
 
 // useReceipts returns the entry of a group.
@@ -144,50 +155,60 @@ func (b *Bus) pruneReceipts(r *receipts) {
 	}
 }
 
-// receive asks for what is there; if nothing is, it waits for one event and then
-// asks for what came with it. A waiting request for more than one would have to
-// be canceled with events on their way.
-func (r *receipts) receive(ctx context.Context, next string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
-	call, err := r.open(next, o.Max)
+// receive asks for what is there, retries first; if nothing is, it waits for one
+// event and then asks for what came with it. A waiting request for more than one
+// would have to be canceled with events on their way.
+func (r *receipts) receive(ctx context.Context, from []source, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
+	call, err := r.open(o)
 	if err != nil {
 		return nil, err
 	}
 	defer call.end(ctx)
-	if err := call.collect(ctx, o); err != nil && call.len() == 0 {
+	if err := call.collect(ctx, from, o); err != nil && call.len() == 0 {
 		return nil, err
 	}
 	return call.deliveries(ctx, o.MaxAttempts), nil
 }
 
-func (c *receiveCall) collect(ctx context.Context, o jetbus.ReceiveOptions) error {
-	err := c.pull(ctx, o.Max, 0)
+func (c *receiveCall) collect(ctx context.Context, from []source, o jetbus.ReceiveOptions) error {
+	var err error
+	for _, source := range from {
+		if left := o.Max - c.len(); err == nil && left > 0 {
+			err = c.pull(ctx, source, left, 0)
+		}
+	}
 	// A request that waits is renewed in time, so that what it brings is known to
 	// have been sent not long ago; see puller.
+	topic := from[len(from)-1]
 	until := time.Now().Add(o.Wait)
 	for err == nil && c.len() == 0 && time.Until(until) > 0 {
-		err = c.pull(ctx, 1, max(min(time.Until(until), c.r.ackTimeout/3), minPullExpiry))
+		err = c.pull(ctx, topic, 1, max(min(time.Until(until), c.r.ackTimeout/3), minPullExpiry))
 	}
 	if err != nil || c.len() == 0 || c.len() == o.Max || o.Wait <= 0 {
 		return err
 	}
-	return c.pull(ctx, o.Max-c.len(), 0)
+	return c.pull(ctx, topic, o.Max-c.len(), 0)
 }
 
 // receiveCall is the inbox of one Receive.
 type receiveCall struct {
-	r      *receipts
-	next   string // subject of pull requests
-	sub    *nats.Subscription
-	mu     sync.Mutex
-	sent   time.Time // of the newest request
-	leases []*lease
-	ended  bool          // what comes now is given back
-	over   chan error    // the end of a request; capacity 1
-	first  chan struct{} // signaled by an event; capacity 1
+	r           *receipts
+	maxAttempts int
+	sub         *nats.Subscription
+	mu          sync.Mutex
+	from        *topic    // of the newest request
+	sent        time.Time // of the newest request
+	leases      []*lease
+	ended       bool          // what comes now is given back
+	over        chan error    // the end of a request; capacity 1
+	first       chan struct{} // signaled by an event; capacity 1
 }
 
-func (r *receipts) open(next string, size int) (*receiveCall, error) {
-	c := &receiveCall{r: r, next: next, over: make(chan error, 1), first: make(chan struct{}, 1), leases: make([]*lease, 0, min(size, 64))}
+func (r *receipts) open(o jetbus.ReceiveOptions) (*receiveCall, error) {
+	c := &receiveCall{
+		r: r, maxAttempts: o.MaxAttempts, from: r.t, over: make(chan error, 1), first: make(chan struct{}, 1),
+		leases: make([]*lease, 0, min(o.Max, 64)),
+	}
 	var err error
 	if c.sub, err = r.b.nc.Subscribe(r.b.nc.NewInbox(), c.receive); err != nil {
 		return nil, err
@@ -201,8 +222,8 @@ func (c *receiveCall) receive(m *nats.Msg) {
 		c.status(m)
 		return
 	}
-	l := &lease{t: c.r.t, msg: m, reply: m.Reply, deliveries: a.deliveries, seq: a.seq, stored: a.storedNano}
 	c.mu.Lock()
+	l := newLease(c.from, m, a, c.maxAttempts)
 	ended, sent := c.ended, c.sent
 	if !ended {
 		c.r.add(l, sent)
@@ -240,8 +261,8 @@ func (c *receiveCall) status(m *nats.Msg) {
 
 // pull sends one request and waits until it is over or, for a single event,
 // until that is here.
-func (c *receiveCall) pull(ctx context.Context, n int, wait time.Duration) error {
-	lost, err := c.r.b.link.wait(ctx)
+func (c *receiveCall) pull(ctx context.Context, from source, n int, wait time.Duration) error {
+	lost, err := c.r.b.link.Wait(ctx)
 	if err != nil {
 		return err
 	}
@@ -253,9 +274,9 @@ func (c *receiveCall) pull(ctx context.Context, n int, wait time.Duration) error
 		b = append(b, `,"no_wait":true`...)
 	}
 	c.mu.Lock()
-	c.sent = time.Now()
+	c.from, c.sent = from.t, time.Now()
 	c.mu.Unlock()
-	if err := c.r.b.nc.PublishRequest(c.next, c.sub.Subject, append(b, '}')); err != nil {
+	if err := c.r.b.nc.PublishRequest(from.next, c.sub.Subject, append(b, '}')); err != nil {
 		return err
 	}
 	silent := time.NewTimer(wait + askTimeout)
@@ -303,17 +324,22 @@ func (c *receiveCall) end(ctx context.Context) {
 func (c *receiveCall) deliveries(ctx context.Context, maxAttempts int) []*jetbus.Delivery {
 	leases := c.take()
 	out := make([]*jetbus.Delivery, 0, len(leases))
+	c.r.b.recallAll(ctx, leases)
 	for _, l := range leases {
-		e, err := l.decode()
-		if err != nil {
-			c.r.putOff(ctx, l, err)
+		if l.hopeless() {
+			c.r.giveUp(ctx, l)
 			continue
 		}
-		attempt := c.r.b.attemptOf(ctx, l)
+		e, err := l.decode()
+		if err != nil {
+			_ = c.r.reject(ctx, l, jetbus.DeadUndecodable, err) // else it comes back, as the observer is told
+			continue
+		}
+		d := l.delivery(&e, maxAttempts)
 		c.r.mu.Lock()
-		l.id, l.attempt, l.started = e.ID, attempt, time.Now()
+		l.id, l.attempt, l.started = e.ID, d.Attempt, time.Now()
 		c.r.mu.Unlock()
-		out = append(out, jetbus.NewDelivery(e, c.r.group, attempt, maxAttempts, l))
+		out = append(out, d)
 	}
 	return out
 }

@@ -22,10 +22,11 @@ const (
 	denialCheck = 250 * time.Millisecond // a refused publish is answered by an error that names no request
 )
 
-// exchange sends a message once and returns the first answer. The errors are
+// exchange sends a message once and returns the first answer, for which it waits
+// that long. The errors are
 // errLost and nats.ErrTimeout, where the server may have taken the message, and
 // nats.ErrNoResponders, jetbus.ErrDenied and those of sending, where it has not.
-func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}) (*nats.Msg, error) {
+func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}, within time.Duration) (*nats.Msg, error) {
 	answer := make(chan *nats.Msg, 1)
 	before := b.nc.LastError()
 	var forget func()
@@ -54,7 +55,7 @@ func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}) (
 			if !first {
 				return nil, nats.ErrTimeout
 			}
-			timer.Reset(tryTimeout - denialCheck)
+			timer.Reset(within - denialCheck)
 		}
 	}
 }
@@ -80,15 +81,20 @@ func (b *Bus) send(ctx context.Context, m *nats.Msg, lost <-chan struct{}) error
 }
 
 // request is exchange for requests that do no harm when they are repeated: it
-// tries again when the connection breaks, within ctx.
+// tries again when the connection breaks or no answer comes, within ctx.
 func (b *Bus) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	return b.requestWithin(ctx, m, tryTimeout)
+}
+
+// requestWithin is request whose tries take that long.
+func (b *Bus) requestWithin(ctx context.Context, m *nats.Msg, within time.Duration) (*nats.Msg, error) {
 	for {
-		lost, err := b.link.wait(ctx)
+		lost, err := b.link.Wait(ctx)
 		if err != nil {
 			return nil, err
 		}
-		a, err := b.exchange(ctx, m, lost)
-		if err != errLost { //nolint:errorlint // exchange returns it as it is
+		a, err := b.exchange(ctx, m, lost, within)
+		if ctx.Err() != nil || err != errLost && err != nats.ErrTimeout { //nolint:errorlint // exchange returns them as they are
 			return a, err
 		}
 	}
@@ -100,7 +106,7 @@ func (b *Bus) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 func ask[T any](ctx context.Context, b *Bus, subject string, f func(context.Context) (T, error)) (T, error) {
 	for {
 		answer, err := askOnce(ctx, b, subject, f)
-		if ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)) && !b.link.isOver() {
+		if ctx.Err() == nil && isUnanswered(err) && !b.link.IsOver() { // one try may have been less than an election
 			continue
 		}
 		return answer, err

@@ -1,6 +1,7 @@
 package adapter_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ func inBubble(t *testing.T, f func(r *rig)) {
 		// The store of an atomic batch writes behind for a millisecond or two, which
 		// a stopped server does not wait for.
 		t.Cleanup(func() { time.Sleep(time.Second) })
-		r := &rig{T: t, broker: startBroker(t, embedded.Config{}), settle: synctest.Wait}
+		r := &rig{T: t, broker: bustest.Start(t, embedded.Config{}), settle: synctest.Wait}
 		r.nc, r.bus = r.open(adapter.Config{})
 		r.js = must(jetstream.New(r.nc))(t)
 		f(r)
@@ -49,38 +50,19 @@ func inBubble(t *testing.T, f func(r *rig)) {
 // a changed declaration removes all of them.
 func inRealTime(t *testing.T, f func(r *rig)) {
 	t.Helper()
-	r := &rig{T: t, broker: startBroker(t, embedded.Config{}), settle: func() {}}
+	r := &rig{T: t, broker: bustest.Start(t, embedded.Config{}), settle: func() {}}
 	r.nc, r.bus = r.open(adapter.Config{})
 	r.js = must(jetstream.New(r.nc))(t)
 	f(r)
 }
 
-func startBroker(t *testing.T, c embedded.Config) *embedded.Broker {
-	t.Helper()
-	broker := must(embedded.Start(t.Context(), c))(t)
-	t.Cleanup(func() {
-		if err := broker.Stop(context.Background()); err != nil {
-			t.Errorf("stop the broker: %v", err)
-		}
-	})
-	return broker
-}
-
 // open opens another bus on a connection of its own.
 func (r *rig) open(c adapter.Config, o ...nats.Option) (*nats.Conn, *adapter.Bus) {
 	r.Helper()
-	nc := connect(r.T, r.broker, o...)
+	nc := bustest.Connect(r.T, r.broker, o...)
 	b := must(adapter.Open(r.Context(), nc, c))(r.T)
 	r.Cleanup(func() { closeBus(r.T, b) })
 	return nc, b
-}
-
-func connect(t *testing.T, broker *embedded.Broker, o ...nats.Option) *nats.Conn {
-	t.Helper()
-	o = append(o, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // quiet
-	nc := must(broker.Connect(o...))(t)
-	t.Cleanup(nc.Close)
-	return nc
 }
 
 func closeBus(t *testing.T, b *adapter.Bus) {
@@ -199,6 +181,7 @@ type wire struct {
 	broker *embedded.Broker
 	deaf   atomic.Bool  // what the server says is lost
 	budget atomic.Int64 // bytes that still get through to the server before the connection breaks; 0: any number
+	asks   atomic.Int64 // how many extensions of a lease are still lost, and the connection with each
 	last   atomic.Pointer[wireConn]
 }
 
@@ -233,6 +216,10 @@ func (c *wireConn) Read(p []byte) (int, error) {
 }
 
 func (c *wireConn) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("+WPI")) && c.w.asks.Add(-1) >= 0 {
+		_ = c.Close()
+		return 0, net.ErrClosed
+	}
 	budget := c.w.budget.Load()
 	if budget == 0 {
 		return c.Conn.Write(p)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -13,11 +12,8 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// Sizes of batched direct gets. The server finds at most 1,024 subjects at once.
-const (
-	scanStep   = 500
-	latestStep = 1000
-)
+// scanStep is how many events one request of a scan asks for.
+const scanStep = 500
 
 // Scan implements jetbus.Store.
 func (b *Bus) Scan(ctx context.Context, topic string, q jetbus.ScanQuery) iter.Seq2[jetbus.Event, error] {
@@ -62,8 +58,22 @@ func (b *Bus) scan(ctx context.Context, name string, q jetbus.ScanQuery, yield f
 // eachEvent reads the topic's events from next up to end. f returns false to
 // stop. Events are handed out between requests, so that f may take its time.
 func (b *Bus) eachEvent(ctx context.Context, t *topic, next, end uint64, f func(*jetbus.Event) bool) error {
+	return b.eachMessage(ctx, t, next, end, func(m *message) bool { return !m.isEvent || f(&m.event) })
+}
+
+// message is one that was read, whether or not it is an event.
+type message struct {
+	event   jetbus.Event
+	isEvent bool
+	seq     uint64 // in its stream
+	stored  time.Time
+}
+
+// eachMessage is eachEvent that does not leave out what is no event. Any replica
+// answers; where one has nothing more, the leader is asked whether that is the end.
+func (b *Bus) eachMessage(ctx context.Context, t *topic, next, end uint64, f func(*message) bool) error {
 	for next <= end {
-		var page []jetbus.Event
+		var page []message
 		past, before := false, next
 		bounded, cancel := b.bound(ctx)
 		request := directRequest{Seq: next, NextBySubject: t.filter, Batch: scanStep}
@@ -73,9 +83,8 @@ func (b *Bus) eachEvent(ctx context.Context, t *topic, next, end uint64, f func(
 				return false
 			}
 			next = seq + 1
-			if e, ok := b.readEvent(t, m, seq, stored); ok {
-				page = append(page, e)
-			}
+			e, ok := b.readEvent(t, m, seq, stored)
+			page = append(page, message{event: e, isEvent: ok, seq: seq, stored: stored})
 			return true
 		})
 		cancel()
@@ -90,57 +99,51 @@ func (b *Bus) eachEvent(ctx context.Context, t *topic, next, end uint64, f func(
 		if err != nil {
 			return b.translate("read", b.api+"DIRECT.GET."+t.stream, err)
 		}
-		if past || next == before {
+		if past {
 			return nil
+		}
+		if next == before {
+			if more, err := b.awaitReplicas(ctx, t, next, end); !more || err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// LatestByKey implements jetbus.Store.
-func (b *Bus) LatestByKey(ctx context.Context, topic string, keys ...string) (map[string]jetbus.Event, error) {
-	op := "latest by key " + topic
-	if err := b.enter(ctx); err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
-	}
-	defer b.calls.Done()
+// awaitReplicas waits until the replicas have the next message of a topic from a
+// sequence on, unless there is none up to end.
+func (b *Bus) awaitReplicas(ctx context.Context, t *topic, next, end uint64) (more bool, err error) {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	out := make(map[string]jetbus.Event, len(keys))
-	t, err := b.lookup(ctx, topic)
-	if err == nil && !t.config.KeyInSubject {
-		err = jetbus.ErrNeedsKeySubject
+	first, err := b.firstFrom(ctx, t, next)
+	if first == 0 || first > end || err != nil {
+		return false, err
 	}
-	for part := range slices.Chunk(keys, latestStep) {
-		if err != nil {
-			break
+	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
+		var there uint64
+		request := directRequest{Seq: first, NextBySubject: t.filter, Batch: 1}
+		err := b.directGet(ctx, t.stream, request, func(_ *nats.Msg, seq uint64, _ time.Time) bool { there = seq; return false })
+		switch {
+		case there > 0:
+			return true, nil
+		case ctx.Err() != nil:
+			return false, fmt.Errorf("read %s: %w: no replica that answers has event %d yet", t.name(), jetbus.ErrUnavailable, first)
+		case err != nil && !errors.Is(err, errLost):
+			return false, b.translate("read", b.api+"DIRECT.GET."+t.stream, err)
 		}
-		err = b.latest(ctx, t, part, out)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
-	}
-	return out, nil
-}
-
-// latest reads the last event of up to latestStep keys.
-func (b *Bus) latest(ctx context.Context, t *topic, keys []string, out map[string]jetbus.Event) error {
-	subjects := make([]string, len(keys))
-	for i, key := range keys {
-		if err := jetbus.ValidKey(key); err != nil {
-			return err
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
 		}
-		subjects[i] = eventSubject(b.cfg.Prefix, t.name(), keyToken(key))
-	}
-	slices.Sort(subjects)
-	err := b.directGet(ctx, t.stream, directRequest{MultiLast: slices.Compact(subjects), Batch: latestStep}, func(m *nats.Msg, seq uint64, stored time.Time) bool {
-		e, ok := b.readEvent(t, m, seq, stored)
-		if key, isKey := parseKeyToken(t.storedAt(m.Subject, seq, stored).Token); ok && isKey {
-			out[key] = e
+		switch again, err := b.firstFrom(ctx, t, next); {
+		case err != nil: // the server is not well
+		case again == 0 || again > end:
+			return false, nil // removed meanwhile
+		default:
+			first = again
 		}
-		return true
-	})
-	return b.translate("read", b.api+"DIRECT.GET."+t.stream, err)
+	}
 }
 
 // readEvent decodes a message that a direct get returned. One that is no event

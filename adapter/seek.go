@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -33,7 +34,7 @@ const (
 func (b *Bus) Cursor(ctx context.Context, topic, group string) (jetbus.Cursor, error) {
 	out := jetbus.Cursor{Topic: topic}
 	err := b.onGroup(ctx, "cursor", topic, group, func(ctx context.Context, t *topicGroup) error {
-		out.LastSeq = settledSeq(t.info)
+		out.LastSeq = settledByAll(t.durables(), t.end)
 		if out.LastSeq == 0 {
 			return nil
 		}
@@ -59,8 +60,11 @@ func (b *Bus) SetCursor(ctx context.Context, topic, group string, c jetbus.Curso
 	}
 	return b.onGroup(ctx, "set cursor", topic, group, func(ctx context.Context, t *topicGroup) error {
 		next, err := b.cursorSequence(ctx, t.topic, c, o)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case t.parts != nil:
+			return b.seekParts(ctx, t, next, o)
 		}
 		return b.seek(ctx, t, next, o)
 	})
@@ -112,7 +116,7 @@ func (b *Bus) seek(ctx context.Context, t *topicGroup, next uint64, o jetbus.See
 // seekLock is the lock that a mover of the group has. Its life ends with that of
 // the mark, so that it does not outlive a mover that died.
 func seekLock(t *topicGroup) string {
-	return "group." + t.stream + "." + consumerName(t.name(), t.group)
+	return "group." + t.stream + "." + groupName(t.topic, t.group)
 }
 
 func (b *Bus) seekLocked(ctx context.Context, t *topicGroup, next uint64, wait time.Duration, force bool) error {
@@ -122,12 +126,42 @@ func (b *Bus) seekLocked(ctx context.Context, t *topicGroup, next uint64, wait t
 	}
 	if !force {
 		if err := b.awaitUnheld(ctx, t, wait); err != nil {
-			resume, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.Timeout)
-			defer cancel()
-			return errors.Join(err, b.markSeek(resume, t, "", resumeTime(t.info)))
+			return errors.Join(err, b.unmarkSeek(ctx, t))
 		}
 	}
-	return b.replaceConsumer(ctx, t, next)
+	return b.putAt(ctx, t, next)
+}
+
+// putAt puts a durable at next in the place of the group's present one, and of the one
+// that an owner, frozen for longer than its lock lives, has put there meanwhile.
+func (b *Bus) putAt(ctx context.Context, t *topicGroup, next uint64) error {
+	for {
+		_, err := b.replaceConsumer(ctx, t, next, movedTo(t, next))
+		if !errors.Is(err, errMoved) {
+			return err
+		}
+		if t.info, err = b.findGroup(ctx, t.topic, t.group); err != nil {
+			return err
+		}
+	}
+}
+
+// movedTo is what a group's durable says of itself after a move.
+func movedTo(t *topicGroup, next uint64) map[string]string {
+	metadata := kin(t.info)
+	if t.isPart() {
+		metadata[metaStart], metadata[metaMove] = strconv.FormatUint(next, 10), jetbus.NewID()
+	}
+	return metadata
+}
+
+// kin is what a durable passes on to the one in its place.
+func kin(info *jetstream.ConsumerInfo) map[string]string {
+	out := map[string]string{}
+	for _, name := range []string{metaOrder, metaStart, metaMove} {
+		out[name] = info.Config.Metadata[name]
+	}
+	return out
 }
 
 // resumeTime is until when the group is to stay paused once a move is over: a
@@ -161,36 +195,41 @@ func (b *Bus) markSeek(ctx context.Context, t *topicGroup, mark string, pause ti
 	if _, err := b.js.UpdateConsumer(ctx, t.stream, config); err != nil {
 		return b.translate("mark the move", request, err)
 	}
-	paused := pause.After(time.Now())
-	var err error
-	if paused {
-		_, err = b.js.PauseConsumer(ctx, t.stream, t.info.Name, pause)
-	} else {
-		_, err = b.js.ResumeConsumer(ctx, t.stream, t.info.Name)
-	}
-	if err != nil {
-		return b.translate("pause", b.api+"CONSUMER.PAUSE."+t.stream+"."+t.info.Name, err)
-	}
-	return b.awaitPaused(ctx, t, paused)
+	return b.pauseUntil(ctx, t, pause)
 }
 
-// awaitPaused waits until the durable is paused, or is not. In a cluster the
-// answer to the request comes before its leader has heard of it.
-func (b *Bus) awaitPaused(ctx context.Context, t *topicGroup, paused bool) error {
+// unmarkSeek gives a move up.
+func (b *Bus) unmarkSeek(ctx context.Context, t *topicGroup) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.Timeout)
+	defer cancel()
+	return b.markSeek(ctx, t, "", resumeTime(t.info))
+}
+
+// pauseUntil pauses a durable or, with a time that has passed, resumes it.
+func (b *Bus) pauseUntil(ctx context.Context, t *topicGroup, until time.Time) error {
+	if _, err := b.js.PauseConsumer(ctx, t.stream, t.info.Name, until); err != nil {
+		return b.translate("pause "+t.info.Name, b.api+"CONSUMER.PAUSE."+t.stream+"."+t.info.Name, err)
+	}
+	return b.awaitPaused(ctx, t, until)
+}
+
+// awaitPaused waits until the durable is paused until a time, or is not. In a cluster
+// the answer to the request comes before its leader has heard of it.
+func (b *Bus) awaitPaused(ctx context.Context, t *topicGroup, until time.Time) error {
 	poll := time.NewTicker(seekPoll)
 	defer poll.Stop()
 	for {
 		c, err := b.consumer(ctx, t.topic, t.info.Name)
 		if err != nil {
-			return b.translate("see the pause", b.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
+			return b.translate("see the pause of "+t.info.Name, b.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
 		}
-		if c.CachedInfo().Paused == paused {
+		if c.CachedInfo().Paused == until.After(time.Now()) {
 			return nil
 		}
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return b.translate("see the pause of "+t.info.Name, "", context.Cause(ctx))
 		}
 	}
 }
@@ -221,28 +260,68 @@ func (b *Bus) awaitUnheld(ctx context.Context, t *topicGroup, wait time.Duration
 }
 
 // replaceConsumer creates the next epoch's durable at next and deletes the old
-// one. Doing it twice, or after somebody else did, changes nothing.
-func (b *Bus) replaceConsumer(ctx context.Context, t *topicGroup, next uint64) error {
+// one. Doing it twice changes nothing; after somebody else did, it is errMoved. The
+// metadata are those of the new one, besides what says whose it is.
+func (b *Bus) replaceConsumer(ctx context.Context, t *topicGroup, next uint64, metadata map[string]string) (*jetstream.ConsumerInfo, error) {
 	like := t.info.Config
-	like.PauseUntil = nil
+	like.PauseUntil, like.Metadata = nil, metadata
 	if until := resumeTime(t.info); until.After(time.Now()) {
 		like.PauseUntil = &until
 	}
 	epoch := epochOf(t.info) + 1
-	_, err := b.createConsumer(ctx, t.topic, t.group, epoch, next, like)
-	if isConsumerExists(err) { // of a mover that died on the way to another position; nobody uses it yet
-		if err = b.js.DeleteConsumer(ctx, t.stream, epochName(t.topic, t.group, epoch)); err == nil {
-			_, err = b.createConsumer(ctx, t.topic, t.group, epoch, next, like)
+	info, err := b.createConsumer(ctx, t.topic, t.group, epoch, next, like)
+	exists := isConsumerExists(err) // of a mover that died on the way to another position: nobody uses it while the old one is there
+	if err == nil || exists {
+		if gone := b.stillPresent(ctx, t); gone != nil {
+			return nil, errors.Join(gone, b.withdraw(ctx, t, info))
+		}
+	}
+	if exists {
+		if err = b.js.DeleteConsumer(ctx, t.stream, epochName(t.topic, t.group, epoch)); err == nil || apiCode(err) == jetstream.JSErrCodeConsumerNotFound {
+			info, err = b.createConsumer(ctx, t.topic, t.group, epoch, next, like)
 		}
 	}
 	if err != nil {
-		return b.translate("create the moved durable", b.api+"CONSUMER.CREATE."+t.stream+".", err)
+		return nil, b.translate("create the moved durable", b.api+"CONSUMER.CREATE."+t.stream+".", err)
 	}
 	err = b.js.DeleteConsumer(ctx, t.stream, t.info.Name)
 	if apiCode(err) == jetstream.JSErrCodeConsumerNotFound {
+		err = nil
+	}
+	if err == nil && t.isPart() {
+		b.present.see(t.stream, epochName(t.topic, t.group, 0), info)
+	}
+	return info, b.translate("delete the old durable", b.api+"CONSUMER.DELETE."+t.stream+"."+t.info.Name, err)
+}
+
+// stillPresent returns errMoved if the durable of a group is not there any more.
+func (b *Bus) stillPresent(ctx context.Context, t *topicGroup) error {
+	c, err := b.consumer(ctx, t.topic, t.info.Name)
+	switch {
+	case apiCode(err) == jetstream.JSErrCodeConsumerNotFound:
+		return errMoved
+	case err != nil:
+		return b.translate("look for the durable", b.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
+	case !c.CachedInfo().Created.Equal(t.info.Created): // one of a group that was deleted and made anew
+		return errMoved
+	}
+	return nil
+}
+
+// withdraw deletes a durable that was made for a group which was moved further meanwhile:
+// nobody else makes one of that epoch any more. made is nil where somebody else made it.
+func (b *Bus) withdraw(ctx context.Context, t *topicGroup, made *jetstream.ConsumerInfo) error {
+	if made == nil {
 		return nil
 	}
-	return b.translate("delete the old durable", b.api+"CONSUMER.DELETE."+t.stream+"."+t.info.Name, err)
+	c, err := b.consumer(ctx, t.topic, made.Name)
+	if apiCode(err) == jetstream.JSErrCodeConsumerNotFound || err == nil && !c.CachedInfo().Created.Equal(made.Created) {
+		return nil
+	}
+	if err == nil {
+		err = b.js.DeleteConsumer(ctx, t.stream, made.Name)
+	}
+	return b.translate("withdraw a durable", b.api+"CONSUMER.DELETE."+t.stream+"."+made.Name, err)
 }
 
 // completeSeek takes up a move that somebody began: it lets a mover that may be
@@ -250,7 +329,8 @@ func (b *Bus) replaceConsumer(ctx context.Context, t *topicGroup, next uint64) e
 func (b *Bus) completeSeek(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, mark seekMark) error {
 	op := "complete the move of group " + t.name() + "/" + group
 	g := &topicGroup{topic: t, group: group, info: info}
-	ctx, cancel := context.WithDeadline(ctx, mark.until.Add(info.Config.AckWait+lockTTL+b.cfg.Timeout))
+	alive := max(time.Until(mark.until), 0) // its mover, perhaps
+	ctx, cancel := context.WithTimeout(ctx, alive+info.Config.AckWait+lockTTL+b.cfg.Timeout)
 	defer cancel()
 	unlock, err := b.lock(ctx, seekLock(g), info.Config.AckWait+seekGrace)
 	if err != nil {

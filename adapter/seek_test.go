@@ -1,8 +1,11 @@
 package adapter_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -61,6 +64,56 @@ func TestAbandonedSeek(t *testing.T) {
 		})
 	}
 }
+
+// A mark does not get in the way of its group, however old it is: the move is completed,
+// or dropped where nobody expects it any more, by members with the usual patience.
+func TestOldSeek(t *testing.T) {
+	for _, c := range []struct {
+		age  time.Duration // since the mover is taken to be dead
+		o    jetbus.Order
+		want string
+	}{
+		{2 * time.Minute, jetbus.NoOrder, "3 4 5"},
+		{2 * time.Minute, jetbus.PerKey, "3 4 5"},
+		{seekForget + time.Minute, jetbus.NoOrder, "5"},
+		{seekForget + time.Minute, jetbus.PerKey, "5"},
+	} {
+		t.Run(fmt.Sprint(c.age, " ", c.o), func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.ensure(jetbus.TopicConfig{Name: "a"})
+				o := jetbus.SubscribeOptions{From: jetbus.Earliest(), Order: c.o, Concurrency: 1}
+				var mu sync.Mutex
+				var keys []string
+				begin := func() jetbus.Subscription {
+					return r.subscribe(r.bus, func(_ context.Context, d *jetbus.Delivery) error {
+						mu.Lock()
+						defer mu.Unlock()
+						keys = append(keys, d.Key)
+						return nil
+					}, o)
+				}
+				sub := begin()
+				r.publish("a", "1", "2", "3", "4")
+				r.settled(time.Minute)
+				r.ok(sub.Stop(r.Context()))
+				r.abandonSeek(3, time.Now().Add(time.Minute), false)
+				time.Sleep(time.Minute + c.age)
+				mu.Lock()
+				keys = nil
+				mu.Unlock()
+				r.publish("a", "5")
+				sub = begin()
+				r.settled(time.Minute)
+				r.ok(sub.Stop(r.Context()))
+				r.equal("handled", strings.Join(keys, " "), c.want)
+				r.equal("durables", r.stream("EV_A").State.Consumers, 1)
+			})
+		})
+	}
+}
+
+// seekForget is after what time a move that was begun is dropped.
+const seekForget = 10 * time.Minute
 
 // A move that is refused because events are held changes nothing.
 func TestSeekBusy(t *testing.T) {

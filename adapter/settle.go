@@ -28,14 +28,14 @@ func (b *Bus) Nack(ctx context.Context, topic, group, id, reason string) error {
 }
 
 // heldLease finds the lease this process holds on an event, and enters the call.
-func (b *Bus) heldLease(ctx context.Context, verb, topic, group, id string) (*lease, error) {
+func (b *Bus) heldLease(ctx context.Context, verb, topic, group, id string) (jetbus.Lease, error) {
 	op := fmt.Sprintf("%s %s %s in group %s", verb, topic, id, group)
 	if err := b.enter(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	for _, h := range b.holdings(topic, group) {
 		if l := h.find(topic, id); l != nil {
-			return l, nil
+			return l.current(), nil
 		}
 	}
 	b.calls.Done()

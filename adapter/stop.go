@@ -13,6 +13,71 @@ import (
 // ignores its context longer is left behind, and Stop says so.
 const cancelGrace = 10 * time.Second
 
+// Pause implements jetbus.Subscription.
+func (s *subscription) Pause() {
+	s.mu.Lock()
+	s.paused = true
+	for _, o := range s.owners {
+		o.quitLocked("paused") // it gives its topic to another member
+	}
+	s.mu.Unlock()
+	for _, p := range s.pullers {
+		if s.owners != nil {
+			break
+		}
+		p.drain(s.life) // a request that is open would bring more
+	}
+}
+
+// Resume implements jetbus.Subscription.
+func (s *subscription) Resume() {
+	s.mu.Lock()
+	was := s.paused && !s.stopping
+	s.paused = false
+	s.mu.Unlock()
+	if !was {
+		return
+	}
+	for _, o := range s.owners {
+		notify(o.changed, struct{}{})
+	}
+	for _, p := range s.pullers {
+		if s.owners != nil {
+			break
+		}
+		err := p.open()
+		s.mu.Lock()
+		if err != nil {
+			s.failLocked(err)
+		} else {
+			p.rejoinLocked() // its settings may have changed while this member did not ask
+		}
+		s.mu.Unlock()
+	}
+}
+
+// Done implements jetbus.Subscription.
+func (s *subscription) Done() <-chan struct{} { return s.done }
+
+// Err implements jetbus.Subscription.
+func (s *subscription) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Stats implements jetbus.Subscription.
+func (s *subscription) Stats() jetbus.SubscriptionStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats := s.stats
+	stats.Held, stats.Running, stats.Paused = s.count, s.running, s.paused
+	for _, o := range s.owners {
+		o.countLocked(&stats)
+	}
+	return stats
+}
+
 // Stop implements jetbus.Subscription.
 func (s *subscription) Stop(ctx context.Context) error {
 	inside := ctx.Value(insideKey{}) == s
@@ -43,6 +108,9 @@ func (s *subscription) failLocked(err error) {
 
 func (s *subscription) stopLocked(err error) {
 	s.stopping, s.err = true, err
+	for _, o := range s.owners {
+		o.quitLocked("stopping")
+	}
 	go s.shutdown() // ends with s.done, which Stop and Close wait for
 }
 
@@ -53,17 +121,11 @@ func (s *subscription) shutdown() {
 	for _, unwatch := range s.takeUnwatch() {
 		unwatch()
 	}
-	for _, p := range s.pullers {
-		p.end(s.life)
+	if s.owners != nil {
+		s.disown()
+	} else {
+		s.letGo()
 	}
-	s.giveBack(s.ctx, s.takeQueue(), "stopping")
-	if !s.await(s.life, s.o.ShutdownTimeout, true) {
-		s.cancelHandlers()
-		if !s.await(s.ctx, cancelGrace, false) {
-			s.b.cfg.Logger.Error("handlers ignore their context; left behind", slog.String("group", s.group), slog.Int("handlers", s.Stats().Running))
-		}
-	}
-	s.giveBack(s.ctx, s.all(), "stopping") // ManualAck: nobody settled them
 	s.die(jetbus.ErrStopped)
 	s.dropAll()
 	s.end()
@@ -73,6 +135,25 @@ func (s *subscription) shutdown() {
 	s.b.mu.Lock()
 	delete(s.b.members, s)
 	s.b.mu.Unlock()
+}
+
+// letGo brings the leases of a group without order to their end.
+func (s *subscription) letGo() {
+	for _, p := range s.pullers {
+		p.end(s.life)
+	}
+	s.giveBack(s.ctx, s.takeQueue(), "stopping")
+	if !s.await(s.life, s.o.ShutdownTimeout, true) {
+		s.cancelHandlers()
+		if !s.await(s.ctx, cancelGrace, false) {
+			s.leftBehind()
+		}
+	}
+	s.giveBack(s.ctx, s.all(), "stopping") // ManualAck: nobody settled them
+}
+
+func (s *subscription) leftBehind() {
+	s.b.cfg.Logger.Error("handlers ignore their context; left behind", slog.String("group", s.group), slog.Int("handlers", s.Stats().Running))
 }
 
 func (s *subscription) takeUnwatch() []func() {
@@ -91,6 +172,8 @@ func (s *subscription) takeQueue() []*lease {
 	for l := s.queue.pop(); l != nil; l = s.queue.pop() {
 		out = append(out, l)
 	}
+	out = append(out, s.parked...)
+	s.parked = nil
 	return out
 }
 
@@ -143,4 +226,53 @@ func (s *subscription) stragglers() error {
 		return fmt.Errorf("stop %s: %d handlers ignore their canceled context and are left behind", s.group, n)
 	}
 	return nil
+}
+
+// patience is how long a subscription that stops still waits for its owners.
+type patience int
+
+const (
+	waitsForAll      patience = iota // for events that are in somebody's hands, too
+	waitsForHandlers                 // which are canceled
+	waitsForNobody
+)
+
+// disown waits for the owners to stand down, with less and less patience.
+func (s *subscription) disown() {
+	over := make(chan struct{})
+	go func() { // ends with the owners, for which disown waits
+		s.owning.Wait()
+		close(over)
+	}()
+	if s.awaitOwners(s.life, over, s.o.ShutdownTimeout) {
+		return
+	}
+	s.setPatience(waitsForHandlers)
+	s.cancelHandlers()
+	if !s.awaitOwners(s.ctx, over, cancelGrace) {
+		s.setPatience(waitsForNobody)
+		s.leftBehind()
+	}
+	<-over
+}
+
+func (s *subscription) awaitOwners(ctx context.Context, over <-chan struct{}, timeout time.Duration) bool {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-over:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (s *subscription) setPatience(p patience) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.patience = p
+	for _, o := range s.owners {
+		notify(o.changed, struct{}{})
+	}
 }

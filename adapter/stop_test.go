@@ -221,6 +221,40 @@ func TestCloseWithRunningHandlers(t *testing.T) {
 	})
 }
 
+// Close waits for a server that says nothing for a while as long as it may, and for
+// one that is lost no longer.
+func TestCloseOnBadConnection(t *testing.T) {
+	for name, c := range map[string]struct {
+		ctx, heals, takes time.Duration // of Close, and when the connection breaks, which ends the silence
+		want              error
+	}{
+		"silent for a while":    {time.Minute, 5 * time.Second, 5 * time.Second, nil},
+		"silent for ever":       {time.Minute, time.Hour, time.Minute, context.DeadlineExceeded},
+		"silent, no deadline":   {0, time.Hour, 10 * time.Second, context.DeadlineExceeded},
+		"lost at the same time": {time.Minute, 0, 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				w, b := r.openWired(adapter.Config{})
+				w.deaf.Store(true)
+				ctx := r.Context()
+				if c.ctx > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, c.ctx)
+					defer cancel()
+				}
+				began := time.Now()
+				heal := time.AfterFunc(c.heals, w.cut)
+				defer heal.Stop()
+				if err := b.Close(ctx); !errors.Is(err, c.want) {
+					r.Errorf("got %v, want %v", err, c.want)
+				}
+				r.equal("it took", time.Since(began).Round(time.Second), c.takes)
+			})
+		})
+	}
+}
+
 func TestCloseFromInside(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		nc, b := r.open(adapter.Config{})

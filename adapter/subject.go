@@ -3,13 +3,19 @@ package adapter
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strconv"
 	"strings"
+
+	"github.com/seed-63e9a637/jetbus"
 )
 
-// Subjects are <prefix>.<topic>.<key token>, and <prefix>.<topic>.S.<id token>
-// for events that wait for their time. Topic segments are lower case, so "S" and
-// "P1" are never one of them, and every subject of a topic has a fixed number of
-// tokens, so that the filter of a topic does not match the events of a longer one.
+// Subjects are <prefix>.<topic>.<key token>; in a topic with partitions
+// <prefix>.<topic>.P<generation>.<partition>.<key token>; and
+// <prefix>.<topic>.S.<id token> for events that wait for their time. Topic segments
+// are lower case, so "S" and "P1" are never one of them, and every subject of a topic
+// has a fixed number of tokens, so that the filter of a topic does not match the
+// events of a longer one. That of all partitions would match those of a topic that
+// is longer by two segments; a topic with partitions has a stream of its own.
 
 // noKey is the token of the empty key.
 const noKey = "_"
@@ -76,6 +82,80 @@ func delaySubject(prefix, topic, id string) string {
 // delayFilter matches the waiting events of the topic and nothing else.
 func delayFilter(prefix, topic string) string {
 	return prefix + "." + topic + "." + delayToken + ".*"
+}
+
+// partitionSubject is where an event of a partition with this key token is stored.
+func partitionSubject(prefix, topic string, p jetbus.Partition, token string) string {
+	return prefix + "." + topic + ".P" + strconv.Itoa(p.Generation) + "." + strconv.Itoa(p.Number) + "." + token
+}
+
+// partitionFilter matches the events of one partition and nothing else.
+func partitionFilter(prefix, topic string, p jetbus.Partition) string {
+	return partitionSubject(prefix, topic, p, "*")
+}
+
+// generationFilter matches the events of all partitions of a generation. The
+// newest one's is what the topic's stream takes in.
+func generationFilter(prefix, topic string, generation int) string {
+	return prefix + "." + topic + ".P" + strconv.Itoa(generation) + ".*.*"
+}
+
+// partitionsFilter matches the events of a topic in all partitions it ever had, or
+// those of one key token, and in the topic's stream nothing else.
+func partitionsFilter(prefix, topic, token string) string {
+	return prefix + "." + topic + ".*.*." + token
+}
+
+// parsePartition reads the partition out of a subject that ends with
+// P<generation>.<partition>.<one token>, and reports false for any other.
+func parsePartition(subject string) (p jetbus.Partition, ok bool) {
+	end := strings.LastIndexByte(subject, '.')
+	if end < 0 {
+		return p, false
+	}
+	mid := strings.LastIndexByte(subject[:end], '.')
+	if mid < 0 {
+		return p, false
+	}
+	token := subject[strings.LastIndexByte(subject[:mid], '.')+1 : mid]
+	if token == "" || token[0] != 'P' {
+		return p, false
+	}
+	generation, ok := parseCount(token[1:])
+	number, isNumber := parseCount(subject[mid+1 : end])
+	if !ok || !isNumber || generation == 0 || number >= jetbus.MaxPartitions {
+		return p, false
+	}
+	return jetbus.Partition{Generation: generation, Number: number}, true
+}
+
+// parseCount reads a number as it is written: up to nine digits, without a sign
+// and without leading zeros.
+func parseCount(s string) (n int, ok bool) {
+	if s == "" || len(s) > 9 || len(s) > 1 && s[0] == '0' {
+		return 0, false
+	}
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return 0, false
+		}
+		n = n*10 + int(s[i]-'0')
+	}
+	return n, true
+}
+
+// takesIn reports whether a stream with that subject takes in the events of a topic.
+func takesIn(subject, prefix, topic string) bool {
+	if subject == topicFilter(prefix, topic) {
+		return true
+	}
+	generation, ok := strings.CutPrefix(subject, prefix+"."+topic+".P")
+	if !ok {
+		return false
+	}
+	generation, ok = strings.CutSuffix(generation, ".*.*")
+	_, isNumber := parseCount(generation)
+	return ok && isNumber
 }
 
 // maxStreamBytes bounds stream names. The server allows 255 bytes; the rest is

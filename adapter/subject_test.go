@@ -124,6 +124,66 @@ func TestSubjectsKeepTopicsApart(t *testing.T) {
 	}
 }
 
+// No filter of one topic's partitions matches the events of another topic, or of another
+// partition; that of all of them is only used in the topic's own stream.
+func TestSubjectsKeepPartitionsApart(t *testing.T) {
+	topics := []string{"a", "a.b", "a.b.c", "a.p1", "a.b.c.d"}
+	partitions := []jetbus.Partition{{Generation: 1}, {Generation: 1, Number: 1}, {Generation: 1, Number: 11}, {Generation: 2}, {Generation: 11, Number: 1}}
+	for _, topic := range topics {
+		for _, p := range partitions {
+			for _, key := range []string{"", "a", "P1", "S", "0", "b.c"} {
+				event := partitionSubject("ev", topic, p, keyToken(key))
+				if got, ok := parsePartition(event); !ok || got != p {
+					t.Errorf("%s is in %v, %t", event, got, ok)
+				}
+				if !matches(partitionsFilter("ev", topic, "*"), event) || !matches(partitionsFilter("ev", topic, keyToken(key)), event) {
+					t.Errorf("the filters of all partitions miss %s", event)
+				}
+				for _, other := range topics {
+					if matches(topicFilter("ev", other), event) || matches(delayFilter("ev", other), event) {
+						t.Errorf("the filters of %s without partitions match %s", other, event)
+					}
+					for _, q := range partitions {
+						same := topic == other && p == q
+						if got := matches(partitionFilter("ev", other, q), event); got != same {
+							t.Errorf("filter of %s %v matches %s: %v", other, q, event, got)
+						}
+						same = topic == other && p.Generation == q.Generation
+						if got := matches(generationFilter("ev", other, q.Generation), event); got != same {
+							t.Errorf("filter of %s, generation %d, matches %s: %v", other, q.Generation, event, got)
+						}
+						if got, want := takesIn(generationFilter("ev", other, q.Generation), "ev", topic), topic == other; got != want {
+							t.Errorf("the stream of %s takes in %s: %v", other, topic, got)
+						}
+					}
+				}
+			}
+		}
+	}
+	for _, subject := range []string{"ev.a.*", "ev.a.b.*", "ev.a.P1.*", "ev.a.P.*.*", "ev.a.P01.*.*", "ev.a.Px.*.*", "ev.a.>", "ev.a.P1.*.*.*", "ev.ab.P1.*.*"} {
+		if got := takesIn(subject, "ev", "a"); got != (subject == "ev.a.*") {
+			t.Errorf("%s takes in a: %v", subject, got)
+		}
+	}
+}
+
+func FuzzParsePartition(f *testing.F) {
+	for _, s := range []string{"ev.t.P1.3._", "P1.0.k", "ev.t.P0.3._", "ev.t.P1.03._", "ev.t.P1.4096._", "ev.t.p1.3._", "ev.t.k", "..", "", "P1.3.", "P999999999.4095.a.b"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, subject string) {
+		p, ok := parsePartition(subject)
+		if !ok {
+			return
+		}
+		token := subject[strings.LastIndexByte(subject, '.')+1:]
+		own := p.String() + "." + token
+		if p.Generation < 1 || p.Number < 0 || p.Number >= jetbus.MaxPartitions || subject != own && !strings.HasSuffix(subject, "."+own) {
+			t.Fatalf("%q is in %v", subject, p)
+		}
+	})
+}
+
 // names returns all names of one to three parts of a few letters and separators.
 func names(valid func(string) error) []string {
 	const letters = "ab_-.A"

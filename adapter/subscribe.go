@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -30,6 +31,8 @@ func (b *Bus) Subscribe(ctx context.Context, topic, group string, h jetbus.Handl
 		err = fmt.Errorf("%w: MaxInFlight %d is less than one event for each of %d topics", jetbus.ErrInvalidOption, o.MaxInFlight, len(o.Topics)+1)
 	case o.MaxLease < 0 && len(o.Topics) >= o.Concurrency:
 		err = fmt.Errorf("%w: without lease extension (MaxLease -1) Concurrency must be at least the number of topics, %d", jetbus.ErrInvalidOption, len(o.Topics)+1)
+	case o.Order == jetbus.Total && len(o.Topics) > 0:
+		err = fmt.Errorf("%w: Order %s is that of one topic, Topics names more: name one topic", jetbus.ErrInvalidOption, o.Order)
 	case slices.Contains(o.Topics, topic):
 		err = fmt.Errorf("%w: Topics names %s again", jetbus.ErrInvalidOption, topic)
 	default:
@@ -55,19 +58,25 @@ type subscription struct {
 	ctx     context.Context         //nolint:containedctx // values for handlers, never canceled
 	life    context.Context         //nolint:containedctx // canceled when the subscription ends; for its own requests
 	die     context.CancelCauseFunc // of life
+	owners  []*owner                // of an ordered group's topics; nil: the group is not ordered
+	owning  sync.WaitGroup          // owners that run
 	work    sync.WaitGroup          // workers and rejoins
 	done    chan struct{}           // closed when nothing runs any more
 	idle    chan struct{}           // signaled when work or leases end while stopping; capacity 1
 
 	// Guarded by holding.mu.
-	pullers  []*puller
+	pullers  []*puller // of the topics, then of their retries
+	topics   int       // how many topics there are
 	queue    queue
+	parked   []*lease // suspects that wait for another one to end
 	workers  int
 	running  int // handlers
 	paused   bool
 	stopping bool
+	patience patience
 	err      error
 	rate     rate
+	arrivals uint64 // events that came, of a group without order
 	unwatch  []func()
 }
 
@@ -92,19 +101,38 @@ func (s *subscription) join(ctx context.Context, names []string) error {
 			return err
 		}
 	}
-	set := groupSettings{ackTimeout: s.o.AckTimeout, maxInFlight: s.o.GroupMaxInFlight}
+	s.topics = len(topics)
 	for _, t := range topics {
-		info, err := s.b.joinGroup(ctx, t, s.group, s.o.From, set)
-		if err != nil {
+		if err := s.attach(ctx, t, s.o.From); err != nil {
 			return err
 		}
-		p := s.newPuller(t, info.Name)
-		if err := p.open(); err != nil {
+	}
+	for _, t := range topics {
+		if err := s.attach(ctx, s.b.retryTopic(t, s.group), jetbus.Earliest()); err != nil {
 			return err
 		}
-		s.pullers = append(s.pullers, p)
+	}
+	if s.o.Order != jetbus.NoOrder {
+		for i := range topics {
+			s.owners = append(s.owners, s.newOwner(s.pullers[i], s.pullers[i+s.topics]))
+		}
 	}
 	return nil
+}
+
+// attach joins the group on one topic, or on the retries of one.
+func (s *subscription) attach(ctx context.Context, t *topic, from jetbus.Start) error {
+	set := groupSettings{ackTimeout: s.o.AckTimeout, maxInFlight: s.o.GroupMaxInFlight, order: s.o.Order}
+	info, err := s.b.joinOne(ctx, t, s.group, from, set)
+	if err != nil {
+		return err
+	}
+	p := s.newPuller(t, info.Name)
+	s.pullers = append(s.pullers, p)
+	if s.o.Order != jetbus.NoOrder { // its owner opens it
+		return nil
+	}
+	return p.open()
 }
 
 // lookup finds a topic, and checks that the group exists on it or can be
@@ -137,18 +165,34 @@ func (s *subscription) abandon() {
 	s.die(jetbus.ErrStopped)
 }
 
-// start lets events flow.
-func (s *subscription) start(ctx context.Context) error {
+// enlist makes the subscription one that Close stops.
+func (s *subscription) enlist() error {
 	s.b.mu.Lock()
-	if s.b.closing {
-		s.b.mu.Unlock()
+	closing := s.b.closing
+	if !closing {
+		s.b.members[s] = struct{}{}
+	}
+	s.b.mu.Unlock()
+	if closing {
 		s.abandon()
 		return jetbus.ErrClosed
 	}
-	s.b.members[s] = struct{}{}
-	s.b.mu.Unlock()
+	return nil
+}
+
+// start lets events flow.
+func (s *subscription) start(ctx context.Context) error {
+	if err := s.enlist(); err != nil {
+		return err
+	}
+	if s.owners != nil {
+		s.startOwners()
+	}
 	for _, p := range s.pullers {
-		unwatch := s.b.link.watch(p.reconnected)
+		if s.owners != nil {
+			break
+		}
+		unwatch := s.b.link.Watch(p.reconnected)
 		s.mu.Lock()
 		s.unwatch = append(s.unwatch, unwatch)
 		s.mu.Unlock()
@@ -166,12 +210,14 @@ func (s *subscription) start(ctx context.Context) error {
 func (s *subscription) windowLocked(now time.Time) int {
 	able := s.o.Concurrency - s.stuck
 	switch {
+	case s.owners != nil: // what waits for one key must not keep the others from coming
+		return s.o.MaxInFlight
 	case able <= 0: // what came would wait for handlers that do not come back
 		return 0
 	case s.o.MaxLease < 0: // nothing extends what waits
 		return able
 	case s.o.ManualAck: // what is held has been handed over, and whoever has it may want more before it settles
-		return s.o.MaxInFlight
+		return s.grip.hold(s.o.MaxInFlight, now, s.ackTimeout)
 	}
 	return min(max(s.rate.lastSecond(now), able), s.o.MaxInFlight)
 }
@@ -179,9 +225,9 @@ func (s *subscription) windowLocked(now time.Time) int {
 // share is how much of the window one topic may take, so that each has its part.
 func (s *subscription) share() int {
 	if s.o.MaxLease < 0 {
-		return s.o.Concurrency / len(s.pullers)
+		return s.o.Concurrency / s.topics
 	}
-	return s.o.MaxInFlight / len(s.pullers)
+	return s.o.MaxInFlight / s.topics
 }
 
 // hireLocked starts a worker if there is work for one more.
@@ -232,7 +278,7 @@ func (s *subscription) nextLocked() *lease {
 		return nil
 	}
 	l := s.queue.pop()
-	for l != nil && l.state != open { // lost while it waited
+	for l != nil && !l.startLocked() {
 		l = s.queue.pop()
 	}
 	return l
@@ -241,32 +287,44 @@ func (s *subscription) nextLocked() *lease {
 // process decodes, filters and handles one event. It is told the time and tells
 // it, so that the clock is read once an event.
 func (s *subscription) process(l *lease, now time.Time) time.Time {
+	if l.deliveries > 1 || l.retry != nil || l.slot != nil {
+		if l.slot != nil {
+			defer l.slot.ran()
+		}
+		if !s.admit(l) {
+			return time.Now()
+		}
+		defer s.ran(l, *l.record)
+		now = time.Now()
+	}
 	e, err := l.decode()
 	if err != nil {
-		s.putOff(s.ctx, l, err)
+		_ = s.reject(s.ctx, l, jetbus.DeadUndecodable, err) // else it comes back, as the observer is told
 		return time.Now()
 	}
 	wanted, err := s.wants(&e)
-	if err == nil && !wanted {
+	if err != nil {
+		s.mu.Lock()
+		l.id, l.attempt = e.ID, l.attemptNumber()
+		s.mu.Unlock()
+		s.failed(l, err)
+		return time.Now()
+	}
+	if !wanted {
 		if l.settle(s.ctx, "ack", nil) == nil {
+			s.b.done(l)
 			s.note(l, jetbus.Filtered, "", nil)
 		}
 		return time.Now()
 	}
-	attempt := 1
-	if l.deliveries > 1 {
-		attempt = s.b.attemptOf(s.life, l)
-		now = time.Now()
-	}
-	if err != nil {
-		s.mu.Lock()
-		l.id, l.attempt = e.ID, attempt
-		s.mu.Unlock()
-		s.refuse(l, err)
-		return time.Now()
-	}
+	return s.handle(l, &e, now)
+}
+
+// handle runs the handler and settles what it did not settle itself.
+func (s *subscription) handle(l *lease, e *jetbus.Event, now time.Time) time.Time {
 	ctx := &handlerContext{s: s}
-	if !s.begin(ctx, l, &e, attempt, now) {
+	d := l.delivery(e, s.o.MaxAttempts)
+	if !s.begin(ctx, l, e, d.Attempt, now) {
 		return now
 	}
 	err, returned := errGoexit, false
@@ -278,7 +336,7 @@ func (s *subscription) process(l *lease, now time.Time) time.Time {
 		ctx.cancel(nil)
 		s.exited()
 	}()
-	err = s.call(ctx, jetbus.NewDelivery(e, s.group, attempt, s.o.MaxAttempts, l))
+	err = s.call(ctx, d)
 	returned = true
 	now = time.Now()
 	s.finish(ctx, l, now, err)
@@ -290,17 +348,52 @@ func (s *subscription) process(l *lease, now time.Time) time.Time {
 // that must not happen any more.
 func (s *subscription) begin(ctx *handlerContext, l *lease, e *jetbus.Event, attempt int, now time.Time) bool {
 	s.mu.Lock()
-	if l.state != open || s.stopping && s.err != nil {
+	if l.over() || s.stopping && s.err != nil {
 		s.mu.Unlock()
 		return false
 	}
 	l.id, l.attempt, l.started, l.run = e.ID, attempt, now, ctx
+	if l.slot != nil {
+		l.slot.beginLocked(now)
+	}
 	s.stats.Delivered++
 	s.mu.Unlock()
 	if s.b.cfg.Observer != nil {
-		s.b.cfg.Observer(jetbus.Observation{Kind: jetbus.Delivered, Topic: e.Topic, Group: s.group, ID: e.ID, Seq: e.Seq, Attempt: attempt, Duration: now.Sub(time.Unix(0, l.stored))})
+		s.b.cfg.Observer(jetbus.Observation{Kind: jetbus.Delivered, Topic: e.Topic, Group: s.group, ID: e.ID, Seq: e.Seq, Attempt: attempt, Duration: now.Sub(time.Unix(0, l.stored)), Reason: l.why()})
 	}
 	return true
+}
+
+// delivery is what a handler gets of a lease.
+func (l *lease) delivery(e *jetbus.Event, maxAttempts int) *jetbus.Delivery {
+	if l.slot != nil {
+		return l.slot.delivery(e, maxAttempts)
+	}
+	d := jetbus.NewDelivery(*e, l.h.group, l.attemptNumber(), maxAttempts, l)
+	d.Redelivered = l.deliveries > 1
+	if l.retry != nil {
+		d.Redelivered, d.ReplayOf = true, l.retry.ReplayOf
+	}
+	return d
+}
+
+// why says why an event is delivered again; nothing for one that is not.
+func (l *lease) why() string {
+	first := l.deliveries == 1 && (l.slot == nil || l.slot.fresh())
+	switch {
+	case l.retry != nil && l.retry.ReplayOf > 0 && first:
+		return "replay"
+	case first && l.retry == nil:
+		return ""
+	case l.record != nil && l.record.Failed > 0:
+		return "attempt " + strconv.Itoa(l.record.Failed) + " failed: " + l.record.Error
+	case l.runsAlone():
+		return "its member died or lost its connection"
+	case l.suspect:
+		return "it was delivered before"
+	default:
+		return "put off or given back"
+	}
 }
 
 // errGoexit is the failure of a handler that ended its goroutine, as t.FailNow does.
@@ -338,6 +431,10 @@ func (s *subscription) call(ctx *handlerContext, d *jetbus.Delivery) (err error)
 
 // finish settles what the handler did not settle itself.
 func (s *subscription) finish(ctx *handlerContext, l *lease, now time.Time, err error) {
+	if l.slot != nil {
+		s.finishTurn(ctx, l, now, err)
+		return
+	}
 	s.mu.Lock()
 	if l.state == lost && l.run != nil {
 		s.stuck--
@@ -345,7 +442,7 @@ func (s *subscription) finish(ctx *handlerContext, l *lease, now time.Time, err 
 	l.run = nil
 	s.rate.add(now)
 	held := l.state == open
-	if held && err == nil && !s.o.ManualAck && s.b.link.isUp() {
+	if held && err == nil && !s.o.ManualAck && s.b.link.IsUp() {
 		s.acknowledge(l, now)
 		return
 	}
@@ -356,10 +453,10 @@ func (s *subscription) finish(ctx *handlerContext, l *lease, now time.Time, err 
 		return
 	case err == nil:
 		_ = l.Ack(s.ctx) // refused if the lease ran out: the event comes again
-	case errors.Is(context.Cause(ctx), jetbus.ErrStopped):
+	case errors.Is(context.Cause(ctx), jetbus.ErrStopped) && jetbus.DispositionOf(err).Action == jetbus.ActionRetry:
 		s.giveBack(s.ctx, []*lease{l}, "its handler was canceled by Stop")
 	default:
-		s.refuse(l, err)
+		s.failed(l, err)
 	}
 }
 
@@ -372,7 +469,7 @@ func (s *subscription) acknowledge(l *lease, now time.Time) {
 		s.stats.Acked++
 	}
 	n, request := 0, ""
-	only := len(s.pullers) == 1
+	only := s.topics == 1 && l.p == s.pullers[0]
 	if only {
 		n, request = s.pullers[0].requestLocked(now)
 	}
@@ -397,22 +494,24 @@ func (s *subscription) acknowledged(l *lease, now time.Time, err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.stats.Acked--
+	case l.recorded || l.retry != nil:
+		s.b.done(l)
+		fallthrough
 	case s.b.cfg.Observer != nil:
-		s.b.cfg.Observer(jetbus.Observation{
-			Kind: jetbus.Acked, Topic: l.t.name(), Group: s.group, ID: l.id, Seq: l.seq, Attempt: l.attempt, Duration: now.Sub(l.started),
+		s.b.cfg.Observer.Observe(jetbus.Observation{
+			Kind: jetbus.Acked, Topic: l.t.name(), Group: s.group, ID: l.id, Seq: l.position(), Attempt: l.attempt, Duration: now.Sub(l.started),
 		})
 	}
 }
 
-// refuse makes an event come back after the backoff for its attempt.
-func (s *subscription) refuse(l *lease, err error) {
+// failed does what the error of a handler asks for. Where that cannot be done,
+// the event comes back when its lease is over.
+func (s *subscription) failed(l *lease, err error) {
 	if p, ok := errors.AsType[*jetbus.PanicError](err); ok {
 		s.b.cfg.Logger.Error("handler panicked",
 			slog.String("topic", l.t.name()), slog.String("group", s.group), slog.String("event", l.id), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
 	}
-	if l.settle(s.ctx, "nack", nakPayload(s.backoff.Delay(l.attempt))) == nil {
-		s.note(l, jetbus.Nacked, "handler failed", err)
-	}
+	_ = s.dispose(s.ctx, l, jetbus.DispositionOf(err))
 }
 
 // leasesEnded runs when leases ended: there is room to ask for more. When all
@@ -435,54 +534,4 @@ func (s *subscription) signalIdle() {
 	case s.idle <- struct{}{}:
 	default:
 	}
-}
-
-// Pause implements jetbus.Subscription.
-func (s *subscription) Pause() {
-	s.mu.Lock()
-	s.paused = true
-	s.mu.Unlock()
-	for _, p := range s.pullers {
-		p.drain(s.life) // a request that is open would bring more
-	}
-}
-
-// Resume implements jetbus.Subscription.
-func (s *subscription) Resume() {
-	s.mu.Lock()
-	was := s.paused && !s.stopping
-	s.paused = false
-	s.mu.Unlock()
-	if !was {
-		return
-	}
-	for _, p := range s.pullers {
-		err := p.open()
-		s.mu.Lock()
-		if err != nil {
-			s.failLocked(err)
-		} else {
-			p.rejoinLocked() // its settings may have changed while this member did not ask
-		}
-		s.mu.Unlock()
-	}
-}
-
-// Done implements jetbus.Subscription.
-func (s *subscription) Done() <-chan struct{} { return s.done }
-
-// Err implements jetbus.Subscription.
-func (s *subscription) Err() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
-
-// Stats implements jetbus.Subscription.
-func (s *subscription) Stats() jetbus.SubscriptionStats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	stats := s.stats
-	stats.Held, stats.Running, stats.Paused = s.count, s.running, s.paused
-	return stats
 }

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -17,22 +20,58 @@ import (
 // stands, followed by the topic's name.
 const metaTopic = "jetbus.topic."
 
-// topic is what the bus knows of a topic it uses. It does not change; a topic
-// declared anew is a new one.
+// topic is what the bus knows of a topic it uses. Except for looked and heard it does not
+// change; a topic declared anew is a new one.
 type topic struct {
-	config jetbus.TopicConfig // resolved
-	stream string
-	filter string // subject of its events, wildcards included
+	config  jetbus.TopicConfig // resolved
+	stream  string
+	filter  string // subject of its events, wildcards included
+	kept    bool   // in a stream of the bus's own, which declares nothing
+	retries bool   // the retries of a group
+
+	generations []jetbus.Generation // of its partitions, oldest first; nil: it has none
+	part        jetbus.Partition    // the one that this value stands for; Generation 0: the whole topic
+
+	tombstone nats.Header // what tombstones have on top; nil: the topic keeps no state
+
+	created time.Time     // when its stream was
+	looked  *atomic.Int64 // when the server was asked about it last, since the bus began; nil: it is not asked again
+	heard   *atomic.Bool  // whether it has stored something for the bus; nil: that makes no difference
 }
+
+// freshFor is how long a bus goes by what it knows of a topic before it asks
+// again: others may have changed the topic, or deleted it and made it anew.
+const freshFor = 10 * time.Second
 
 func (t *topic) name() string { return t.config.Name }
 
 // adopted reports whether the stream is somebody else's.
 func (t *topic) adopted() bool { return t.config.Subject != "" }
 
-// subject returns where an event with that key is stored.
+// isHeard reports whether what is sent to the topic is known to arrive: in a cluster a
+// new stream is not reachable everywhere at once.
+func (t *topic) isHeard() bool { return t.heard == nil || t.heard.Load() }
+
+// setHeard notes that something has arrived.
+func (t *topic) setHeard() {
+	if !t.isHeard() {
+		t.heard.Store(true)
+	}
+}
+
+// alone reports whether a stream holds the events of the topic and nothing else.
+func (t *topic) alone(c *jetstream.StreamConfig) bool {
+	return len(topicsOf(c)) == 1 && !t.config.Delays
+}
+
+// subject returns where an event with that key is stored; of a topic with partitions,
+// one of the places where events are.
 func (t *topic) subject(prefix, key string) (string, error) {
 	switch {
+	case t.config.SnapshotOf != "":
+		return "", fmt.Errorf("%w: topic %s is a snapshot, which only the server writes; publish to %s", jetbus.ErrUnsupported, t.config.Name, t.config.SnapshotOf)
+	case t.generations != nil:
+		return partitionSubject(prefix, t.config.Name, jetbus.Partition{Generation: len(t.generations)}, keyToken("")), nil
 	case !t.adopted() && t.config.KeyInSubject:
 		return eventSubject(prefix, t.config.Name, keyToken(key)), nil
 	case !t.adopted():
@@ -55,6 +94,11 @@ func ownStream(prefix, topic string) string {
 
 // lookup returns a topic that exists, or declares it where AutoCreate is on.
 func (b *Bus) lookup(ctx context.Context, name string) (*topic, error) {
+	return b.lookupAt(ctx, name, time.Now())
+}
+
+// lookupAt is lookup for a caller that has read the clock.
+func (b *Bus) lookupAt(ctx context.Context, name string, now time.Time) (*topic, error) {
 	if err := jetbus.ValidTopic(name); err != nil {
 		return nil, err
 	}
@@ -62,7 +106,14 @@ func (b *Bus) lookup(ctx context.Context, name string) (*topic, error) {
 	t := b.topics[name]
 	b.mu.Unlock()
 	if t != nil {
+		t = b.refresh(ctx, t, now)
+	}
+	if t != nil {
 		return t, nil
+	}
+	if jetbus.IsDeadLetterTopic(name) {
+		t, _, err := b.deadTopic(ctx, name)
+		return t, err
 	}
 	info, err := b.findStream(ctx, name)
 	if errors.Is(err, jetbus.ErrNoTopic) && b.cfg.AutoCreate {
@@ -74,6 +125,33 @@ func (b *Bus) lookup(ctx context.Context, name string) (*topic, error) {
 	return b.remember(name, info)
 }
 
+// refresh returns what is known of a topic. One caller asks the server again where
+// that is old, and the others go on meanwhile. The result is nil where the topic
+// is not there any more.
+func (b *Bus) refresh(ctx context.Context, t *topic, now time.Time) *topic {
+	if t.looked == nil {
+		return t
+	}
+	at, looked := int64(now.Sub(b.began)), t.looked.Load()
+	if at-looked < int64(freshFor) || !t.looked.CompareAndSwap(looked, at) {
+		return t
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout) // without an answer, what is known has to do
+	defer cancel()
+	info, err := b.streamInfo(ctx, t.stream)
+	switch {
+	case apiCode(err) == jetstream.JSErrCodeStreamNotFound, err == nil && !declares(&info.Config, t.name()):
+		b.forget(t)
+		return nil
+	case err == nil:
+		if fresh, err := b.remember(t.name(), info); err == nil {
+			return fresh
+		}
+	}
+	t.looked.Store(looked) // the next caller asks
+	return t
+}
+
 // autoCreate declares a topic with defaults. One that somebody else declares at
 // the same moment stays as they have it.
 func (b *Bus) autoCreate(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
@@ -82,7 +160,7 @@ func (b *Bus) autoCreate(ctx context.Context, name string) (*jetstream.StreamInf
 		return nil, err
 	}
 	stream := ownStream(b.cfg.Prefix, name)
-	info, err := b.createStream(ctx, stream, c)
+	info, err := b.createStream(ctx, stream, c, nil)
 	if apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
 		return b.findStream(ctx, name)
 	}
@@ -95,33 +173,52 @@ func (b *Bus) remember(name string, info *jetstream.StreamInfo) (*topic, error) 
 	if err != nil {
 		return nil, err
 	}
-	t := &topic{config: c, stream: info.Config.Name, filter: topicFilter(b.cfg.Prefix, name)}
+	t := &topic{
+		config: c, stream: info.Config.Name, filter: topicFilter(b.cfg.Prefix, name), generations: generationsOf(name, &info.Config),
+		tombstone: tombstoneHeader(&c, &info.Config), created: info.Created, looked: new(atomic.Int64), heard: new(atomic.Bool),
+	}
+	if t.generations != nil {
+		t.filter = partitionsFilter(b.cfg.Prefix, name, "*")
+	}
+	t.looked.Store(int64(time.Since(b.began)))
 	b.mu.Lock()
 	b.topics[name] = t
 	b.mu.Unlock()
 	return t, nil
 }
 
-// forget drops what the bus knows of a topic, because it turned out to be wrong.
+// forget drops what the bus knows of a topic, because it turned out to be wrong;
+// also where somebody has looked at the same topic since.
 func (b *Bus) forget(t *topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.topics[t.name()] == t && !t.adopted() {
+	have := b.topics[t.name()]
+	if have != nil && !have.adopted() && have.stream == t.stream && have.created.Equal(t.created) {
 		delete(b.topics, t.name())
 	}
 }
 
 // stillDeclared checks that a topic that is remembered was not deleted since.
 func (b *Bus) stillDeclared(ctx context.Context, t *topic) error {
+	_, err := b.asDeclared(ctx, t)
+	return err
+}
+
+// asDeclared is stillDeclared that returns the topic with the partitions it has now.
+func (b *Bus) asDeclared(ctx context.Context, t *topic) (*topic, error) {
 	info, err := b.streamInfo(ctx, t.stream)
-	if err != nil {
-		return b.translate("look up topic "+t.name(), b.api+"STREAM.INFO."+t.stream, err)
-	}
-	if !t.adopted() && !declares(&info.Config, t.name()) {
+	switch {
+	case err != nil:
+		return nil, b.translate("look up topic "+t.name(), b.api+"STREAM.INFO."+t.stream, err)
+	case t.adopted(), t.kept:
+		return t, nil
+	case !declares(&info.Config, t.name()):
 		b.forget(t)
-		return fmt.Errorf("look up topic %s: %w", t.name(), jetbus.ErrNoTopic)
+		return nil, fmt.Errorf("look up topic %s: %w", t.name(), jetbus.ErrNoTopic)
+	case t.generations == nil:
+		return t, nil
 	}
-	return nil
+	return b.remember(t.name(), info)
 }
 
 // findStream returns the stream that declares a topic: the one named after it,
@@ -191,6 +288,18 @@ type declaration struct {
 	KeyInSubject bool   `json:"keyInSubject,omitempty"`
 	Delays       bool   `json:"delays,omitempty"`
 	Shared       bool   `json:"shared,omitempty"` // TopicConfig.Stream was set
+	Compact      bool   `json:"compact,omitempty"`
+	SnapshotOf   string `json:"snapshotOf,omitempty"`
+	Partitions   []int  `json:"partitions,omitempty"` // of each generation
+
+	SnapshotFrom time.Time `json:"snapshotFrom,omitzero"` // when the stream of SnapshotOf was created
+}
+
+func declarationOf(c *jetbus.TopicConfig) declaration {
+	return declaration{
+		Description: c.Description, KeyInSubject: c.KeyInSubject, Delays: c.Delays, Shared: c.Stream != "",
+		Compact: c.Compact, SnapshotOf: c.SnapshotOf,
+	}
 }
 
 // topicOf reads a topic's configuration back from its stream's.
@@ -201,6 +310,15 @@ func topicOf(name string, c *jetstream.StreamConfig) (jetbus.TopicConfig, error)
 	}
 	t := settingsOf(c)
 	t.Name, t.Description, t.KeyInSubject, t.Delays = name, d.Description, d.KeyInSubject, d.Delays
+	if len(d.Partitions) > 0 {
+		t.Partitions = d.Partitions[len(d.Partitions)-1]
+	}
+	switch {
+	case d.Compact:
+		t.Compact, t.History, t.TombstoneTTL = true, int(c.MaxMsgsPerSubject), c.SubjectDeleteMarkerTTL
+	case d.SnapshotOf != "":
+		t.SnapshotOf, t.History = d.SnapshotOf, int(c.MaxMsgsPerSubject)
+	}
 	if d.Shared {
 		t.Stream = c.Name
 	}
@@ -215,6 +333,9 @@ func settingsOf(c *jetstream.StreamConfig) jetbus.TopicConfig {
 	}
 	if t.Retention == 0 {
 		t.Retention = -1
+	}
+	if t.DuplicateWindow == 0 {
+		t.DuplicateWindow = -1
 	}
 	if c.Storage == jetstream.MemoryStorage {
 		t.Storage = jetbus.MemoryStorage

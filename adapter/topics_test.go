@@ -82,9 +82,8 @@ func TestEnsureTopicUpdates(t *testing.T) {
 		if c.MaxAge != time.Hour || c.MaxBytes != 1<<20 || c.MaxMsgs != 5 || c.Discard != jetstream.DiscardNew || c.Duplicates != time.Minute {
 			r.Errorf("stream: %+v", c)
 		}
-		// While the topic is empty its keys may move into the subjects.
 		r.ensure(jetbus.TopicConfig{Name: "b"})
-		if info := r.ensure(jetbus.TopicConfig{Name: "b", KeyInSubject: true, Delays: true}); !info.Config.KeyInSubject || !info.Config.Delays {
+		if info := r.ensure(jetbus.TopicConfig{Name: "b", Delays: true}); !info.Config.Delays {
 			r.Errorf("%+v", info.Config)
 		}
 		r.equal("subjects", r.stream("EV_B").Config.Subjects, []string{"ev.b.*", "ev.b.S.*"})
@@ -467,7 +466,7 @@ func TestTopicDeletedUnderneath(t *testing.T) {
 
 func TestStorageExceeded(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
-		r := &rig{T: t, broker: startBroker(t, embedded.Config{MaxMemory: 10 << 20})}
+		r := &rig{T: t, broker: bustest.Start(t, embedded.Config{MaxMemory: 10 << 20})}
 		r.nc, r.bus = r.open(adapter.Config{})
 		_, err := r.bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "a", Storage: jetbus.MemoryStorage, MaxBytes: 20 << 20})
 		r.wantErr(err, jetbus.ErrUnavailable)

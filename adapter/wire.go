@@ -30,6 +30,7 @@ import (
 const (
 	headerMsgID        = "Nats-Msg-Id"
 	headerMarker       = "Nats-Marker-Reason"
+	headerOrigin       = "Nats-Stream-Source"
 	headerSpecVersion  = "ce-specversion"
 	headerID           = "ce-id"
 	headerType         = "ce-type"
@@ -220,6 +221,12 @@ type stored struct {
 	// Token is the key token of its subject, for a message without a key. Empty
 	// where subjects say nothing about keys.
 	Token string
+	// Partition is that of its subject, if Partitioned.
+	Partition   int
+	Partitioned bool
+	// Sourced: the server copied it from another stream, and its place is the one
+	// it has there.
+	Sourced bool
 }
 
 // fallbackID is the id of a message that has none: <stream>-<seq>, with a hash in
@@ -231,6 +238,13 @@ func (s *stored) fallbackID() string {
 		id = shortHash(s.Stream) + "-" + seq
 	}
 	return id
+}
+
+// within notes the partition that a subject of a topic with partitions names.
+func (s *stored) within(subject string) {
+	if p, ok := parsePartition(subject); ok {
+		s.Partition, s.Partitioned = p.Number, true
+	}
 }
 
 // key is the key that the subject names, empty if it names none that is valid.
@@ -252,9 +266,16 @@ func (s *stored) key() string {
 // The payload is data itself, not a copy. The error wraps
 // [jetbus.ErrUndecodable]: the message says that it is in structured mode and is not.
 func decodeEvent(h nats.Header, data []byte, at stored) (jetbus.Event, error) {
+	if at.Sourced {
+		at.Stream, at.Seq = originOf(h)
+		at.within(originSubject(h))
+	}
 	r := eventReader{h: h, at: at, e: jetbus.Event{
 		Topic: at.Topic, Partition: jetbus.NoPartition, Payload: data, Seq: at.Seq,
 	}}
+	if at.Partitioned {
+		r.e.Partition = at.Partition
+	}
 	for name, values := range h {
 		if len(values) > 0 {
 			r.header(name, values)
@@ -479,6 +500,9 @@ func (r *eventReader) complete() {
 	}
 	if r.marker {
 		e.Payload = []byte("null")
+		if e.Key == "" { // a deletion all the same, which null alone is not without a key
+			e.Headers = map[string]string{jetbus.HeaderTombstone: "1"}
+		}
 	}
 	if !r.surelyValid() && invalid(&jetbus.Event{ID: e.ID, SID: e.SID, Time: e.Time, Key: e.Key, CausedBy: e.CausedBy, Tags: e.Tags}) {
 		r.repair()

@@ -1,11 +1,14 @@
 package embedded_test
 
 import (
+	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server/ats"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus/embedded"
@@ -68,4 +71,41 @@ func lifetime(t *testing.T, dir string, f func(jetstream.JetStream)) {
 	if err := b.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestConnectBusy connects on a machine that is so busy that the server's first
+// words take longer than nats.go waits by default.
+func TestConnectBusy(t *testing.T) {
+	ats.Register()
+	defer ats.Unregister()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, embedded.Config{Dir: dir})
+		nc, err := b.Connect(nats.InProcessServer(busy{b}), nats.NoReconnect())
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc.Close()
+		if err := b.Kill(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// busy is a broker whose first words take five seconds: the server itself gives up after ten.
+type busy struct{ *embedded.Broker }
+
+func (b busy) InProcessConn() (net.Conn, error) {
+	conn, err := b.Broker.InProcessConn()
+	return &slowConn{Conn: conn}, err
+}
+
+type slowConn struct {
+	net.Conn
+	once sync.Once
+}
+
+func (c *slowConn) Read(p []byte) (int, error) {
+	c.once.Do(func() { time.Sleep(5 * time.Second) })
+	return c.Conn.Read(p)
 }

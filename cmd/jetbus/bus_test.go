@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -161,6 +162,18 @@ func TestTopics(t *testing.T) {
 			t.Errorf("create does not say %q:\n%s", want, out)
 		}
 	}
+	for _, line := range []struct{ args, want string }{
+		{"log --key-in-subject", "Key in subject  yes"},
+		{"state --compact --history 3 --tombstone-ttl 2h", "to 3 of a key, tombstones stay for 2h"},
+		{"log.snapshot --snapshot-of log", "Snapshot of     log"},
+	} {
+		if out := b.ok(t, "", append([]string{"topics", "create"}, strings.Fields(line.args)...)...); !strings.Contains(out, line.want) {
+			t.Errorf("create %s does not say %q:\n%s", line.args, line.want, out)
+		}
+	}
+	for _, name := range []string{"log.snapshot", "log", "state"} {
+		b.ok(t, "", "topics", "delete", name, "--yes")
+	}
 	b.ok(t, "", "topics", "create", "bills")
 	b.ok(t, "", "pub", "orders", "1", "--count", "5")
 	b.ok(t, "", "sub", "orders", "--group", "audit", "--from", "earliest", "--no-follow", "--limit", "3")
@@ -253,6 +266,10 @@ func TestSubGroup(t *testing.T) {
 	for _, e := range records(t, first+second+third) {
 		seqs = append(seqs, e.Seq)
 	}
+	if len(seqs) != 10 || !slices.Equal(seqs[:4], []uint64{1, 2, 3, 4}) {
+		t.Errorf("the first member was to have 1 to 4, all of them 10: %v", seqs)
+	}
+	slices.Sort(seqs) // what one member gives back may come to the next one in another order
 	if d := cmp.Diff([]uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, seqs); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

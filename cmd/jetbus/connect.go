@@ -16,7 +16,15 @@ import (
 
 // withBus connects to the server that the flags name, runs f and closes both
 // connection and bus.
-func (a *app) withBus(ctx context.Context, f func(*adapter.Bus) error) (err error) {
+func (a *app) withBus(ctx context.Context, f func(*adapter.Bus) error) error {
+	return withOpened(ctx, a, f, func(nc *nats.Conn) (*adapter.Bus, error) {
+		return adapter.Open(ctx, nc, adapter.Config{Prefix: a.prefix, Timeout: a.timeout})
+	})
+}
+
+// withOpened connects to the server that the flags name, runs f on what open opens
+// there, and closes both.
+func withOpened[T interface{ Close(context.Context) error }](ctx context.Context, a *app, f func(T) error, open func(*nats.Conn) (T, error)) (err error) {
 	if a.timeout <= 0 {
 		return usagef("--timeout %v: use more than 0", a.timeout)
 	}
@@ -25,16 +33,16 @@ func (a *app) withBus(ctx context.Context, f func(*adapter.Bus) error) (err erro
 		return err
 	}
 	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{Prefix: a.prefix, Timeout: a.timeout})
+	opened, err := open(nc)
 	if err != nil {
 		return fmt.Errorf("%s: %w", redacted(nc.ConnectedUrl()), err)
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.timeout)
 		defer cancel()
-		err = errors.Join(err, bus.Close(ctx))
+		err = errors.Join(err, opened.Close(ctx))
 	}()
-	return f(bus)
+	return f(opened)
 }
 
 // connect connects to the server. What it was given to log in is in no error.

@@ -60,9 +60,9 @@ func exitCode(err error) int {
 	switch {
 	case is(jetbus.ErrInvalidTopic, jetbus.ErrInvalidGroup, jetbus.ErrInvalidEvent, jetbus.ErrInvalidHeader, jetbus.ErrInvalidOption):
 		return exitUsage
-	case is(jetbus.ErrNoTopic, jetbus.ErrNoGroup, jetbus.ErrPositionUnknown):
+	case is(jetbus.ErrNoTopic, jetbus.ErrNoGroup, jetbus.ErrPositionUnknown, jetbus.ErrNoDeadLetters):
 		return exitNotFound
-	case is(jetbus.ErrConflict, jetbus.ErrWrongSequence, jetbus.ErrGroupBusy, embedded.ErrInUse):
+	case is(jetbus.ErrConflict, jetbus.ErrNoPartitions, jetbus.ErrWrongSequence, jetbus.ErrGroupBusy, embedded.ErrInUse):
 		return exitConflict
 	}
 	return exitFailure
@@ -92,6 +92,8 @@ func remedy(err error) string {
 		return "--dir names another"
 	case errors.Is(err, jetbus.ErrNoTopic):
 		return "see jetbus topics, or declare it with jetbus topics create"
+	case errors.Is(err, jetbus.ErrNoDeadLetters):
+		return "see jetbus dlq ls"
 	case errors.Is(err, jetbus.ErrDenied):
 		return "check --user, --password, --token and --creds"
 	case errors.Is(err, syscall.EADDRINUSE):

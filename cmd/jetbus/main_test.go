@@ -6,13 +6,19 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
+	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long what is to happen may take: it matters only where that does not.
+const patience = time.Minute
 
 // result is what a command did.
 type result struct {
@@ -63,6 +69,26 @@ func newBench(t *testing.T) *bench {
 		}
 	})
 	return &bench{b.URL()}
+}
+
+// bus opens a bus on the bench until the test's end.
+func (b *bench) bus(t *testing.T) *adapter.Bus {
+	t.Helper()
+	nc, err := nats.Connect(b.url, nats.Timeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	bus, err := adapter.Open(t.Context(), nc, adapter.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := bus.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return bus
 }
 
 // running is a command that runs beside the test.

@@ -25,11 +25,12 @@ func newRoot(getenv func(string) string) *cobra.Command {
 		Short: "A durable event bus on NATS JetStream",
 		Long: `JetBus is a durable event bus on NATS JetStream.
 
-  jetbus dev      runs a broker on this machine, with real events in it
-  jetbus serve    runs a broker for a team
-  jetbus pub      publishes events
-  jetbus sub      reads topics
-  jetbus topics   lists, declares and removes topics
+  jetbus dev         runs a broker on this machine, with real events in it
+  jetbus serve       runs a broker for a team
+  jetbus pub         publishes events
+  jetbus sub         reads topics
+  jetbus topics      lists, declares and removes topics
+  jetbus dlq         lists, replays and purges events that could not be processed
 
 Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 partly done.`,
 		Example: `  jetbus dev
@@ -53,7 +54,7 @@ Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 
 	f.StringVar(&a.tlsCA, "tls-ca", "", "file with certificates of authorities to trust, PEM")
 	f.StringVar(&a.prefix, "prefix", "ev", "first token of the bus's subjects")
 	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "bound of each request")
-	root.AddCommand(newDev(a), newServe(a), newPub(a), newSub(a), newTopics(a), newVersion())
+	root.AddCommand(newDev(a), newServe(a), newPub(a), newSub(a), newTopics(a), newDLQ(a), newVersion())
 	return root
 }
 

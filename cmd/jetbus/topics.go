@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,6 +25,7 @@ func newTopics(a *app) *cobra.Command {
 		Example: `  jetbus topics
   jetbus topics info process.state
   jetbus topics create orders.created --retention 30d --key-in-subject
+  jetbus topics repartition orders.created 12
   jetbus topics rm orders.created --yes`,
 		Args: noCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.listTopics(cmd, output) },
@@ -40,7 +43,7 @@ func newTopics(a *app) *cobra.Command {
 		Args:  exactly(1),
 		RunE:  func(cmd *cobra.Command, args []string) error { return a.describeTopic(cmd, output, args[0]) },
 	}
-	cmd.AddCommand(ls, info, newTopicsCreate(a, &output), newTopicsRemove(a))
+	cmd.AddCommand(ls, info, newTopicsCreate(a, &output), newTopicsRepartition(a, &output), newTopicsRemove(a))
 	return cmd
 }
 
@@ -60,7 +63,7 @@ func (a *app) listTopics(cmd *cobra.Command, output string) error {
 			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "there are no topics under the prefix %s; declare one with jetbus topics create\n", a.prefix)
 			return err
 		}
-		rows := [][]string{{"TOPIC", "EVENTS", "SIZE", "FIRST", "LAST", "LAST AT", "GROUPS", "RETENTION", "KEYS"}}
+		rows := [][]string{{"TOPIC", "EVENTS", "SIZE", "FIRST", "LAST", "LAST AT", "GROUPS", "RETENTION", "KEYS", "PARTITIONS"}}
 		for _, t := range infos {
 			keys := "-"
 			if t.Config.KeyInSubject {
@@ -68,7 +71,7 @@ func (a *app) listTopics(cmd *cobra.Command, output string) error {
 			}
 			rows = append(rows, []string{
 				t.Config.Name, count(t.Events), size(t.Bytes), count(t.FirstSeq), count(t.LastSeq), moment(t.LastTime),
-				count(t.Groups), period(t.Config.Retention), keys,
+				count(t.Groups), period(t.Config.Retention), keys, partitions(t),
 			})
 		}
 		_, err = io.WriteString(cmd.OutOrStdout(), table(rows))
@@ -143,6 +146,15 @@ func describe(t jetbus.TopicInfo) string {
 		{"Key in subject", yes(t.Config.KeyInSubject)},
 		{"Delays", yes(t.Config.Delays)},
 	}
+	if t.Config.Compact {
+		rows = append(rows, []string{"Compacted", fmt.Sprintf("to %d of a key, tombstones stay for %s", t.Config.History, period(t.Config.TombstoneTTL))})
+	}
+	if t.Config.SnapshotOf != "" {
+		rows = append(rows, []string{"Snapshot of", t.Config.SnapshotOf}, []string{"Lag", strconv.FormatInt(t.Lag, 10)})
+	}
+	if t.Config.Partitions > 0 {
+		rows = append(rows, []string{"Partitions", partitions(t)})
+	}
 	if t.Config.Description != "" {
 		rows = append(rows[:1], append([][]string{{"Description", t.Config.Description}}, rows[1:]...)...)
 	}
@@ -150,6 +162,23 @@ func describe(t jetbus.TopicInfo) string {
 		rows = append(rows, []string{"Subject", t.Config.Subject})
 	}
 	return table(rows)
+}
+
+// partitions are those of a topic for people: "12", or "12, before 8" for one that got
+// more of them.
+func partitions(t jetbus.TopicInfo) string {
+	if t.Config.Partitions == 0 {
+		return "-"
+	}
+	var before []string
+	for _, g := range t.Generations[:max(len(t.Generations)-1, 0)] {
+		before = append(before, strconv.Itoa(g.Partitions))
+	}
+	if len(before) == 0 {
+		return strconv.Itoa(t.Config.Partitions)
+	}
+	slices.Reverse(before)
+	return fmt.Sprintf("%d, before %s", t.Config.Partitions, strings.Join(before, ", "))
 }
 
 func groupRows(groups []jetbus.GroupInfo) [][]string {

@@ -19,7 +19,9 @@ func newTopicsCreate(a *app, output *string) *cobra.Command {
 flags say, flags that are not given meaning their defaults; what cannot be changed is
 refused with exit code 4.`,
 		Example: `  jetbus topics create orders.created --retention 30d --max-bytes 5GiB
-  jetbus topics create process.state --key-in-subject`,
+  jetbus topics create process.state --compact
+  jetbus topics create payments --partitions 16
+  jetbus topics create orders.snapshot --snapshot-of orders.created`,
 		Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.Name = args[0]
@@ -36,6 +38,11 @@ refused with exit code 4.`,
 	f.IntVar(&c.Replicas, "replicas", 0, "copies in a cluster, 1 to 5 (default 1)")
 	f.DurationVar(&c.DuplicateWindow, "duplicate-window", 0, "how long an id is remembered (default 2m)")
 	f.BoolVar(&c.KeyInSubject, "key-in-subject", false, "keep keys in subjects: the latest event of a key can be asked for")
+	f.BoolVar(&c.Compact, "compact", false, "keep the last event of each key, and delete a key at its tombstone")
+	f.IntVar(&c.History, "history", 0, "events of a key that a compacted topic keeps, 1 to 64 (default 1)")
+	f.DurationVar(&c.TombstoneTTL, "tombstone-ttl", 0, "how long a tombstone of a compacted topic can be read (default 24h)")
+	f.StringVar(&c.SnapshotOf, "snapshot-of", "", "keep the last event of each key of that topic, which has --key-in-subject")
+	f.IntVar(&c.Partitions, "partitions", 0, "spread the events by their keys over that many partitions, for package partition (default none)")
 	f.BoolVar(&c.Delays, "delays", false, "allow events that are delivered later")
 	f.StringVar(&c.Stream, "stream", "", "place the topic into a stream that topics share")
 	return cmd

@@ -13,6 +13,7 @@ var batchBehaviors = []Behavior{
 	{Name: "an atomic batch over its limits is refused before it is sent", Cases: []int{39}, Needs: NeedBatch, play: atomicLimits},
 	{Name: "a batch with an invalid event stores nothing", Cases: []int{36, 39}, Needs: NeedBatch, play: invalidBatch},
 	{Name: "a batch that fills its topic stores a prefix and names the rest", Cases: []int{37, 40}, Needs: NeedBatch, play: fullBatch},
+	{Name: "a chained batch is stored behind the event it names, once, and nobody else's is", Cases: []int{40}, Needs: NeedBatch, play: chainedBatch},
 }
 
 // batch makes an event for each key.
@@ -134,4 +135,29 @@ func fullBatch(r *run) {
 	if len(receipts) != 100 || receipts[29].Event.Seq == 0 || receipts[30].Event.Seq != 0 {
 		r.Errorf("receipts %+v", receipts)
 	}
+}
+
+func chainedBatch(r *run) {
+	topic := r.topic("t")
+	events := batch(topic, keys(50)...)
+	for i := range events {
+		events[i].ID = events[i].Key
+	}
+	a, b := r.A.(jetbus.Batcher), r.B.(jetbus.Batcher)
+	_, err := a.PublishBatch(r.ctx, events[:30], jetbus.BatchOptions{Chain: &jetbus.Chain{}})
+	r.must(err)
+	end := jetbus.Chain{AfterID: events[9].ID, AfterSeq: 10}
+	receipts, err := a.PublishBatch(r.ctx, events[10:40], jetbus.BatchOptions{Chain: &end})
+	r.must(err)
+	for i, receipt := range receipts {
+		if receipt.Event.Seq != uint64(11+i) || receipt.Duplicate != (i < 20) {
+			r.Fatalf("receipt %d: %+v", i, receipt)
+		}
+	}
+	_, err = b.PublishBatch(r.ctx, batch(topic, "late", "later"), jetbus.BatchOptions{Chain: &end})
+	wantErr(r.T, "a batch behind an event that is not the last one", err, jetbus.ErrWrongSequence)
+	if be, ok := errors.AsType[*jetbus.BatchError](err); !ok || len(be.Failed) != 2 || be.Failed[0].Stored != jetbus.StoredNo {
+		r.Errorf("error %v", err)
+	}
+	sameKeys(r.T, "the topic", r.stored(topic), keys(50)[:40])
 }

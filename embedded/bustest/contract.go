@@ -56,16 +56,18 @@ type Needs uint
 
 // What a behavior can need.
 const (
-	NeedBatch    Needs = 1 << iota // A and B are jetbus.Batchers
-	NeedReceive                    // A and B are jetbus.Receivers
-	NeedStore                      // A and B are jetbus.Stores and jetbus.Readers
-	NeedTopics                     // A and B are jetbus.Topics
-	NeedFakeTime                   // it lets minutes pass
-	NeedOpen                       // Subject.Open, and Subject.Broker for connections
-	NeedPipe                       // Subject.Broker gives connections that can be held up
-	NeedRestart                    // Subject.Broker can be ended, and its file store outlives it
-	NeedMany                       // a broker that bears hundreds of topics, or many changes at once
-	NeedAging                      // events age by the test's clock; not so with files in a bubble
+	NeedBatch      Needs = 1 << iota // A and B are jetbus.Batchers
+	NeedReceive                      // A and B are jetbus.Receivers
+	NeedStore                        // A and B are jetbus.Stores and jetbus.Readers
+	NeedTopics                       // A and B are jetbus.Topics
+	NeedFakeTime                     // it lets minutes pass
+	NeedOpen                         // Subject.Open, and Subject.Broker for connections
+	NeedPipe                         // Subject.Broker gives connections that can be held up
+	NeedRestart                      // Subject.Broker can be ended, and its file store outlives it
+	NeedMany                         // a broker that bears hundreds of topics, or many changes at once
+	NeedAging                        // events age by the test's clock; not so with files in a bubble
+	NeedRetry                        // A and B are jetbus.Retriers and jetbus.Removers
+	NeedPartitions                   // A and B are jetbus.Partitions
 )
 
 // Options say how the contract is run.
@@ -100,7 +102,7 @@ type Behavior struct {
 func Behaviors() []Behavior {
 	var all []Behavior
 	for _, theme := range [][]Behavior{
-		startBehaviors, deliveryBehaviors, leaseBehaviors, publishBehaviors, batchBehaviors, faultBehaviors, lifecycleBehaviors, endBehaviors, cursorBehaviors, readBehaviors, nameBehaviors, settingsBehaviors, limitedBehaviors, modelBehaviors,
+		startBehaviors, deliveryBehaviors, leaseBehaviors, publishBehaviors, batchBehaviors, faultBehaviors, lifecycleBehaviors, endBehaviors, cursorBehaviors, readBehaviors, tableBehaviors, stateBehaviors, nameBehaviors, settingsBehaviors, limitedBehaviors, deadBehaviors, attemptBehaviors, retryBehaviors, orderBehaviors, partitionBehaviors, partitionGroupBehaviors, modelBehaviors,
 	} {
 		all = append(all, theme...)
 	}
@@ -143,9 +145,20 @@ func Contract(t *testing.T, o Options, open func(t *testing.T) Subject) {
 	}
 }
 
-// patience is how long the suite waits for what must happen soon. In a bubble it
-// costs nothing.
-const patience = 20 * time.Second
+// How long the suite waits for what must happen soon: in a bubble, where waiting
+// costs nothing, and in real time, where a busy machine takes its time.
+const (
+	patience     = 20 * time.Second
+	realPatience = 3 * time.Minute
+)
+
+// awhile is that time. The clock tells: that of a bubble starts in 2000.
+func awhile() time.Duration {
+	if time.Now().Year() < 2010 {
+		return patience
+	}
+	return realPatience
+}
 
 // run is one behavior under test.
 type run struct {
@@ -187,6 +200,15 @@ func (r *run) pause(d time.Duration) {
 	r.must(r.ctx.Err())
 }
 
+// lease is an AckTimeout, the given one in fake time. In real time it is longer: a
+// busy machine stands still for a second now and then, and no lease may be lost by it.
+func (r *run) lease(fake time.Duration) time.Duration {
+	if r.fake {
+		return fake
+	}
+	return 4 * fake
+}
+
 // linger lets time pass, for handlers.
 func linger(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
@@ -200,7 +222,7 @@ func linger(ctx context.Context, d time.Duration) {
 // eventually waits until wrong finds nothing wrong any more.
 func (r *run) eventually(what string, wrong func() error) {
 	r.Helper()
-	for deadline := time.Now().Add(patience); ; r.pause(5 * time.Millisecond) {
+	for deadline := time.Now().Add(awhile()); ; r.pause(5 * time.Millisecond) {
 		err := wrong()
 		if err == nil {
 			return

@@ -11,7 +11,7 @@ import (
 // the project's list.
 func cases() []int {
 	var out []int
-	for _, span := range [][2]int{{1, 9}, {11, 12}, {16, 16}, {30, 41}, {52, 63}, {65, 65}, {67, 72}} {
+	for _, span := range [][2]int{{1, 18}, {20, 42}, {48, 72}} {
 		for n := span[0]; n <= span[1]; n++ {
 			out = append(out, n)
 		}

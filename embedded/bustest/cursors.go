@@ -18,6 +18,7 @@ var cursorBehaviors = []Behavior{
 	{Name: "a group whose members hold events is not moved, and nothing has changed", Cases: []int{65}, play: moveBusy},
 	{Name: "a move waits for held events to be settled", Cases: []int{65}, play: moveWaits},
 	{Name: "a forced move takes held events away: late words have no effect", Cases: []int{65}, play: moveForced},
+	{Name: "a forced move ends the handlers of what it takes away", Cases: []int{65}, play: moveEnds},
 	{Name: "the cursor of a group that never subscribed is an error", Cases: []int{11}, play: noGroup},
 }
 
@@ -26,7 +27,7 @@ func ackFloor(r *run) {
 	events := r.publish(topic, keys(5)...)
 	got := newRecord()
 	s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{
-		From: jetbus.Earliest(), ManualAck: true, Concurrency: 5, AckTimeout: time.Second, ShutdownTimeout: time.Second,
+		From: jetbus.Earliest(), ManualAck: true, Concurrency: 5, AckTimeout: r.lease(time.Second), ShutdownTimeout: time.Second,
 	})
 	for _, d := range got.wait(r.T, 5) {
 		if d.Key != "1" {
@@ -197,6 +198,27 @@ func moveForced(r *run) {
 		r.Errorf("an ack from before the move settled the event: %+v", at)
 	}
 	g.leave <- nil
+	r.settled(topic, "g", e.Seq)
+}
+
+func moveEnds(r *run) {
+	topic := r.topic("t")
+	g := newGate()
+	s := r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{AckTimeout: time.Second})
+	e := r.publish(topic, "k")[0]
+	receive(r.T, "the handler's start", g.entered)
+	s.Pause()
+	r.must(r.B.SetCursor(r.ctx, topic, "g", jetbus.Cursor{}, jetbus.SeekOptions{Force: true}))
+	moved := time.Now()
+	wantErr(r.T, "cause of the handler's end", receive(r.T, "the handler's end", g.ended), jetbus.ErrLeaseExpired)
+	if d := time.Since(moved); r.fake && d > time.Second {
+		r.Errorf("it ran on for %v", d)
+	}
+	got := newRecord()
+	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{AckTimeout: time.Second})
+	if d := got.wait(r.T, 1)[0]; d.Attempt != 1 {
+		r.Errorf("attempt %d", d.Attempt)
+	}
 	r.settled(topic, "g", e.Seq)
 }
 

@@ -46,7 +46,7 @@ func handlerError(r *run) {
 	topic := r.topic("t")
 	backoff := jetbus.Backoff{Min: 200 * time.Millisecond, Max: 800 * time.Millisecond, NoJitter: true}
 	got := newRecord()
-	r.subscribe(r.A, topic, "g", got.then(failing(5)), jetbus.SubscribeOptions{Backoff: backoff, MaxAttempts: 2})
+	r.subscribe(r.A, topic, "g", got.then(failing(5)), jetbus.SubscribeOptions{Backoff: backoff, MaxAttempts: -1})
 	e := r.publish(topic, "k")[0]
 	all := got.wait(r.T, 6)
 	for i, d := range all {
@@ -62,12 +62,13 @@ func handlerError(r *run) {
 }
 
 // waited checks the time between two calls. In a bubble there is no load that
-// could make it longer than it must be.
+// could make it longer than it must be. In real time only a lease that ended by itself,
+// after 30 seconds, can be told from a machine, or a cluster, that is slow.
 func (r *run) waited(from, to time.Time, want time.Duration) {
 	r.Helper()
 	tolerance := 100 * time.Millisecond
 	if !r.fake {
-		tolerance = 5 * time.Second
+		tolerance = 20 * time.Second
 	}
 	if d := to.Sub(from); d < want-time.Millisecond || d > want+tolerance {
 		r.Errorf("came back after %v, want %v", d, want)
@@ -139,8 +140,8 @@ func settledOnce(r *run) {
 	topic = r.topic("other")
 	nacked, got, _ := r.hold(topic, "nacked", jetbus.SubscribeOptions{})
 	const delay = time.Second
-	r.must(nacked.Nack(r.ctx, jetbus.NackOptions{Delay: delay}))
 	refused := time.Now()
+	r.must(nacked.Nack(r.ctx, jetbus.NackOptions{Delay: delay}))
 	for name, call := range again {
 		wantErr(r.T, name+" after nack", call(nacked), jetbus.ErrAlreadySettled)
 	}

@@ -2,7 +2,8 @@
 //
 // [Contract] tests that a bus keeps the promises of package jetbus: each is a
 // [Behavior] with a name that says what is promised. It is for buses that are
-// not package adapter's own, such as decorators and clients of a gateway.
+// not package adapter's own, such as decorators and clients of a gateway. [Start]
+// and [Open] give a test a broker and buses on it, [SubjectOn] what Contract needs.
 //
 // [Run] runs a test in a testing/synctest bubble in which a whole embedded
 // broker works. Inside, time is fake: it stands still while anything is busy and

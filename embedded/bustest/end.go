@@ -62,7 +62,7 @@ func closeBus(r *run) {
 	wantErr(r.T, "publish on a closed bus", err, jetbus.ErrClosed)
 	_, err = bus.Subscribe(r.ctx, topic, "g", g.handle, jetbus.SubscribeOptions{})
 	wantErr(r.T, "subscribe on a closed bus", err, jetbus.ErrClosed)
-	if !nc.IsConnected() || nc.FlushTimeout(patience) != nil {
+	if !nc.IsConnected() || nc.FlushTimeout(awhile()) != nil {
 		r.Error("Close did not leave the connection as it was")
 	}
 }

@@ -16,6 +16,7 @@ var faultBehaviors = []Behavior{
 	{Name: "a batch goes on over a crash of the broker", Cases: []int{32}, Needs: NeedRestart | NeedBatch, play: batchOverCrash},
 	{Name: "a publish without an answer says that the event may be stored, and publishing it again is safe", Cases: []int{33, 34}, Needs: NeedPipe | NeedOpen, play: noAnswer},
 	{Name: "positions, pending events and attempts survive a restart and a crash of the broker", Cases: []int{60}, Needs: NeedRestart, play: survives},
+	{Name: "an old event stays with its handler over a restart and a crash of the broker", Cases: []int{13, 60}, Needs: NeedRestart, play: heldOverRestart},
 	{Name: "subscriptions go on by themselves after a crash of the broker", Cases: []int{32, 60}, Needs: NeedRestart, play: subscriptionOverCrash},
 }
 
@@ -47,7 +48,7 @@ func publishOverRestarts(r *run) {
 		acked[p] = map[string]uint64{}
 		wg.Go(func() {
 			for i := range each {
-				ctx, cancel := context.WithTimeout(r.ctx, patience)
+				ctx, cancel := context.WithTimeout(r.ctx, awhile())
 				receipt, err := r.A.Publish(ctx, jetbus.Event{Topic: topic, Key: fmt.Sprint(p), ID: fmt.Sprintf("%d-%d", p, i), Payload: fmt.Append(nil, i)})
 				cancel()
 				if err != nil {
@@ -195,6 +196,28 @@ func survives(r *run) {
 		if d.Key == "1" && d.Attempt < 2 {
 			r.Errorf("the failed event came back as attempt %d", d.Attempt)
 		}
+	}
+}
+
+func heldOverRestart(r *run) {
+	for i, end := range []func(context.Context) error{r.Broker.Restart, r.Broker.Kill} {
+		topic := r.topic(fmt.Sprint("t", i))
+		e := r.publish(topic, "k")[0]
+		r.pause(2 * jetbus.DefaultAckTimeout)
+		g, other := newGate(), newRecord()
+		r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
+		receive(r.T, "the handler's start", g.entered)
+		r.subscribe(r.B, topic, "g", other.handle, jetbus.SubscribeOptions{})
+		r.pause(3 * time.Second) // before the first extension the server would not know
+		r.must(end(r.ctx))
+		r.must(r.Broker.Restart(r.ctx))
+		r.pause(2 * jetbus.DefaultAckTimeout)
+		other.exactly(r.T)
+		if len(g.ended) > 0 {
+			r.Errorf("the handler was canceled: %v", <-g.ended)
+		}
+		g.leave <- nil
+		r.settled(topic, "g", e.Seq)
 	}
 }
 

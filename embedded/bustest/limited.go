@@ -20,6 +20,7 @@ var limitedBehaviors = []Behavior{
 func (r *run) server(o *server.Options) *server.Server {
 	r.Helper()
 	o.DontListen, o.NoSigs, o.NoLog, o.StoreDir = true, true, true, r.TempDir()
+	o.JetStreamMaxStore = 1 << 50 // not what is free on this disk
 	s, err := server.NewServer(o)
 	r.must(err)
 	s.Start()
@@ -27,7 +28,7 @@ func (r *run) server(o *server.Options) *server.Server {
 		s.Shutdown()
 		s.WaitForShutdown()
 	})
-	if !s.ReadyForConnections(patience) {
+	if !s.ReadyForConnections(awhile()) {
 		r.Fatal("the server did not start")
 	}
 	return s

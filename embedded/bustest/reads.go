@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 )
@@ -21,36 +21,39 @@ func scanPages(r *run) {
 	topic := r.topic("t")
 	store := r.A.(jetbus.Store)
 	const total, page = 1200, 70
-	var wg sync.WaitGroup
-	wg.Go(func() {
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
 		for i := range total {
 			_, err := r.B.Publish(r.ctx, jetbus.Event{Topic: topic, Key: fmt.Sprint(i)})
 			r.wantNil(err)
 		}
-	})
-	defer wg.Wait()
+	}()
+	defer func() { <-published }()
 	var got []jetbus.Event
 	after := uint64(0)
-	r.eventually("all pages", func() error {
-		for {
-			n := 0
-			for e, err := range store.Scan(r.ctx, topic, jetbus.ScanQuery{From: jetbus.AfterSeq(after), Limit: page}) {
-				r.must(err)
-				got, after = append(got, e), e.Seq
-				n++
-			}
-			if n > page {
-				r.Fatalf("a page of %d events", n)
-			}
-			if n == 0 {
-				break
-			}
+	for last := false; ; {
+		n := 0
+		for e, err := range store.Scan(r.ctx, topic, jetbus.ScanQuery{From: jetbus.AfterSeq(after), Limit: page}) {
+			r.must(err)
+			got, after = append(got, e), e.Seq
+			n++
 		}
-		if len(got) < total {
-			return fmt.Errorf("%d events of %d", len(got), total)
+		if n > page {
+			r.Fatalf("a page of %d events", n)
 		}
-		return nil
-	})
+		if n > 0 {
+			continue
+		}
+		if last { // a page behind the last event
+			break
+		}
+		select {
+		case <-published:
+			last = true
+		case <-time.After(time.Millisecond):
+		}
+	}
 	sameKeys(r.T, "pages", got, keys(total))
 }
 
@@ -71,7 +74,7 @@ func latestByKey(r *run) {
 // following reads topics until n events came, and calls at before each.
 func (r *run) following(topics []string, n int, at func(i int)) []jetbus.Event {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(r.ctx, 10*patience)
+	ctx, cancel := context.WithTimeout(r.ctx, 10*awhile())
 	defer cancel()
 	var got []jetbus.Event
 	for e, err := range r.A.(jetbus.Reader).Read(ctx, topics, jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}) {

@@ -70,7 +70,7 @@ func (c *record) keys() []string {
 // wait waits for n calls at least and returns them.
 func (c *record) wait(t *testing.T, n int) []delivered {
 	t.Helper()
-	return c.within(t, n, patience)
+	return c.within(t, n, awhile())
 }
 
 // within waits for n calls, no longer than d.
@@ -128,6 +128,7 @@ func (g *gate) handle(ctx context.Context, d *jetbus.Delivery) error {
 // receive returns the next value of a channel.
 func receive[T any](t *testing.T, what string, ch <-chan T) T {
 	t.Helper()
+	patience := awhile()
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	select {

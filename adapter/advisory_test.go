@@ -1,0 +1,124 @@
+package adapter_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// foreign takes n messages of a group as a client without JetBus does.
+func (r *rig) foreign(stream, durable string, n int) []jetstream.Msg {
+	r.Helper()
+	c := must(r.js.Consumer(r.Context(), stream, durable))(r.T)
+	batch := must(c.Fetch(n, jetstream.FetchMaxWait(time.Second)))(r.T)
+	var out []jetstream.Msg
+	for m := range batch.Messages() {
+		out = append(out, m)
+	}
+	return out
+}
+
+// dead waits for the dead letters of a topic.
+func (r *rig) dead(topic string, n int) []jetbus.DeadLetter {
+	r.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		var out []jetbus.DeadLetter
+		for e, err := range r.bus.Scan(r.Context(), jetbus.DeadLetterTopic(topic), jetbus.ScanQuery{}) {
+			r.ok(err)
+			out = append(out, must(jetbus.ParseDeadLetter(e))(r.T))
+		}
+		if len(out) >= n || time.Now().After(deadline) {
+			if len(out) != n {
+				r.Fatalf("%d dead letters, want %d: %+v", len(out), n, out)
+			}
+			return out
+		}
+	}
+}
+
+func TestOthersTerminate(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		s := must(r.bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{}))(r.T)
+		s.Pause()
+		events := r.publish("t", "a", "b", "c")
+		for i, m := range r.foreign("EV_T", "t__g", 3) {
+			if i < 2 {
+				r.ok(m.TermWithReason("no use for it"))
+			} else {
+				r.ok(m.Ack())
+			}
+		}
+		for i, d := range r.dead("t", 2) {
+			r.equal("dead letter", []any{d.Event.ID, d.Event.Key, d.Group, d.Reason, d.Event.Seq}, []any{events[i].ID, events[i].Key, "g", jetbus.DeadTerminated, events[i].Seq})
+		}
+	})
+}
+
+func TestOthersGiveUp(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		s := must(r.bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{AckTimeout: time.Second}))(r.T)
+		s.Pause()
+		config := must(r.js.Consumer(r.Context(), "EV_T", "t__g"))(r.T).CachedInfo().Config
+		config.MaxDeliver = 2
+		must(r.js.UpdateConsumer(r.Context(), "EV_T", config))(r.T)
+		event := r.publish("t", "a")[0]
+		for range 3 { // the last request makes the server notice
+			r.foreign("EV_T", "t__g", 1)
+			time.Sleep(2 * time.Second)
+		}
+		d := r.dead("t", 1)[0]
+		r.equal("dead letter", []any{d.Event.ID, d.Group, d.Reason, d.Attempts}, []any{event.ID, "g", jetbus.DeadMaxDeliver, 2})
+	})
+}
+
+// Our own terminations make one dead letter, not two, and those of consumers that
+// are nobody's of ours make none.
+func TestOwnTerminations(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		must(r.bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error {
+			return jetbus.Reject(nil)
+		}, jetbus.SubscribeOptions{}))(r.T)
+		r.publish("t", "a")
+		r.equal("reason", r.dead("t", 1)[0].Reason, jetbus.DeadRejected)
+		must(r.js.CreateConsumer(r.Context(), "EV_T", jetstream.ConsumerConfig{Durable: "theirs", AckPolicy: jetstream.AckExplicitPolicy}))(r.T)
+		for _, m := range r.foreign("EV_T", "theirs", 1) {
+			r.ok(m.TermWithReason("theirs"))
+		}
+		time.Sleep(time.Minute)
+		r.dead("t", 1)
+		r.equal("advisories seen", r.stream("JETBUS_ADVISORIES").State.Msgs, 2)
+		c := must(r.js.Consumer(r.Context(), "JETBUS_ADVISORIES", "jetbus_advisories__jetbus-ev"))(r.T).CachedInfo()
+		r.equal("advisories left", []any{c.NumPending, c.NumAckPending}, []any{0, 0})
+	})
+}
+
+// A stream of somebody else's that has the advisories serves as well.
+func TestAdvisoriesElsewhere(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		must(r.js.CreateStream(r.Context(), jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"$JS.EVENT.ADVISORY.>"}, NoAck: false}))(r.T)
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		s := must(r.bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{}))(r.T)
+		s.Pause()
+		r.publish("t", "a")
+		r.ok(r.foreign("EV_T", "t__g", 1)[0].TermWithReason("no"))
+		r.dead("t", 1)
+	})
+}
+
+func TestWithoutAdvisories(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		_, b := r.open(adapter.Config{NoAdvisories: true})
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		must(b.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{}))(r.T)
+		_, err := r.js.Stream(r.Context(), "JETBUS_ADVISORIES")
+		r.wantErr(err, jetstream.ErrStreamNotFound)
+	})
+}

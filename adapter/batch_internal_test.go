@@ -1,0 +1,69 @@
+package adapter
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// A batch that lost its connection is given up, by name, where an event of it was
+// stored ahead of one of its key, and only there.
+func TestBatchOvertaken(t *testing.T) {
+	_, nc, _ := directStream(t)
+	bus, err := Open(t.Context(), nc, Config{AutoCreate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := bus.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for what, c := range map[string]struct {
+		keys   [3]string // of the events of a batch, of which the last was on its way
+		stored []int     // of them
+		given  bool
+	}{
+		"ahead of one of its key":       {[3]string{"k", "j", "k"}, []int{2}, true},
+		"after the last of its key":     {[3]string{"k", "j", "k"}, []int{0, 2}, false},
+		"ahead of those of another key": {[3]string{"j", "j", "k"}, []int{2}, false},
+		"lost as well":                  {[3]string{"k", "j", "k"}, nil, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			events := make([]jetbus.Event, len(c.keys))
+			for i, key := range c.keys {
+				events[i] = jetbus.Event{Topic: "t", Key: key, ID: jetbus.NewID(), Payload: []byte("1")}
+			}
+			for _, i := range c.stored {
+				if _, err := bus.Publish(t.Context(), events[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p := &batch{b: bus, receipts: make([]jetbus.Receipt, len(events)), to: make([]destination, len(events)), jumper: 2}
+			if err := p.complete(t.Context(), events, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			p.errs = []error{errNoAnswer, errNotSent, errNoAnswer}
+			failed := p.jumped(t.Context(), []int{0, 1, 2})
+			if given := failed != nil; given != c.given {
+				t.Fatalf("given up: %v (%v)", given, failed)
+			}
+			if !c.given {
+				return
+			}
+			err := p.failure(failed, []bool{true, false, true})
+			batch, ok := errors.AsType[*jetbus.BatchError](err)
+			if !ok || len(batch.Failed) != 2 || !errors.Is(err, jetbus.ErrOvertaken) {
+				t.Fatalf("the batch ends with %v", err)
+			}
+			if stored := []jetbus.Stored{batch.Failed[0].Stored, batch.Failed[1].Stored}; stored[0] != jetbus.StoredUnknown || stored[1] != jetbus.StoredNo {
+				t.Errorf("stored: %v", stored)
+			}
+			if p.receipts[2].Event.Seq == 0 {
+				t.Error("the event that is stored has no receipt")
+			}
+		})
+	}
+}

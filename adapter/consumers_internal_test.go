@@ -1,0 +1,71 @@
+package adapter
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// What a cluster leaves out of a list, since its leader is away, is there none the less.
+func TestConsumersMissing(t *testing.T) {
+	_, nc, js := directStream(t)
+	bus, err := Open(t.Context(), nc, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := bus.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	infos := map[string]*jetstream.ConsumerInfo{}
+	for _, name := range []string{"a", "b", "c"} {
+		c, err := js.CreateConsumer(t.Context(), "D", jetstream.ConsumerConfig{Durable: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		infos[name] = c.CachedInfo()
+	}
+	refused := false
+	sub, err := nc.Subscribe("fake.CONSUMER.LIST.D", func(m *nats.Msg) {
+		var page struct {
+			Offset int `json:"offset"`
+		}
+		err := json.Unmarshal(m.Data, &page)
+		answer := consumerPage{Total: 4, Limit: 3, Consumers: []*jetstream.ConsumerInfo{infos["a"]}, Missing: []string{"b", "gone"}}
+		switch {
+		case !refused:
+			refused = true
+			answer = consumerPage{Error: &jetstream.APIError{Code: 503, ErrorCode: codeNoLeader}}
+		case page.Offset == 1: // it overlaps
+			answer = consumerPage{Total: 4, Limit: 3, Consumers: []*jetstream.ConsumerInfo{infos["c"]}}
+		}
+		text, encodeErr := json.Marshal(answer)
+		if err != nil || encodeErr != nil || m.Respond(text) != nil {
+			t.Errorf("asked %s: %v, %v", m.Data, err, encodeErr)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := sub.Unsubscribe(); err != nil {
+			t.Error(err)
+		}
+	}()
+	bus.api = "fake."
+	all, err := bus.consumersOf(t.Context(), "D")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, info := range all {
+		names = append(names, info.Name)
+	}
+	if !slices.Equal(names, []string{"a", "b", "c"}) {
+		t.Errorf("listed %q", names)
+	}
+}

@@ -1,0 +1,267 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// Groups implements jetbus.Topics.
+func (b *Bus) Groups(ctx context.Context, name string) ([]jetbus.GroupInfo, error) {
+	if err := b.enter(ctx); err != nil {
+		return nil, fmt.Errorf("groups of %s: %w", name, err)
+	}
+	defer b.calls.Done()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	t, info, err := b.inspect(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("groups: %w", err)
+	}
+	all, err := b.durablesOf(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	out := []jetbus.GroupInfo{}
+	for len(all) > 0 { // those of a group are side by side
+		group := all[0].Config.Metadata[metaGroup]
+		n := slices.IndexFunc(all, func(i *jetstream.ConsumerInfo) bool { return i.Config.Metadata[metaGroup] != group })
+		if n < 0 {
+			n = len(all)
+		}
+		out = append(out, describeGroup(t, all[:n], info.State.LastSeq))
+		all = all[n:]
+	}
+	return out, nil
+}
+
+// known is lookup without AutoCreate: questions and removals create nothing.
+func (b *Bus) known(ctx context.Context, name string) (*topic, error) {
+	t, _, err := b.inspect(ctx, name)
+	return t, err
+}
+
+// describeGroup describes a group by its durables: one, or those of its partitions.
+// end was the stream's before they were asked for.
+func describeGroup(t *topic, durables []*jetstream.ConsumerInfo, end uint64) jetbus.GroupInfo {
+	first := durables[0]
+	g := jetbus.GroupInfo{
+		Topic: t.name(), Group: first.Config.Metadata[metaGroup], Created: first.Created.UTC(),
+		AckTimeout: first.Config.AckWait, AckedSeq: settledByAll(durables, end),
+	}
+	for _, info := range durables {
+		if info.Created.Before(g.Created) {
+			g.Created = info.Created.UTC()
+		}
+		g.AckTimeout = max(g.AckTimeout, info.Config.AckWait)
+		g.Pending += info.NumPending
+		g.Held += info.NumAckPending
+		g.Retrying += info.NumRedelivered
+		g.Waiting += info.NumWaiting
+		g.Paused = g.Paused || info.Paused
+		if last := info.AckFloor.Last; last != nil && last.After(g.LastAck) {
+			g.LastAck = last.UTC()
+		}
+	}
+	return g
+}
+
+// settledByAll is the sequence up to which everything is settled. Of several
+// partitions one that has nothing left is settled as far as the stream went before
+// that was known.
+func settledByAll(durables []*jetstream.ConsumerInfo, end uint64) uint64 {
+	if len(durables) == 1 && durables[0].Config.Metadata[metaPartition] == "" {
+		return settledSeq(durables[0])
+	}
+	var newest uint64 // settled event
+	for _, info := range durables {
+		settled := settledSeq(info)
+		newest = max(newest, settled)
+		if info.NumPending > 0 || info.NumAckPending > 0 {
+			end = min(end, settled)
+		}
+	}
+	return min(newest, end)
+}
+
+// settledSeq is the sequence up to which everything is settled. The server's ack
+// floor lags behind where nothing is pending; then all that was delivered is.
+func settledSeq(info *jetstream.ConsumerInfo) uint64 {
+	settled := info.AckFloor.Stream
+	if info.NumAckPending == 0 {
+		settled = max(settled, info.Delivered.Stream)
+	}
+	if info.Config.OptStartSeq > 0 {
+		settled = max(settled, info.Config.OptStartSeq-1)
+	}
+	return settled
+}
+
+// DeleteGroup implements jetbus.Topics.
+func (b *Bus) DeleteGroup(ctx context.Context, topic, group string) error {
+	return b.onGroup(ctx, "delete", topic, group, func(ctx context.Context, t *topicGroup) error {
+		if t.parts == nil {
+			if err := b.deleteDurables(ctx, t); err != nil {
+				return err
+			}
+			return b.removeRetries(ctx, topic, group)
+		}
+		unlock, err := b.lock(ctx, joinLock(t.topic, group), joinLockTTL(ctx)) // a member that joins finds all of it, or nothing
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		parts, err := b.partsOf(ctx, t.topic, group)
+		if err != nil {
+			return err
+		}
+		if err := eachPart(ctx, parts, b.deleteDurables); err != nil {
+			return err
+		}
+		return b.removeRetries(ctx, topic, group)
+	})
+}
+
+// deleteDurables deletes the durable of a group with what is recorded of its
+// attempts. A move that was left half done has left two.
+func (b *Bus) deleteDurables(ctx context.Context, t *topicGroup) error {
+	for {
+		err := b.js.DeleteConsumer(ctx, t.stream, t.info.Name)
+		if err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound {
+			return b.translate("delete group", b.api+"CONSUMER.DELETE."+t.stream+"."+t.info.Name, err)
+		}
+		for _, name := range slices.Compact([]string{t.info.Name, epochName(t.topic, t.group, 0)}) { // the second is what an ordered group's go by
+			if err = b.dropRecords(ctx, t.stream, name); err != nil {
+				return err
+			}
+		}
+		if t.info, err = b.findGroup(ctx, t.topic, t.group); err != nil {
+			if errors.Is(err, jetbus.ErrNoGroup) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// PauseGroup implements jetbus.Topics.
+func (b *Bus) PauseGroup(ctx context.Context, topic, group string, until time.Time) error {
+	return b.onGroup(ctx, "pause", topic, group, func(ctx context.Context, t *topicGroup) error {
+		if !until.After(time.Now()) {
+			return fmt.Errorf("%w: until %v has passed", jetbus.ErrInvalidOption, until)
+		}
+		return b.pauseAll(ctx, t, until)
+	})
+}
+
+// ResumeGroup implements jetbus.Topics.
+func (b *Bus) ResumeGroup(ctx context.Context, topic, group string) error {
+	return b.onGroup(ctx, "resume", topic, group, func(ctx context.Context, t *topicGroup) error {
+		return b.pauseAll(ctx, t, time.Time{})
+	})
+}
+
+// pauseAll pauses a group; a time that has passed resumes it.
+func (b *Bus) pauseAll(ctx context.Context, t *topicGroup, until time.Time) error {
+	pause := func(ctx context.Context, t *topicGroup) error { return b.pause(ctx, t, until) }
+	if t.parts == nil {
+		return pause(ctx, t)
+	}
+	return eachPart(ctx, t.parts, pause)
+}
+
+// pause pauses a durable and that of its retries.
+func (b *Bus) pause(ctx context.Context, t *topicGroup, until time.Time) error {
+	durables := []*topicGroup{t}
+	rt := b.retryTopic(t.topic, t.group)
+	info, err := b.findGroup(ctx, rt, t.group)
+	switch {
+	case err == nil:
+		durables = append(durables, &topicGroup{topic: rt, group: t.group, info: info})
+	case !errors.Is(err, jetbus.ErrNoGroup) && !errors.Is(err, jetbus.ErrNoTopic): // no member has joined since there are retries
+		return err
+	}
+	for _, d := range durables {
+		if err := b.pauseDurable(ctx, d, until); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pauseDurable pauses a durable, or the one that an owner has put in its place meanwhile.
+func (b *Bus) pauseDurable(ctx context.Context, d *topicGroup, until time.Time) error {
+	for {
+		err := b.pauseUntil(ctx, d, until)
+		if !errors.Is(err, jetbus.ErrNoGroup) {
+			return err
+		}
+		if d.info, err = b.findGroup(ctx, d.topic, d.group); err != nil {
+			return err
+		}
+	}
+}
+
+// topicGroup is a group that exists.
+type topicGroup struct {
+	*topic
+	group string
+	info  *jetstream.ConsumerInfo // nil: it has partitions
+	parts []*topicGroup           // which are these, oldest generation first
+	end   uint64                  // of the stream, before the durables were asked for
+}
+
+// onGroup runs f on a group that exists, within a call's bounds.
+func (b *Bus) onGroup(ctx context.Context, verb, topic, group string, f func(context.Context, *topicGroup) error) error {
+	op := verb + " " + topic + "/" + group
+	if err := b.enter(ctx); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer b.calls.Done()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	err := jetbus.ValidGroup(group)
+	if err == nil {
+		var t *topicGroup
+		if t, err = b.findTopicGroup(ctx, topic, group); err == nil {
+			err = f(ctx, t)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
+
+func (b *Bus) findTopicGroup(ctx context.Context, name, group string) (*topicGroup, error) {
+	t, info, err := b.inspect(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	g := &topicGroup{topic: t, group: group, end: info.State.LastSeq}
+	g.info, err = b.findGroup(ctx, t, group)
+	if _, ok := errors.AsType[*partitionedError](err); ok {
+		if g.parts, err = b.partsOf(ctx, t, group); err == nil && len(g.parts) == 0 { // deleted this moment
+			err = jetbus.ErrNoGroup
+		}
+	}
+	return g, err
+}
+
+// durables are the group's durable, or those of its partitions.
+func (t *topicGroup) durables() []*jetstream.ConsumerInfo {
+	if t.parts == nil {
+		return []*jetstream.ConsumerInfo{t.info}
+	}
+	out := make([]*jetstream.ConsumerInfo, len(t.parts))
+	for i, p := range t.parts {
+		out[i] = p.info
+	}
+	return out
+}

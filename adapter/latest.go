@@ -1,0 +1,293 @@
+package adapter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// latestStep is how many keys one request asks for. The server finds at most
+// 1,024 subjects at once.
+const latestStep = 1000
+
+// LatestByKey implements jetbus.StateStore.
+func (b *Bus) LatestByKey(ctx context.Context, topic string, keys ...string) (map[string]jetbus.Event, error) {
+	op := "latest by key " + topic
+	if err := b.enter(ctx); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	defer b.calls.Done()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	out := make(map[string]jetbus.Event, len(keys))
+	t, err := b.lookup(ctx, topic)
+	if err == nil && !t.config.KeyInSubject {
+		err = jetbus.ErrNeedsKeySubject
+	}
+	for part := range slices.Chunk(keys, latestStep) {
+		if err != nil {
+			break
+		}
+		err = b.latest(ctx, t, part, out)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return out, nil
+}
+
+// latest reads the last event of up to latestStep keys. Of one that has events in more
+// than one generation of partitions they come in their order. There may be too many of
+// those for one request: then it is made for half of the keys at a time.
+func (b *Bus) latest(ctx context.Context, t *topic, keys []string, out map[string]jetbus.Event) error {
+	subjects := make([]string, len(keys))
+	for i, key := range keys {
+		if err := jetbus.ValidKey(key); err != nil {
+			return err
+		}
+		subjects[i] = b.latestSubject(t, key)
+	}
+	slices.Sort(subjects)
+	err := b.directGet(ctx, t.stream, directRequest{MultiLast: slices.Compact(subjects)}, func(m *nats.Msg, seq uint64, stored time.Time) bool {
+		e, ok := b.readEvent(t, m, seq, stored)
+		key, isKey := parseKeyToken(t.storedAt(m.Subject, seq, stored).Token)
+		switch {
+		case !ok || !isKey:
+		case t.deletes(&e):
+			delete(out, key)
+		default:
+			out[key] = e
+		}
+		return true
+	})
+	if refused, ok := errors.AsType[*directError](err); ok && refused.status == tooManySubjects && len(keys) > 1 && t.generations != nil {
+		half := len(keys) / 2
+		if err = b.latest(ctx, t, keys[:half], out); err == nil {
+			err = b.latest(ctx, t, keys[half:], out)
+		}
+		return err
+	}
+	return b.translate("read", b.api+"DIRECT.GET."+t.stream, err)
+}
+
+// latestSubject matches the events of a key, in whichever partition: the topic may have
+// begun a generation this moment, and other publishers may choose otherwise.
+func (b *Bus) latestSubject(t *topic, key string) string {
+	if t.generations == nil {
+		return eventSubject(b.cfg.Prefix, t.name(), keyToken(key))
+	}
+	return partitionsFilter(b.cfg.Prefix, t.name(), keyToken(key))
+}
+
+// ScanLatest implements jetbus.StateStore.
+func (b *Bus) ScanLatest(ctx context.Context, topic string, q jetbus.LatestQuery, each func(jetbus.Event) error) (asOf uint64, err error) {
+	op := "scan latest " + topic
+	if err := b.enter(ctx); err != nil {
+		return 0, fmt.Errorf("%s: %w", op, err)
+	}
+	b.calls.Done() // Close does not wait for the caller's function, it ends the scan
+	ctx, untie := b.tie(ctx)
+	defer untie()
+	t, err := b.keyedTopic(ctx, topic)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", op, err)
+	}
+	s := &latestScan{b: b, t: t}
+	err = s.run(ctx, func(e jetbus.Event) error {
+		if !strings.HasPrefix(e.Key, q.KeyPrefix) {
+			return nil
+		}
+		return each(e)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", op, err)
+	}
+	return s.asOf, nil
+}
+
+// keyedTopic is lookup of a topic that has its keys in its subjects.
+func (b *Bus) keyedTopic(ctx context.Context, name string) (*topic, error) {
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	t, err := b.lookup(ctx, name)
+	if err == nil && !t.config.KeyInSubject {
+		err = jetbus.ErrNeedsKeySubject
+	}
+	return t, err
+}
+
+// latestScan reads the last event of each key, and knows when that is all.
+//
+// The server's consumer goes through the subjects' last messages as of its
+// creation, then through what came after. A message that was replaced before the
+// consumer got there is skipped, and its successor comes in its turn. So the
+// state is complete at a position p if every message that was skipped has its
+// successor at p or before. The successor of what was missing in a gap was there
+// when the server sent the message behind the gap, in the replica that the
+// consumer reads: among those that were pending then. If these come
+// without another gap, the last of them is as far behind as there are; if not, it
+// is the next gap that counts. And the stream's leader is asked for its end, so
+// that whatever was acknowledged before the scan is in it.
+type latestScan struct {
+	b    *Bus
+	t    *topic
+	asOf uint64    // position as of which the scan is complete, of the origin for a snapshot
+	time time.Time // when the last event was stored
+
+	// Of the present consumer.
+	at      uint64 // last sequence read
+	gap     uint64 // first sequence read after the last gap
+	goal    uint64 // where the scan may be complete
+	goalGap uint64 // gap as it was when that was found out
+	rounds  int    // times that the goal was found out anew
+}
+
+// latestRounds bounds how often a scan goes on from an end to the next where keys
+// are replaced faster than they are read. What is missing then has changed since,
+// and comes to whoever follows from there.
+const latestRounds = 100
+
+// run hands the events to each. Without a deadline it gives up when nothing comes
+// for Config.Timeout.
+func (s *latestScan) run(ctx context.Context, each func(jetbus.Event) error) error {
+	idle := func() {}
+	busy := func() {}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelCauseFunc
+		ctx, cancel = context.WithCancelCause(ctx)
+		timer := time.AfterFunc(s.b.cfg.Timeout, func() {
+			cancel(fmt.Errorf("%w: nothing came for %v", jetbus.ErrUnavailable, s.b.cfg.Timeout))
+		})
+		idle, busy = func() { timer.Reset(s.b.cfg.Timeout) }, func() { timer.Stop() }
+		defer cancel(nil)
+		defer timer.Stop()
+	}
+	var failed error
+	err := (&tail{b: s.b, t: s.t, scan: s}).run(ctx, func(e jetbus.Event) bool {
+		busy()
+		defer idle()
+		if s.t.config.SnapshotOf != "" {
+			s.asOf = e.Seq
+		}
+		failed = each(e)
+		return failed == nil
+	})
+	return errors.Join(failed, err)
+}
+
+// begin notes that a consumer begins that has so many messages for now.
+func (s *latestScan) begin(ctx context.Context, pending uint64) (done bool, err error) {
+	s.at, s.gap, s.rounds = 0, 0, 0
+	return s.look(ctx, pending)
+}
+
+// passed notes that a message was read.
+func (s *latestScan) passed(ctx context.Context, a ackReply) (done bool, err error) {
+	if a.seq != s.at+1 {
+		s.gap = a.seq
+	}
+	s.at, s.time = a.seq, time.Unix(0, a.storedNano)
+	reached := s.at >= s.goal
+	known := s.gap == s.goalGap || s.rounds == latestRounds
+	switch {
+	case reached && known:
+		s.finish(s.at)
+		return true, nil
+	case !reached && a.pending > 0:
+		return false, nil
+	case !reached && known: // a goal that moved with the end might never be reached
+		return s.rest(ctx)
+	}
+	s.rounds++
+	return s.look(ctx, a.pending)
+}
+
+// look finds out how far the scan has to go, where so many messages are pending.
+func (s *latestScan) look(ctx context.Context, pending uint64) (done bool, err error) {
+	end, err := s.end(ctx)
+	if err != nil {
+		return false, err
+	}
+	s.goal, s.goalGap = max(end, s.at+pending), s.gap
+	switch {
+	case pending > 0:
+		return false, nil
+	case s.at < end:
+		return s.rest(ctx)
+	}
+	s.finish(s.at)
+	return true, nil
+}
+
+// rest finds out whether anything of the topic is left up to the goal. What is
+// there may be other topics', or have been removed.
+func (s *latestScan) rest(ctx context.Context) (done bool, err error) {
+	if s.at < s.goal {
+		more, err := s.b.hasAfter(ctx, s.t, s.at)
+		if more || err != nil {
+			return false, err
+		}
+	}
+	s.finish(max(s.at, s.goal))
+	return true, nil
+}
+
+func (s *latestScan) end(ctx context.Context) (uint64, error) {
+	ctx, cancel := s.b.bound(ctx)
+	defer cancel()
+	return s.b.endSequence(ctx, s.t)
+}
+
+func (s *latestScan) finish(at uint64) {
+	if s.t.config.SnapshotOf == "" {
+		s.asOf = at
+	}
+}
+
+// hasAfter asks the stream's leader whether the topic has events behind a
+// sequence; a replica may not have heard of them.
+func (b *Bus) hasAfter(ctx context.Context, t *topic, seq uint64) (bool, error) {
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	first, err := b.firstFrom(ctx, t, seq+1)
+	return first > 0, err
+}
+
+// firstFrom asks the stream's leader for the sequence of the topic's first message
+// from a sequence on, 0 if there is none.
+func (b *Bus) firstFrom(ctx context.Context, t *topic, seq uint64) (uint64, error) {
+	subject := b.api + "STREAM.MSG.GET." + t.stream
+	body, err := json.Marshal(directRequest{Seq: seq, NextBySubject: t.filter})
+	if err != nil {
+		return 0, err
+	}
+	m, err := b.request(ctx, &nats.Msg{Subject: subject, Data: body})
+	if err != nil {
+		return 0, b.translate("read "+t.name(), subject, err)
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message struct {
+			Seq uint64 `json:"seq"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return 0, fmt.Errorf("read %s: %w", t.name(), err)
+	}
+	switch {
+	case answer.Error == nil:
+		return answer.Message.Seq, nil
+	case answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return 0, nil
+	}
+	return 0, b.translate("read "+t.name(), subject, answer.Error)
+}

@@ -1,0 +1,201 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// codeNoLeader is how a cluster refuses what only a leader can do while it elects
+// one. Nothing was done.
+const codeNoLeader jetstream.ErrorCode = 10008
+
+// patient is a JetStream that sits elections out: what a cluster refuses since it
+// has no leader at the moment is asked again until the context's deadline, and where
+// it has none for as long as most. What does no harm when it is done twice is asked
+// again, too, where no answer comes. Lists are not; consumersOf is, and others are
+// asked again by who reads them.
+type patient struct {
+	jetstream.JetStream
+
+	most time.Duration
+}
+
+// retried runs f until it is not refused for the lack of a leader.
+func retried[T any](ctx context.Context, p *patient, f func() (T, error)) (T, error) {
+	return retriedFor(ctx, p, isElecting, f)
+}
+
+func retriedFor[T any](ctx context.Context, p *patient, again func(error) bool, f func() (T, error)) (T, error) {
+	until, ok := ctx.Deadline()
+	if !ok {
+		until = time.Now().Add(p.most)
+	}
+	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
+		v, err := f()
+		if !again(err) || ctx.Err() != nil || time.Now().After(until) {
+			return v, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return v, err
+		}
+	}
+}
+
+// AccountInfo is that of JetStream.
+func (p *patient) AccountInfo(ctx context.Context) (*jetstream.AccountInfo, error) {
+	return repeated(ctx, p, p.JetStream.AccountInfo)
+}
+
+// Stream is that of JetStream.
+func (p *patient) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	return repeated(ctx, p, func(ctx context.Context) (jetstream.Stream, error) { return p.JetStream.Stream(ctx, name) })
+}
+
+// StreamNameBySubject is that of JetStream.
+func (p *patient) StreamNameBySubject(ctx context.Context, subject string) (string, error) {
+	return repeated(ctx, p, func(ctx context.Context) (string, error) {
+		return p.JetStream.StreamNameBySubject(ctx, subject)
+	})
+}
+
+// CreateStream is that of JetStream.
+func (p *patient) CreateStream(ctx context.Context, c jetstream.StreamConfig) (jetstream.Stream, error) {
+	return created(ctx, p, func(ctx context.Context) (jetstream.Stream, error) { return p.JetStream.CreateStream(ctx, c) })
+}
+
+// created is retried for what makes a stream. It is asked again, too, where the server
+// has just deleted the account's last stream: it tidies that one's folders up when it
+// has answered, and may take the next one's away with them. Nothing was made then. A
+// disk that refuses for good looks the same, so that it is not asked for long.
+func created[T any](ctx context.Context, p *patient, f func(context.Context) (T, error)) (T, error) {
+	tries := storeTries
+	again := func(err error) bool {
+		if !isStoreFailed(err) {
+			return isUnanswered(err)
+		}
+		tries--
+		return tries > 0
+	}
+	return tried(ctx, p, again, f)
+}
+
+// storeTries is how often a stream is created whose store the server cannot make.
+const storeTries = 3
+
+// isStoreFailed reports whether a stream was not created since the server could not make
+// its store. It has no code for that, and hides what the disk said.
+func isStoreFailed(err error) bool {
+	if apiCode(err) != codeStreamCreate {
+		return false
+	}
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && strings.Contains(api.Description, "creating store")
+}
+
+// UpdateStream is that of JetStream. It is not repeated for long: its caller has the
+// stream's lock, which ends.
+func (p *patient) UpdateStream(ctx context.Context, c jetstream.StreamConfig) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.most)
+	defer cancel()
+	return retried(ctx, p, func() (jetstream.Stream, error) { return p.JetStream.UpdateStream(ctx, c) })
+}
+
+// DeleteStream is that of JetStream. Without an answer it is not repeated: it might take
+// away one that was made anew.
+func (p *patient) DeleteStream(ctx context.Context, name string) error {
+	_, err := retried(ctx, p, func() (struct{}, error) { return struct{}{}, p.JetStream.DeleteStream(ctx, name) })
+	return err
+}
+
+// purge removes the messages of a subject that a stream had when it was looked up: a
+// repetition must not take what has come since.
+func (p *patient) purge(ctx context.Context, s jetstream.Stream, subject string) error {
+	end := s.CachedInfo().State.LastSeq + 1
+	_, err := repeated(ctx, p, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(end))
+	})
+	return err
+}
+
+// Consumer is that of JetStream.
+func (p *patient) Consumer(ctx context.Context, stream, name string) (jetstream.Consumer, error) {
+	return repeated(ctx, p, func(ctx context.Context) (jetstream.Consumer, error) {
+		return p.JetStream.Consumer(ctx, stream, name)
+	})
+}
+
+// repeated is retried for what may be done twice: a leader that was lost with a request
+// gives no answer, and another one is asked.
+func repeated[T any](ctx context.Context, p *patient, f func(context.Context) (T, error)) (T, error) {
+	return tried(ctx, p, isUnanswered, f)
+}
+
+func tried[T any](ctx context.Context, p *patient, again func(error) bool, f func(context.Context) (T, error)) (T, error) {
+	return retriedFor(ctx, p, again, func() (T, error) {
+		ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+		defer cancel()
+		return f(ctx)
+	})
+}
+
+func isUnanswered(err error) bool {
+	return isElecting(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
+}
+
+func isElecting(err error) bool { return apiCode(err) == codeNoLeader }
+
+// CreateConsumer is that of JetStream. One that is there as it is to be is no error.
+func (p *patient) CreateConsumer(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	return repeated(ctx, p, func(ctx context.Context) (jetstream.Consumer, error) {
+		return p.JetStream.CreateConsumer(ctx, stream, c)
+	})
+}
+
+// createConsumerOnce is a single try of CreateConsumer.
+func (p *patient) createConsumerOnce(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	return p.JetStream.CreateConsumer(ctx, stream, c)
+}
+
+// UpdateConsumer is that of JetStream.
+func (p *patient) UpdateConsumer(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	return repeated(ctx, p, func(ctx context.Context) (jetstream.Consumer, error) {
+		return p.JetStream.UpdateConsumer(ctx, stream, c)
+	})
+}
+
+// DeleteConsumer is that of JetStream. To its callers one that is not there is no error. It
+// is not repeated for long: somebody may have made it anew.
+func (p *patient) DeleteConsumer(ctx context.Context, stream, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, p.most)
+	defer cancel()
+	_, err := repeated(ctx, p, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, p.JetStream.DeleteConsumer(ctx, stream, name)
+	})
+	return err
+}
+
+// PauseConsumer is that of JetStream.
+func (p *patient) PauseConsumer(ctx context.Context, stream, name string, until time.Time) (*jetstream.ConsumerPauseResponse, error) {
+	return repeated(ctx, p, func(ctx context.Context) (*jetstream.ConsumerPauseResponse, error) {
+		return p.JetStream.PauseConsumer(ctx, stream, name, until)
+	})
+}
+
+// KeyValue is that of JetStream.
+func (p *patient) KeyValue(ctx context.Context, bucket string) (jetstream.KeyValue, error) {
+	return repeated(ctx, p, func(ctx context.Context) (jetstream.KeyValue, error) { return p.JetStream.KeyValue(ctx, bucket) })
+}
+
+// CreateKeyValue is that of JetStream.
+func (p *patient) CreateKeyValue(ctx context.Context, c jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
+	return created(ctx, p, func(ctx context.Context) (jetstream.KeyValue, error) { return p.JetStream.CreateKeyValue(ctx, c) })
+}

@@ -1,0 +1,65 @@
+package adapter_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// An extension that goes down with its connection is asked for again on the next
+// one, and not only when the one after it is due: after three thirds of the ack
+// timeout the lease is over.
+func TestExtensionCutOff(t *testing.T) {
+	for name, order := range map[string]jetbus.Order{"plain": jetbus.NoOrder, "ordered": jetbus.PerKey} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.ensure(jetbus.TopicConfig{Name: "a"})
+				w, b := r.openWired(adapter.Config{})
+				h := newBlock()
+				o := jetbus.SubscribeOptions{AckTimeout: 30 * time.Second, Order: order}
+				s := r.subscribe(b, h.handle, o)
+				e := r.publish("a", "k")[0]
+				<-h.running
+				r.subscribe(r.bus, h.handle, o)
+				for range 3 { // 10 s apart; of each the first four asks are cut off
+					w.asks.Store(4)
+					time.Sleep(o.AckTimeout / 3)
+				}
+				time.Sleep(o.AckTimeout)
+				if left := w.asks.Load(); left >= 0 {
+					r.Errorf("%d cuts are left: the test shows nothing", left)
+				}
+				close(h.release)
+				time.Sleep(o.AckTimeout)
+				r.equal("lost", s.Stats().LeasesLost, 0)
+				r.equal("handlers that began later", len(h.running), 0)
+				r.equal("settled up to", r.group("a", "g").AckedSeq, e.Seq)
+			})
+		})
+	}
+}
+
+// So is the one that its holder asks for.
+func TestExtendCutOff(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		w, b := r.openWired(adapter.Config{})
+		r.publish("a", "k")
+		ds := must(b.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), AckTimeout: time.Minute}))(t)
+		time.Sleep(20 * time.Second)
+		w.asks.Store(3)
+		began := time.Now()
+		r.ok(ds[0].Extend(r.Context(), 0))
+		if took := time.Since(began); took > 10*time.Second { // of 2 s each at most until the connection is back
+			r.Errorf("it took %v", took)
+		}
+		if left := time.Until(ds[0].Deadline()); left < 50*time.Second {
+			r.Errorf("the lease has %v left", left)
+		}
+		r.equal("cuts that are left", max(w.asks.Load(), 0), 0)
+		time.Sleep(50 * time.Second)
+		r.ok(ds[0].Ack(r.Context()))
+	})
+}

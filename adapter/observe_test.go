@@ -1,0 +1,174 @@
+package adapter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// watched is what an observer was told of a group, in lines.
+type watched struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (w *watched) observe(o jetbus.Observation) {
+	if o.Group != "g" || o.Topic != "t" || o.Kind == jetbus.Polled || o.Kind == jetbus.Extended {
+		return
+	}
+	line := fmt.Sprintf("%s %d", o.Kind, o.Attempt)
+	if o.Count > 0 {
+		line += fmt.Sprintf(" count %d", o.Count)
+	}
+	if o.Kind == jetbus.Snoozed {
+		line += " for " + o.Duration.String()
+	}
+	if o.Reason != "" {
+		line += ": " + o.Reason
+	}
+	if o.Err != nil {
+		text, _, _ := strings.Cut(o.Err.Error(), ":")
+		line += " (" + text + ")"
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lines = append(w.lines, line)
+}
+
+// has waits until the observer was told that many lines, and returns them.
+func (w *watched) has(t *testing.T, n int) []string {
+	t.Helper()
+	for deadline := time.Now().Add(time.Hour); ; time.Sleep(time.Second) { // of the bubble
+		w.mu.Lock()
+		lines := slices.Clone(w.lines)
+		w.mu.Unlock()
+		if len(lines) >= n || time.Now().After(deadline) {
+			return lines
+		}
+	}
+}
+
+var errCase = errors.New("the case's")
+
+// TestObserved tells for each way in which a delivery can end what the observer
+// hears, and why the event is then delivered again.
+func TestObserved(t *testing.T) {
+	second := jetbus.SubscribeOptions{Backoff: jetbus.Backoff{Min: time.Second, NoJitter: true}, AckTimeout: 3 * time.Second, MaxLease: 6 * time.Second, MaxAttempts: 2}
+	first := func(err error) jetbus.Handler {
+		n := 0
+		return func(context.Context, *jetbus.Delivery) error {
+			if n++; n == 1 {
+				return err
+			}
+			return nil
+		}
+	}
+	for name, c := range map[string]struct {
+		handler jetbus.Handler
+		then    func(r *rig, bus *adapter.Bus) // after the event was published
+		want    []string
+	}{
+		"success": {first(nil), nil, []string{"delivered 1", "acked 1"}},
+		"failure": {first(errCase), nil, []string{
+			"delivered 1", "nacked 1 (the case's)", "delivered 2: attempt 1 failed: the case's", "acked 2",
+		}},
+		"refusal by hand": {func(ctx context.Context, d *jetbus.Delivery) error {
+			if d.Attempt == 1 {
+				return d.Nack(ctx, jetbus.NackOptions{Reason: "not now"})
+			}
+			return nil
+		}, nil, []string{"delivered 1", "nacked 1 (not now)", "delivered 2: attempt 1 failed: not now", "acked 2"}},
+		"a wait of hours": {first(jetbus.RetryIn(time.Hour/2, errCase)), nil, []string{
+			"delivered 1", "nacked 1 (the case's)", "delivered 2: attempt 1 failed: the case's", "acked 2",
+		}},
+		"snooze": {first(jetbus.Snooze(4 * time.Second)), nil, []string{
+			"delivered 1", "snoozed 1 for 4s", "delivered 1: put off or given back", "acked 1",
+		}},
+		"drop": {first(jetbus.Drop(errCase)), nil, []string{"delivered 1", "acked 1: dropped (the case's)"}},
+		"give back": {func(ctx context.Context, d *jetbus.Delivery) error {
+			if !d.Redelivered {
+				return d.GiveBack(ctx)
+			}
+			return nil
+		}, nil, []string{"delivered 1", "given_back 1: given back by its holder", "delivered 1: put off or given back", "acked 1"}},
+		"overrun": {func(ctx context.Context, d *jetbus.Delivery) error {
+			if d.Attempt == 1 {
+				<-ctx.Done()
+			}
+			return nil
+		}, nil, []string{
+			"delivered 1", "lease_lost 1: it was not settled in time", "delivered 2: attempt 1 failed: lease expired", "acked 2",
+		}},
+		"rejection": {first(jetbus.RejectAs(jetbus.DeadSchema, errCase)), nil, []string{"delivered 1", "dead_lettered 1 count 1: schema (the case's)"}},
+		"last attempt": {func(context.Context, *jetbus.Delivery) error { return errCase }, nil, []string{
+			"delivered 1", "nacked 1 (the case's)", "delivered 2: attempt 1 failed: the case's", "dead_lettered 2 count 2: max_attempts (the case's)",
+		}},
+		"replay": {first(jetbus.Reject(errCase)), func(r *rig, bus *adapter.Bus) {
+			time.Sleep(time.Second)
+			_, err := jetbus.Replay(r.Context(), bus, jetbus.ReplayOptions{DeadLetterQuery: jetbus.DeadLetterQuery{Topic: "t"}})
+			r.ok(err)
+		}, []string{"delivered 1", "dead_lettered 1 count 1: rejected (the case's)", "replayed 0 count 1", "delivered 1: replay", "acked 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.ensure(jetbus.TopicConfig{Name: "t"})
+				w := &watched{}
+				_, bus := r.open(adapter.Config{Observer: w.observe})
+				must(bus.Subscribe(r.Context(), "t", "g", c.handler, second))(r.T)
+				r.publish("t", "k")
+				if c.then != nil {
+					c.then(r, bus)
+				}
+				got := w.has(r.T, len(c.want))
+				if c.then != nil { // on two goroutines
+					slices.Sort(got)
+					slices.Sort(c.want)
+				}
+				if !slices.Equal(got, c.want) {
+					r.Errorf("the observer was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+				}
+			})
+		})
+	}
+}
+
+// A member that dies, and one that has no room for a dead letter.
+func TestObservedByAnother(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		dies, first := r.open(adapter.Config{})
+		hold := func(ctx context.Context, _ *jetbus.Delivery) error { <-ctx.Done(); return ctx.Err() }
+		o := jetbus.SubscribeOptions{AckTimeout: 3 * time.Second}
+		must(first.Subscribe(r.Context(), "t", "g", hold, o))(r.T)
+		r.publish("t", "k")
+		time.Sleep(time.Second)
+		dies.Close()
+		w := &watched{}
+		_, bus := r.open(adapter.Config{Observer: w.observe})
+		must(bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return jetbus.Reject(errCase) }, o))(r.T)
+		config := must(r.js.Stream(r.Context(), "EV_DLQ"))(r.T).CachedInfo().Config
+		room := config.MaxBytes
+		set := func(bytes int64) {
+			config.MaxBytes = bytes
+			must(r.js.UpdateStream(r.Context(), config))(r.T)
+		}
+		set(1)
+		got := w.has(r.T, 2)
+		if got[0] != "delivered 1: its member died or lost its connection" || !strings.HasPrefix(got[1], "dead_fail 1 (publish dlq.t ") {
+			r.Errorf("the observer was told %q", got)
+		}
+		set(room)
+		time.Sleep(time.Hour / 2)
+		if got := w.has(r.T, 3); got[len(got)-1] != "dead_lettered 0 count 1: rejected (the case's)" {
+			r.Errorf("the observer was told %q", got)
+		}
+	})
+}

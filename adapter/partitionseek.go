@@ -1,0 +1,169 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// seekParts moves a group by partition to next, in all its partitions or, where
+// members do not let go of their events in time, in none. A mover that dies on its way
+// has begun with some of them: they are completed by whoever meets them, as the one
+// durable of another group is, and the others stay until SetCursor is called again.
+func (b *Bus) seekParts(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
+	wait := o.Wait
+	if wait == 0 {
+		wait = describeGroup(t.topic, t.durables(), t.end).AckTimeout
+	}
+	unlock, err := b.lockOnce(ctx, seekLock(t), wait+seekGrace)
+	if errors.Is(err, jetbus.ErrWrongSequence) {
+		return &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: describeGroup(t.topic, t.durables(), t.end).Held}
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	unlockJoin, err := b.lock(ctx, joinLock(t.topic, t.group), joinLockTTL(ctx)) // no partition joins meanwhile, at the old start
+	if err != nil {
+		return err
+	}
+	defer unlockJoin()
+	if t.parts, err = b.partsOf(ctx, t.topic, t.group); err != nil {
+		return err
+	}
+	m := &partsMove{b: b, parts: t.parts, mark: seekMark{seq: next, until: time.Now().Add(wait + seekGrace)}}
+	defer m.unlock()
+	err = eachPart(ctx, m.parts, m.begin)
+	if err == nil && !o.Force {
+		err = m.awaitUnheld(ctx, t, wait)
+	}
+	if err != nil {
+		return errors.Join(err, m.giveUp(ctx))
+	}
+	for len(m.parts) > 0 { // a later generation waits for those before it, which must be back by then
+		of := m.parts[0].part.Generation
+		n := 0
+		for n < len(m.parts) && m.parts[n].part.Generation == of {
+			n++
+		}
+		if err := eachPart(ctx, m.parts[:n], m.replace); err != nil {
+			return err
+		}
+		m.parts = m.parts[n:]
+	}
+	return nil
+}
+
+// partsMove is a move of several durables at once.
+type partsMove struct {
+	b     *Bus
+	parts []*topicGroup
+	mark  seekMark
+
+	mu      sync.Mutex
+	unlocks []func()
+	marked  []*topicGroup
+}
+
+func (m *partsMove) unlock() {
+	for _, unlock := range m.unlocks {
+		unlock()
+	}
+}
+
+// begin takes a durable's lock, since its owner may be about to replace it, and marks it.
+// Where it has waited for that until the move was to be over, there is some time left.
+func (m *partsMove) begin(ctx context.Context, p *topicGroup) error {
+	unlock, err := m.b.lock(ctx, seekLock(p), max(time.Until(m.mark.until), seekGrace))
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.unlocks = append(m.unlocks, unlock)
+	m.mu.Unlock()
+	if p.info, err = m.b.findGroup(ctx, p.topic, p.group); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.marked = append(m.marked, p)
+	m.mu.Unlock()
+	mark := m.mark
+	if least := time.Now().Add(seekGrace); mark.until.Before(least) {
+		mark.until = least
+	}
+	return m.b.markSeek(ctx, p, mark.String(), mark.until)
+}
+
+// awaitUnheld waits until no member holds an event in any partition.
+func (m *partsMove) awaitUnheld(ctx context.Context, t *topicGroup, wait time.Duration) error {
+	until := time.Now().Add(wait)
+	var mu sync.Mutex
+	held := 0
+	err := eachPart(ctx, m.parts, func(ctx context.Context, p *topicGroup) error {
+		err := m.b.awaitUnheld(ctx, p, max(time.Until(until), 0))
+		if busy, ok := errors.AsType[*jetbus.GroupBusyError](err); ok { // the others are counted, too
+			mu.Lock()
+			defer mu.Unlock()
+			held += busy.Held
+			return nil
+		}
+		return err
+	})
+	if err == nil && held > 0 {
+		err = &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: held}
+	}
+	return err
+}
+
+func (m *partsMove) replace(ctx context.Context, p *topicGroup) error {
+	return m.b.putAt(ctx, p, m.mark.seq)
+}
+
+// giveUp takes the marks back.
+func (m *partsMove) giveUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.b.cfg.Timeout)
+	defer cancel()
+	var errs []error // one that fails keeps none of the others from being unmarked
+	for _, p := range m.marked {
+		errs = append(errs, m.b.unmarkSeek(ctx, p))
+	}
+	return errors.Join(errs...)
+}
+
+// partForRetry is the part of a group whose members get a retry of an event: that of
+// the event's partition, or, where the topic has grown, that of its key now. stored
+// says that there is one of that name, put there before the topic grew.
+func (b *Bus) partForRetry(ctx context.Context, t *topicGroup, e *jetbus.Event, name string) (p *topicGroup, stored bool, err error) {
+	first, last := t.parts[0].part.Generation, t.parts[len(t.parts)-1].part.Generation
+	want := jetbus.Partition{Generation: last, Number: e.Partition}
+	if first != last {
+		there, err := b.Retried(ctx, t.name(), t.group, name)
+		if err != nil || !there[name].IsZero() {
+			return nil, err == nil, err
+		}
+	}
+	if first != last || !t.hasPart(want) {
+		by, err := b.partitionKey(e, t.topic)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, g := range t.generations {
+			if g.Generation == last {
+				want.Number, err = jetbus.PartitionOf(by, g.Partitions)
+			}
+		}
+		if err != nil {
+			return nil, false, err
+		}
+	}
+	for _, p := range t.parts {
+		if p.part == want {
+			return p, false, nil
+		}
+	}
+	return nil, false, fmt.Errorf("%w: the group has not joined partition %s of topic %s", jetbus.ErrNoGroup, want, t.name())
+}

@@ -1,0 +1,124 @@
+package adapter_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// requests counts what the server's API is asked for, by the kind of the request.
+func (r *rig) requests() (count func() map[string]int) {
+	r.Helper()
+	var mu sync.Mutex
+	counts := map[string]int{}
+	sub := must(r.nc.Subscribe("$JS.API.>", func(m *nats.Msg) {
+		kind, _ := strings.CutPrefix(m.Subject, "$JS.API.")
+		if words := strings.Split(kind, "."); len(words) > 2 {
+			kind = words[0] + "." + words[1]
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		counts[kind]++
+		counts["all"]++
+	}))(r.T)
+	r.ok(r.nc.Flush())
+	return func() map[string]int {
+		r.settle()
+		r.ok(sub.Unsubscribe())
+		mu.Lock()
+		defer mu.Unlock()
+		return counts
+	}
+}
+
+// A take-over costs a number of requests for each partition that does not depend on how
+// many there are, also where durables were replaced behind the back of who takes over.
+func TestTakeOverRequests(t *testing.T) {
+	for _, n := range []int{8, 64} {
+		inBubble(t, func(r *rig) {
+			r.partitioned(n, inPartition(1))
+			_, other := r.open(adapter.Config{})
+			r.ok(other.JoinPartitions(r.Context(), "a", "g", inPartition(1))) // and has seen all durables
+			u := r.turns()
+			none := func(context.Context, *jetbus.Delivery) error { return nil }
+			active := func(members []jetbus.PartitionSubscription) {
+				r.Helper()
+				r.within(time.Minute, "all active", func() bool {
+					for _, m := range members {
+						if !m.Stats().Active {
+							return false
+						}
+					}
+					return true
+				})
+				r.publishKeys("a", 4*n, int(u.epoch), 1) //nolint:gosec // few
+				r.settled(time.Minute)
+			}
+			for range 2 { // the second time they are replaced
+				ctx, crash := context.WithCancel(r.Context())
+				members := u.all(ctx, r.bus, 1, n, none, inPartition(1))
+				active(members)
+				crash()
+				for _, m := range members {
+					<-m.Done()
+				}
+			}
+			count := r.requests()
+			members := u.all(r.Context(), other, 1, n, none, inPartition(1))
+			active(members)
+			counts := count()
+			t.Logf("take-over of %d partitions: %v", n, counts)
+			if most := 40 + 40*n; counts["all"] > most || counts["CONSUMER.LIST"] > 8 {
+				t.Errorf("take-over of %d partitions: %v, want at most %d, 8 of them lists", n, counts, most)
+			}
+			for _, m := range members {
+				r.ok(m.Stop(r.Context()))
+			}
+		})
+	}
+}
+
+// Two that make a group at the same moment make one: all its partitions begin where the
+// first of them said.
+func TestPartitionsMadeAtOnce(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", Partitions: 16, Retention: forever})
+		r.publishKeys("a", 16, 0, 2)
+		const makers = 4
+		var wg sync.WaitGroup
+		for i := range makers {
+			_, b := r.open(adapter.Config{})
+			o := inPartition(1)
+			if i%2 == 0 {
+				o.From = jetbus.Latest()
+			}
+			wg.Go(func() { r.wantNil(b.JoinPartitions(r.Context(), "a", "g", o)) })
+		}
+		wg.Wait()
+		starts, moves := map[string]int{}, map[string]int{}
+		for info := range must(r.js.Stream(r.Context(), "EV_A"))(r.T).ListConsumers(r.Context()).Info() {
+			starts[info.Config.Metadata["jetbus.start"]]++
+			moves[info.Config.Metadata["jetbus.move"]]++
+		}
+		if len(starts) != 1 || len(moves) != 1 {
+			t.Errorf("begin at %v, by %v", starts, moves)
+		}
+		for start, n := range starts {
+			r.equal("durables", n, 16)
+			left := map[string]uint64{"1": 32, "33": 0}
+			var pending uint64
+			for _, p := range r.parts() {
+				pending += p.Pending
+			}
+			want, ok := left[start]
+			r.equal("events that are left from "+start, []any{pending, ok}, []any{want, true})
+		}
+	})
+}

@@ -1,0 +1,143 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// movable is a group of three events, as a process sees it that then does not run for
+// longer than its lock of the group lives.
+func movable(t *testing.T) (*Bus, *topicGroup) {
+	t.Helper()
+	_, nc, _ := directStream(t)
+	bus, err := Open(t.Context(), nc, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := bus.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bus.Receive(t.Context(), "a", "g", jetbus.ReceiveOptions{Wait: -1}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := bus.Publish(t.Context(), jetbus.Event{Topic: "a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	topic, err := bus.known(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := bus.findGroup(t.Context(), topic, "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bus, &topicGroup{topic: topic, group: "g", info: info}
+}
+
+func wantPosition(t *testing.T, bus *Bus, want uint64) {
+	t.Helper()
+	c, err := bus.Cursor(t.Context(), "a", "g")
+	if err != nil || c.LastSeq != want {
+		t.Errorf("the group is behind %d (%v), want %d", c.LastSeq, err, want)
+	}
+	topic, err := bus.known(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := bus.consumersOf(t.Context(), topic.stream); err != nil || len(all) != 1 {
+		t.Errorf("%d durables, %v", len(all), err)
+	}
+}
+
+// An owner that wakes up after the group was moved, once or more often, does not undo it.
+func TestReplaceAfterAMove(t *testing.T) {
+	for moves := 1; moves <= 3; moves++ {
+		t.Run(strconv.Itoa(moves), func(t *testing.T) {
+			t.Parallel()
+			bus, g := movable(t)
+			for seq := range moves {
+				if err := bus.SetCursor(t.Context(), "a", "g", jetbus.Cursor{LastSeq: uint64(seq + 1)}, jetbus.SeekOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := bus.replaceConsumer(t.Context(), g, 1, nil); !errors.Is(err, errMoved) {
+				t.Errorf("replace: %v", err)
+			}
+			wantPosition(t, bus, uint64(moves))
+		})
+	}
+}
+
+// A mover that comes after such an owner moves the group all the same.
+func TestMoveAfterAReplacement(t *testing.T) {
+	t.Parallel()
+	bus, g := movable(t)
+	stale := *g
+	if _, err := bus.replaceConsumer(t.Context(), &stale, 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.putAt(t.Context(), g, 3); err != nil {
+		t.Fatal(err)
+	}
+	wantPosition(t, bus, 2)
+}
+
+// What a mover has left that died before the old durable was deleted is replaced.
+func TestReplaceOfALeftover(t *testing.T) {
+	t.Parallel()
+	bus, g := movable(t)
+	if _, err := bus.createConsumer(t.Context(), g.topic, "g", 1, 2, jetstream.ConsumerConfig{AckWait: g.info.Config.AckWait, MaxAckPending: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.putAt(t.Context(), g, 3); err != nil {
+		t.Fatal(err)
+	}
+	wantPosition(t, bus, 2)
+}
+
+// The lock under which an owner replaces a durable outlives what it may do under it, even where
+// half of its life is over before the owner has it.
+func TestReplaceWithinItsLock(t *testing.T) {
+	t.Parallel()
+	bus, g := movable(t)
+	unlock, err := bus.lock(t.Context(), "x", lockTTL) // so that there is a bucket, which answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	lock, err := bus.nc.SubscribeSync(keySubject(locksBucket, seekLock(g)))
+	if err == nil {
+		err = bus.nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &track{o: &owner{s: &subscription{holding: holding{b: bus, group: "g"}}}, p: &puller{t: g.topic}}
+	if _, err := tr.replace(t.Context(), g.info); err != nil {
+		t.Fatal(err)
+	}
+	m, err := lock.NextMsgWithContext(t.Context()) // it was there before replace returned
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ttl, err := time.ParseDuration(m.Header.Get("Nats-TTL")); err != nil || ttl/2 < bus.cfg.Timeout {
+		t.Errorf("the lock lives for %v (%v), of which half may be over; the work may take %v", ttl, err, bus.cfg.Timeout)
+	}
+	if err := lock.Unsubscribe(); err != nil {
+		t.Error(err)
+	}
+}

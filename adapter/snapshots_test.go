@@ -1,0 +1,138 @@
+package adapter_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// What an event with a TTL leaves is known in a compacted topic only.
+func TestTTLBesideASnapshot(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "raw", KeyInSubject: true, Delays: true, Storage: jetbus.MemoryStorage})
+		r.put("raw", "a", "1", jetbus.PublishOptions{TTL: time.Hour})
+		r.ensure(jetbus.TopicConfig{Name: "snap", SnapshotOf: "raw", Storage: jetbus.MemoryStorage})
+		for _, o := range []jetbus.PublishOptions{{TTL: time.Minute}, {TTL: time.Minute, DeliverAt: time.Now().Add(time.Minute)}} {
+			_, err := r.bus.Publish(r.Context(), event("raw", "a"), o)
+			r.wantErr(err, jetbus.ErrUnsupported)
+		}
+		r.equal("stored", r.stored("raw"), "a")
+		r.ok(r.bus.DeleteTopic(r.Context(), "snap"))
+		r.put("raw", "a", "2", jetbus.PublishOptions{TTL: time.Minute})
+	})
+}
+
+// A tombstone goes with the events of its time, also where Retention is raised
+// once it is published, and nothing older comes back.
+func TestTombstoneOfALog(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		raw := jetbus.TopicConfig{Name: "raw", KeyInSubject: true, Retention: 10 * time.Minute, Storage: jetbus.MemoryStorage}
+		snap := jetbus.TopicConfig{Name: "snap", SnapshotOf: "raw", Storage: jetbus.MemoryStorage}
+		r.ensure(raw)
+		r.ensure(snap)
+		r.put("raw", "a", "1")
+		r.bury("raw", "a")
+		r.caughtUp("snap", 1)
+		raw.Retention = 40 * time.Minute
+		r.ensure(raw)
+		time.Sleep(20 * time.Minute)
+		r.equal("topic", r.latest("raw", "a"), "")
+		state, _ := r.scanned("raw")
+		r.equal("scan", state, "a=null")
+		r.equal("state at", words(must(r.bus.StateAt(r.Context(), "raw", time.Now()))(t).Events), "")
+		r.ok(r.bus.DeleteTopic(r.Context(), "snap"))
+		r.ensure(snap)
+		time.Sleep(20 * time.Second)
+		r.caughtUp("snap", 1)
+		r.equal("snapshot that begins anew", r.latest("snap", "a"), "")
+		time.Sleep(40 * time.Minute)
+		r.equal("stored in the end", r.stored("raw"), "")
+		r.equal("snapshot in the end", r.latest("snap", "a"), "")
+	})
+}
+
+// The largest headers that an event may have get into the snapshot.
+func TestSnapshotOfLargeHeaders(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "raw", KeyInSubject: true, Storage: jetbus.MemoryStorage})
+		name := strings.Repeat("s", 180)
+		r.ensure(jetbus.TopicConfig{Name: name, SnapshotOf: "raw", Storage: jetbus.MemoryStorage})
+		publish := func(filler int) error {
+			e := event("raw", strings.Repeat("\u00e4", 128))
+			e.Headers = map[string]string{}
+			for i := range 16 {
+				e.Headers[fmt.Sprint("x-", i)] = strings.Repeat("v", 3700)
+			}
+			e.Headers["x-filler"] = strings.Repeat("v", filler)
+			_, err := r.bus.Publish(r.Context(), e)
+			_, batchErr := r.bus.PublishBatch(r.Context(), []jetbus.Event{e}, jetbus.BatchOptions{})
+			if (err == nil) != (batchErr == nil) {
+				t.Errorf("publish: %v, batch: %v", err, batchErr)
+			}
+			return err
+		}
+		largest := 4000
+		for ; publish(largest) != nil; largest-- {
+			if largest == 0 {
+				t.Fatal("no size fits")
+			}
+		}
+		r.wantErr(publish(largest+1), jetbus.ErrPayloadTooLarge)
+		r.put("raw", "a", "2")
+		r.caughtUp(name, 2)
+		r.equal("snapshot", r.latest(name, "a"), "a=2")
+	})
+}
+
+// A snapshot that is full takes up what it missed once it has room.
+func TestFullSnapshot(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "raw", KeyInSubject: true, Storage: jetbus.MemoryStorage})
+		snap := jetbus.TopicConfig{Name: "snap", SnapshotOf: "raw", Storage: jetbus.MemoryStorage, MaxEvents: 2}
+		r.ensure(snap)
+		r.put("raw", "a", "1")
+		r.put("raw", "b", "1")
+		r.caughtUp("snap", 2)
+		r.put("raw", "c", "1")
+		time.Sleep(30 * time.Minute)
+		r.equal("lag of a full one", must(r.bus.TopicInfo(r.Context(), "snap"))(t).Lag, 1)
+		snap.MaxEvents = 0
+		r.ensure(snap)
+		time.Sleep(10 * time.Minute)
+		r.caughtUp("snap", 3)
+		r.equal("with more room", r.latest("snap", "a", "b", "c"), "a=1 b=1 c=1")
+	})
+}
+
+// A snapshot has the positions of its topic: it must not outlive it.
+func TestSnapshotOfATopicMadeAnew(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		raw := jetbus.TopicConfig{Name: "raw", KeyInSubject: true, Storage: jetbus.MemoryStorage}
+		snap := jetbus.TopicConfig{Name: "snap", SnapshotOf: "raw", Storage: jetbus.MemoryStorage}
+		r.ensure(raw)
+		_, err := r.bus.EnsureTopic(r.Context(), jetbus.TopicConfig{Name: "snap", SnapshotOf: "raw"})
+		r.wantErr(err, jetbus.ErrInvalidOption)
+		r.ensure(snap)
+		r.ensure(snap)
+		for range 5 {
+			r.put("raw", "a", "old")
+		}
+		r.caughtUp("snap", 1)
+		r.ok(r.js.DeleteStream(r.Context(), "EV_RAW"))
+		time.Sleep(time.Second)
+		r.ensure(raw)
+		_, err = r.bus.EnsureTopic(r.Context(), snap)
+		r.wantErr(err, jetbus.ErrConflict)
+		if err == nil || !strings.Contains(err.Error(), "topic snap") || !strings.Contains(err.Error(), "delete the topic first") {
+			t.Errorf("the error does not say what to do: %v", err)
+		}
+		r.ok(r.bus.DeleteTopic(r.Context(), "snap"))
+		r.ensure(snap)
+		r.put("raw", "a", "new")
+		r.caughtUp("snap", 1)
+		r.equal("snapshot", r.latest("snap", "a"), "a=new")
+	})
+}

@@ -1,0 +1,217 @@
+package adapter_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// at is a state by StateAt, as text.
+func (r *rig) at(topic string, t time.Time) string {
+	r.Helper()
+	s := must(r.bus.StateAt(r.Context(), topic, t))(r.T)
+	out := fmt.Sprintf("%s as of %d", words(s.Events), s.AsOf)
+	if !s.Exact {
+		out += ", not exact"
+	}
+	return out
+}
+
+// storedAt is the broker's time of an event.
+func (r *rig) storedAt(stream string, seq uint64) time.Time {
+	r.Helper()
+	return must(must(r.js.Stream(r.Context(), stream))(r.T).GetMsg(r.Context(), seq))(r.T).Time
+}
+
+func TestStateAt(t *testing.T) {
+	for what, c := range map[string]jetbus.TopicConfig{
+		"by keys":              {KeyInSubject: true},
+		"by reading":           {},
+		"among others":         {KeyInSubject: true, Stream: "SHARED"},
+		"reading among others": {Stream: "SHARED"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				c.Name, c.Storage = "log", jetbus.MemoryStorage
+				info := r.ensure(c)
+				other := c
+				other.Name = "other"
+				r.equal("no event yet", r.at("log", time.Now()), " as of 0")
+				r.equal("no event ever", r.at("log", time.Now().Add(-time.Hour)), " as of 0")
+				begun := time.Now()
+				time.Sleep(time.Minute)
+				var times []time.Time
+				for i, key := range []string{"a", "b", "a", "c"} {
+					e := r.put("log", key, fmt.Sprint(i+1))
+					times = append(times, r.storedAt(info.Stream, e.Seq))
+					time.Sleep(time.Minute)
+				}
+				r.equal("at the first", r.at("log", times[0]), "a=1 as of 1")
+				r.equal("just before the second", r.at("log", times[1].Add(-1)), "a=1 as of 1")
+				r.equal("at the second", r.at("log", times[1]), "a=1 b=2 as of 2")
+				r.equal("at the third", r.at("log", times[2].Add(time.Second)), "a=3 b=2 as of 3")
+				r.equal("now", r.at("log", time.Now()), "a=3 b=2 c=4 as of 4")
+				r.equal("to come", r.at("log", time.Now().Add(1000*24*time.Hour)), "a=3 b=2 c=4 as of 4")
+				s := must(r.bus.StateAt(r.Context(), "log", times[1].Add(time.Second)))(t)
+				if !s.Time.Equal(times[1]) || s.Events["a"].Seq != 1 || s.Events["a"].Topic != "log" {
+					t.Errorf("state %+v", s)
+				}
+				for _, early := range []time.Time{begun, {}, times[0].Add(-1)} {
+					_, err := r.bus.StateAt(r.Context(), "log", early)
+					r.wantErr(err, jetbus.ErrBeyondHorizon)
+					if err == nil || !strings.Contains(err.Error(), times[0].UTC().Format(time.RFC3339Nano)) {
+						t.Errorf("the error does not say since when: %v", err)
+					}
+				}
+				if c.Stream != "" {
+					r.ensure(other)
+					r.put("other", "z", "9")
+					time.Sleep(time.Second)
+					r.equal("beside another topic", r.at("log", time.Now()), "a=3 b=2 c=4 as of "+fmt.Sprint(map[bool]int{true: 4, false: 4}[c.KeyInSubject]))
+				}
+				_, err := r.bus.StateAt(r.Context(), "none", time.Now())
+				r.wantErr(err, jetbus.ErrNoTopic)
+			})
+		})
+	}
+}
+
+func TestStateAtOfWhatIsLost(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "log", KeyInSubject: true, Retention: time.Hour, Storage: jetbus.MemoryStorage})
+		r.put("log", "a", "1")
+		time.Sleep(40 * time.Minute)
+		r.put("log", "b", "2")
+		then := time.Now()
+		r.equal("whole", r.at("log", then), "a=1 b=2 as of 2")
+		time.Sleep(30 * time.Minute)
+		r.put("log", "c", "3")
+		r.equal("the first has expired", r.at("log", then), "b=2 as of 2, not exact")
+		r.equal("now", r.at("log", time.Now()), "b=2 c=3 as of 3, not exact")
+		time.Sleep(2 * time.Hour)
+		r.equal("all have expired", r.at("log", time.Now()), " as of 0, not exact")
+	})
+}
+
+func TestStateAtOfCompacted(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "state", Compact: true, History: 2, Storage: jetbus.MemoryStorage})
+		var times []time.Time
+		for i := range 4 {
+			r.put("state", "a", fmt.Sprint(i))
+			times = append(times, time.Now())
+			time.Sleep(time.Minute)
+			if i == 1 {
+				r.equal("within the history", r.at("state", times[0]), "a=0 as of 1")
+			}
+		}
+		_, err := r.bus.StateAt(r.Context(), "state", times[1])
+		r.wantErr(err, jetbus.ErrBeyondHorizon)
+		r.equal("behind the horizon", r.at("state", times[2]), "a=2 as of 3, not exact")
+		r.equal("now", r.at("state", time.Now()), "a=3 as of 4")
+		r.bury("state", "a")
+		r.put("state", "b", "1")
+		deleted := time.Now()
+		r.equal("deleted", r.at("state", deleted), "b=1 as of 6")
+		time.Sleep(time.Minute)
+		r.put("state", "b", "2")
+		r.equal("before that", r.at("state", deleted), "b=1 as of 6, not exact")
+	})
+}
+
+// A purge while the topic is read is noticed.
+func TestStateAtDuringPurge(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "log", Storage: jetbus.MemoryStorage})
+		must(r.bus.PublishBatch(r.Context(), numbered("log", 2000), jetbus.BatchOptions{}))(t)
+		r.equal("all", len(must(r.bus.StateAt(r.Context(), "log", time.Now()))(t).Events), 2000)
+		stream := must(r.js.Stream(r.Context(), "EV_LOG"))(t)
+		sub := must(r.nc.Subscribe("$JS.API.DIRECT.GET.EV_LOG", func(m *nats.Msg) { // at the first request of the scan
+			_ = m.Sub.Unsubscribe()
+			_ = stream.Purge(r.Context(), jetstream.WithPurgeSequence(1500))
+		}))(t)
+		defer func() { _ = sub.Unsubscribe() }()
+		r.ok(r.nc.Flush())
+		s := must(r.bus.StateAt(r.Context(), "log", time.Now()))(t)
+		if s.Exact || len(s.Events) == 2000 {
+			t.Errorf("exact %v with %d keys", s.Exact, len(s.Events))
+		}
+	})
+}
+
+// lagging makes a topic's stream answer direct gets as a replica would that has
+// the events of now, until it is told to go on.
+func (r *rig) lagging(stream string) (goOn func()) {
+	r.Helper()
+	info := r.stream(stream)
+	info.Config.AllowDirect = false // before there are mirrors, which would answer for it
+	must(r.js.UpdateStream(r.Context(), info.Config))(r.T)
+	follow := func(name string) jetstream.Stream {
+		s := must(r.js.CreateStream(r.Context(), jetstream.StreamConfig{
+			Name: name, Mirror: &jetstream.StreamSource{Name: stream}, AllowDirect: true,
+		}))(r.T)
+		for must(s.Info(r.Context()))(r.T).State.LastSeq < info.State.LastSeq {
+			time.Sleep(10 * time.Millisecond)
+		}
+		return s
+	}
+	follow("CURRENT")
+	stopped := follow("LAGGING").CachedInfo().Config
+	stopped.Mirror = nil
+	must(r.js.UpdateStream(r.Context(), stopped))(r.T)
+	var answers atomic.Pointer[string]
+	answers.Store(new("LAGGING"))
+	must(r.nc.Subscribe("$JS.API.DIRECT.GET."+stream, func(m *nats.Msg) {
+		_ = r.nc.PublishRequest("$JS.API.DIRECT.GET."+*answers.Load(), m.Reply, m.Data)
+	}))(r.T)
+	r.ok(r.nc.Flush())
+	return func() { answers.Store(new("CURRENT")) }
+}
+
+// A replica that lags does not end a scan early, nor does it make a state that
+// would be called exact.
+func TestReadsOfALaggingReplica(t *testing.T) {
+	inRealTime(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t", KeyInSubject: true})
+		for i := range 10 {
+			r.put("t", fmt.Sprint(i), "1")
+		}
+		goOn := r.lagging("EV_T")
+		for i := range 10 {
+			r.put("t", fmt.Sprint(i), "2")
+		}
+		at := r.storedAt("EV_T", 20)
+		r.put("t", "z", "3")
+		n := 0
+		for wait := 500 * time.Millisecond; n < 10 && wait < time.Minute; wait *= 2 { // a slow machine may not get that far at first
+			short, cancel := context.WithTimeout(t.Context(), wait)
+			n = 0
+			var last error
+			for _, err := range r.bus.Scan(short, "t", jetbus.ScanQuery{}) {
+				if last = err; err == nil {
+					n++
+				}
+			}
+			cancel()
+			r.wantErr(last, jetbus.ErrUnavailable)
+		}
+		r.equal("scanned", n, 10)
+		short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		_, err := r.bus.StateAt(short, "t", at)
+		r.wantErr(err, jetbus.ErrUnavailable)
+
+		timer := time.AfterFunc(300*time.Millisecond, goOn)
+		defer timer.Stop()
+		r.equal("state", r.at("t", at), "0=2 1=2 2=2 3=2 4=2 5=2 6=2 7=2 8=2 9=2 as of 20")
+		r.equal("stored", len(strings.Fields(r.stored("t"))), 21)
+	})
+}

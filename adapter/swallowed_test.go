@@ -1,0 +1,157 @@
+package adapter_test
+
+import (
+	"context"
+	"net"
+	"regexp"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/embedded"
+)
+
+// forgetful is a way to the broker on which the questions of a kind are lost for a while
+// from the first one on: a cluster that loses a leader swallows requests, and gives no
+// answer for longer than one request waits.
+type forgetful struct {
+	*embedded.Broker
+	mu    sync.Mutex
+	since map[string]time.Time // by the kind of question; nil where nothing is lost
+}
+
+func (w *forgetful) InProcessConn() (net.Conn, error) {
+	c, err := w.Broker.InProcessConn()
+	return &forgetfulConn{c, w}, err
+}
+
+func (w *forgetful) forget(on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.since = nil
+	if on {
+		w.since = map[string]time.Time{}
+	}
+}
+
+func (w *forgetful) forgets(kind string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.since == nil {
+		return false
+	}
+	if _, ok := w.since[kind]; !ok {
+		w.since[kind] = time.Now()
+	}
+	return time.Since(w.since[kind]) < 12*time.Second
+}
+
+type forgetfulConn struct {
+	net.Conn
+	w *forgetful
+}
+
+var question = regexp.MustCompile(`H?PUB (\$JS\.API(?:\.\w+){2})\S* [^\r\n]*?(\d+)\r\n`)
+
+func (c *forgetfulConn) Write(p []byte) (int, error) {
+	var kept []byte
+	for rest := p; ; {
+		m := question.FindSubmatchIndex(rest)
+		if m == nil {
+			_, err := c.Conn.Write(append(kept, rest...))
+			return len(p), err
+		}
+		size, err := strconv.Atoi(string(rest[m[4]:m[5]]))
+		if err != nil {
+			return 0, err
+		}
+		end := m[1] + size + len("\r\n")
+		if c.w.forgets(string(rest[m[2]:m[3]])) {
+			kept = append(kept, rest[:m[0]]...)
+		} else {
+			kept = append(kept, rest[:end]...)
+		}
+		rest = rest[end:]
+	}
+}
+
+// A call that may take its time sits a silence out. Receive does not, whose caller asks
+// again and again, nor what removes a topic or changes its stream: a repetition might undo
+// what others have done since.
+func TestSilenceIsSatOut(t *testing.T) {
+	nothing := func(context.Context, *jetbus.Delivery) error { return nil }
+	for what, call := range map[string]func(context.Context, *adapter.Bus) error{
+		"Health":    func(ctx context.Context, b *adapter.Bus) error { return b.Health(ctx) },
+		"TopicInfo": func(ctx context.Context, b *adapter.Bus) error { return last(b.TopicInfo(ctx, "a")) },
+		"EnsureTopic again": func(ctx context.Context, b *adapter.Bus) error {
+			return last(b.EnsureTopic(ctx, jetbus.TopicConfig{Name: "a", KeyInSubject: true}))
+		},
+		"EnsureTopic": func(ctx context.Context, b *adapter.Bus) error {
+			return last(b.EnsureTopic(ctx, jetbus.TopicConfig{Name: "b"}))
+		},
+		"ListTopics": func(ctx context.Context, b *adapter.Bus) error { return last(b.ListTopics(ctx)) },
+		"Groups":     func(ctx context.Context, b *adapter.Bus) error { return last(b.Groups(ctx, "a")) },
+		"PauseGroup": func(ctx context.Context, b *adapter.Bus) error {
+			return b.PauseGroup(ctx, "a", "g", time.Now().Add(time.Hour))
+		},
+		"ResumeGroup": func(ctx context.Context, b *adapter.Bus) error { return b.ResumeGroup(ctx, "a", "g") },
+		"DeleteGroup": func(ctx context.Context, b *adapter.Bus) error { return b.DeleteGroup(ctx, "a", "g") },
+		"Cursor":      func(ctx context.Context, b *adapter.Bus) error { return last(b.Cursor(ctx, "a", "g")) },
+		"SetCursor": func(ctx context.Context, b *adapter.Bus) error {
+			return b.SetCursor(ctx, "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{})
+		},
+		"JoinPartitions": func(ctx context.Context, b *adapter.Bus) error {
+			return b.JoinPartitions(ctx, "p", "new", jetbus.SubscribeOptions{Order: jetbus.PerKey})
+		},
+		"Generations": func(ctx context.Context, b *adapter.Bus) error { return last(b.Generations(ctx, "p")) },
+		"Publish":     func(ctx context.Context, b *adapter.Bus) error { return last(b.Publish(ctx, event("a", "1"))) },
+		"PublishBatch": func(ctx context.Context, b *adapter.Bus) error {
+			return last(b.PublishBatch(ctx, numbered("a", 3), jetbus.BatchOptions{}))
+		},
+		"LatestByKey": func(ctx context.Context, b *adapter.Bus) error { return last(b.LatestByKey(ctx, "a", "0")) },
+		"ScanLatest": func(ctx context.Context, b *adapter.Bus) error {
+			return last(b.ScanLatest(ctx, "a", jetbus.LatestQuery{}, func(jetbus.Event) error { return nil }))
+		},
+		"StateAt": func(ctx context.Context, b *adapter.Bus) error { return last(b.StateAt(ctx, "a", time.Now())) },
+		"Read": func(ctx context.Context, b *adapter.Bus) error {
+			return firstErr(b.Read(ctx, []string{"a"}, jetbus.ReadOptions{}))
+		},
+		"Scan": func(ctx context.Context, b *adapter.Bus) error { return firstErr(b.Scan(ctx, "a", jetbus.ScanQuery{})) },
+		"Subscribe": func(ctx context.Context, b *adapter.Bus) error {
+			s, err := b.Subscribe(ctx, "a", "new", nothing, jetbus.SubscribeOptions{})
+			if err != nil {
+				return err
+			}
+			return s.Stop(ctx)
+		},
+		"KeySet": func(ctx context.Context, b *adapter.Bus) error {
+			return last(b.KeySet(ctx, "kept", "k", []byte("v"), 0, 0))
+		},
+		"KeyGet":    func(ctx context.Context, b *adapter.Bus) error { return last(b.KeyGet(ctx, "there", "k")) },
+		"KeyDelete": func(ctx context.Context, b *adapter.Bus) error { return b.KeyDelete(ctx, "there", "k", 1) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+				r.ensure(jetbus.TopicConfig{Name: "p", Partitions: 2})
+				r.publish("a", "0")
+				r.ok(must(r.bus.Subscribe(r.Context(), "a", "g", nothing, jetbus.SubscribeOptions{}))(r.T).Stop(r.Context()))
+				must(r.bus.KeySet(r.Context(), "there", "k", []byte("v"), 0, 0))(r.T)
+				w := &forgetful{Broker: r.broker}
+				_, b := r.open(adapter.Config{Timeout: time.Minute}, nats.InProcessServer(w))
+				ctx, cancel := context.WithTimeout(r.Context(), 10*time.Minute)
+				defer cancel()
+				w.forget(true)
+				r.ok(call(ctx, b))
+				w.forget(false)
+			})
+		})
+	}
+}
+
+func last[T any](_ T, err error) error { return err }

@@ -1,0 +1,216 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// track is one durable of a topic's owner: of the topic, or of its retries.
+type track struct {
+	o    *owner
+	p    *puller
+	base string // name of the first durable
+
+	// Used by the owner, and read by deliver while events flow.
+	durable  string    // the present one; "": this turn of the owner has none yet
+	created  time.Time // when it was
+	recorded uint64    // up to this sequence attempts may be recorded
+	suspects uint64    // up to this sequence a process that died may have handled events
+
+	account // guarded by holding.mu
+}
+
+// deliver takes charge of a message.
+func (tr *track) deliver(m *nats.Msg, a ackReply, now time.Time) {
+	o, p, s := tr.o, tr.p, tr.o.s
+	l := newLease(p.t, m, a, s.o.MaxAttempts)
+	l.h, l.p, l.consumer = &s.holding, p, tr.base
+	l.slot = &slot{lease: l, o: o, tr: tr}
+	key, keyed := o.laneOf(l)
+	s.mu.Lock()
+	p.heard, p.retry, p.missing = now, 0, false
+	since, first := p.sentSince(now), p.first
+	p.first = false
+	if !o.flowing || a.consumer != tr.durable { // it will come again
+		s.mu.Unlock()
+		return
+	}
+	what, why := tr.arrive(l.seq, a.consumed)
+	switch what {
+	case arrivalDisorder:
+		o.disturbLocked(why)
+	case arrivalAgain:
+		tr.open[l.seq].attachLocked(p, m.Reply, since)
+	case arrivalNew:
+		l.slot.again, l.slot.suspect = a.deliveries > 1 || l.seq <= tr.recorded, l.seq <= tr.suspects
+		tr.open[l.seq] = l.slot
+		p.held++
+		s.addLocked(l, since)
+		if o.lanes.push(l.slot, key, keyed) {
+			o.readyLocked(l.slot)
+		}
+	case arrivalSettled:
+	}
+	n, request := p.requestLocked(now)
+	s.mu.Unlock()
+	if what == arrivalSettled {
+		_ = s.b.nc.Publish(m.Reply, nil) // else it comes once more
+	}
+	p.send(n, request)
+	if first {
+		p.polled(now.Sub(since))
+	}
+}
+
+// errMoved: the durable was replaced by somebody else this moment.
+var errMoved = errors.New("the group was moved")
+
+// prepare finds the durable, and replaces it where it may bring events in another
+// order than the topic's, or take orders from others.
+func (tr *track) prepare(ctx context.Context, before predecessor) error {
+	info, err := tr.find(ctx)
+	if err != nil {
+		return err
+	}
+	replace := false
+	switch move := info.Config.Metadata[metaMove]; {
+	case tr.durable == "" && !tr.p.t.retries && tr.o.move != "" && tr.o.move != move: // while this member was on its way, or paused
+		tr.o.moved(tr.p.t.part)
+		return errMoved
+	case tr.durable == "":
+		delivered, _ := strconv.ParseUint(info.Config.Metadata[metaDelivered], 10, 64) // none is 0
+		tr.recorded, tr.suspects = delivered, 0
+		replace = !before.clean || info.NumAckPending > 0 || info.NumWaiting > 0
+		if !before.clean {
+			tr.recorded = max(delivered, info.Delivered.Stream)
+			tr.suspects = tr.recorded
+		}
+		tr.restart(info, before)
+	case (info.Name != tr.durable || !info.Created.Equal(tr.created)) && info.Config.Metadata[metaBy] != tr.o.token:
+		if err := tr.forsake(ctx); err != nil {
+			return err
+		}
+		tr.recorded, tr.suspects = 0, 0
+		tr.restart(info, predecessor{})
+		tr.o.moved(tr.p.t.part)
+	default:
+		replace = tr.unsettled() || info.NumAckPending > 0 || info.NumWaiting > 0
+	}
+	if replace {
+		if info, err = tr.replace(ctx, info); err != nil {
+			return err
+		}
+	}
+	s := tr.o.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if info.Config.AckWait < s.ackTimeout { // somebody joined while nobody else was there
+		s.ackTimeout = info.Config.AckWait
+	}
+	tr.durable, tr.created = info.Name, info.Created.UTC()
+	tr.begin(info.Delivered.Consumer)
+	return nil
+}
+
+// find returns the present durable.
+func (tr *track) find(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+	s, t := tr.o.s, tr.p.t
+	ctx, cancel := context.WithTimeout(ctx, s.b.cfg.Timeout+s.o.AckTimeout+seekGrace+lockTTL) // a move under way may have to be completed
+	defer cancel()
+	info, err := s.b.findOwn(ctx, t, s.group)
+	if err != nil {
+		return nil, err
+	}
+	if mark, ok := readSeekMark(info.Config.Metadata); ok {
+		if err := s.b.completeSeek(ctx, t, s.group, info, mark); err != nil {
+			return nil, err
+		}
+		return nil, errMoved
+	}
+	if have := jetbus.Order(info.Config.Metadata[metaOrder]); have != s.o.Order && !t.retries {
+		return nil, &jetbus.ConflictError{
+			What:        "group " + t.name() + "/" + s.group,
+			Differences: differ("Order", orderWord(have), orderWord(s.o.Order)),
+			Hint:        "it was changed while this member stood by",
+		}
+	}
+	return info, nil
+}
+
+// replace puts a new durable in the place of the old one, beginning with the first
+// event that is not settled. What was sent to or by the old one has no effect any more.
+func (tr *track) replace(ctx context.Context, info *jetstream.ConsumerInfo) (*jetstream.ConsumerInfo, error) {
+	s := tr.o.s
+	work := s.b.cfg.Timeout
+	ttl := 2*work + seekGrace                                                             // half of it may be over when the lock is here
+	ctx, cancel := context.WithTimeout(ctx, max(ttl, info.Config.AckWait+seekGrace)+work) // others who died may have it
+	defer cancel()
+	g := &topicGroup{topic: tr.p.t, group: s.group, info: info}
+	unlock, err := s.b.lock(ctx, seekLock(g), ttl)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	ctx, release := context.WithTimeout(ctx, work)
+	defer release()
+	if g.info, err = s.b.findOwn(ctx, tr.p.t, s.group); err != nil {
+		return nil, err
+	}
+	if g.info.Name != info.Name || g.info.Config.Metadata[metaSeek] != "" {
+		return nil, errMoved
+	}
+	s.mu.Lock()
+	next := tr.from()
+	tr.recorded = max(tr.recorded, tr.last, g.info.Delivered.Stream)
+	s.mu.Unlock()
+	metadata := map[string]string{metaDelivered: strconv.FormatUint(tr.recorded, 10), metaBy: tr.o.token}
+	maps.Copy(metadata, kin(info))
+	made, err := s.b.replaceConsumer(ctx, g, next, metadata)
+	if err != nil {
+		return nil, fmt.Errorf("replace the durable: %w", err)
+	}
+	return made, nil
+}
+
+// forsake gives up what is in hand of a durable that somebody has replaced, and
+// waits for its handlers to return.
+func (tr *track) forsake(ctx context.Context) error {
+	o := tr.o
+	o.s.mu.Lock()
+	for head := range o.lanes.heads() { // after halt nobody waits behind them
+		if head.tr == tr {
+			o.lanes.done(head)
+			head.loseLocked()
+		}
+	}
+	o.s.mu.Unlock()
+	return o.await(ctx, func() bool { return o.busy == 0 })
+}
+
+// restart begins an account of a durable that this owner has not used yet.
+func (tr *track) restart(info *jetstream.ConsumerInfo, before predecessor) {
+	tr.o.s.mu.Lock()
+	defer tr.o.s.mu.Unlock()
+	for _, r := range before.rests {
+		if r.Durable == info.Name && r.Created.Equal(info.Created) && before.clean {
+			tr.resume(r)
+			return
+		}
+	}
+	tr.reset(settledSeq(info))
+}
+
+func (tr *track) unsettled() bool {
+	tr.o.s.mu.Lock()
+	defer tr.o.s.mu.Unlock()
+	return len(tr.open) > 0
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// replayFlags are the flags of dlq replay.
+type replayFlags struct {
+	deadFlags
+	rate               float64
+	toTopic            string
+	dryRun, force, yes bool
+}
+
+func newDLQReplay(a *app, output *string) *cobra.Command {
+	var f replayFlags
+	cmd := &cobra.Command{
+		Use:   "replay TOPIC",
+		Short: "Put dead letters before the group that could not process them",
+		Long: `Puts dead letters before the group that could not process them, oldest first, and
+before no other group. Each is replayed once: the command may be interrupted and
+repeated, and goes on where it was. The dead letters stay where they are.
+
+An event that fails again becomes another dead letter; one that was replayed five
+times is left alone. --force replays it all the same, and what was replayed before.
+
+--to-topic publishes the events to a topic instead, with new ids, for all its
+groups. It and --force ask for a confirmation, unless --yes is given.
+
+If some could not be replayed, the exit code is 5.`,
+		Example: `  jetbus dlq replay orders.created --group mailer --dry-run
+  jetbus dlq replay orders.created --group mailer --limit 1
+  jetbus dlq replay orders.created --group mailer --rate 50
+  jetbus dlq replay orders.created --seq 17 --force --yes`,
+		Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.replayDead(cmd, *output, f, args[0]) },
+	}
+	f.add(cmd)
+	flags := cmd.Flags()
+	flags.Float64Var(&f.rate, "rate", 0, "events a second at most (default as fast as it goes)")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "change nothing, say what would happen")
+	flags.StringVar(&f.toTopic, "to-topic", "", "publish to this topic, for all its groups")
+	flags.BoolVar(&f.force, "force", false, "also what was replayed before, or five times, or goes to a topic that keeps state")
+	flags.BoolVar(&f.yes, "yes", false, "do not ask")
+	return cmd
+}
+
+func (a *app) replayDead(cmd *cobra.Command, output string, f replayFlags, topic string) error {
+	if err := checkOutput(output); err != nil {
+		return err
+	}
+	q, err := f.query(topic, time.Now())
+	if err != nil {
+		return err
+	}
+	o := jetbus.ReplayOptions{DeadLetterQuery: q, Rate: f.rate, DryRun: f.dryRun, ToTopic: f.toTopic, Force: f.force}
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+		if (f.force || f.toTopic != "") && !f.yes && !f.dryRun {
+			if err := askReplay(cmd, bus, o); err != nil {
+				return err
+			}
+		}
+		progress := newReplayProgress(cmd.ErrOrStderr())
+		o.Progress = progress.show
+		stats, err := jetbus.Replay(cmd.Context(), bus, o)
+		progress.clear()
+		if err != nil && stats.Matched == 0 {
+			return err
+		}
+		return errors.Join(replayError(err, stats), writeReplay(cmd.OutOrStdout(), output, o, stats))
+	})
+}
+
+// askReplay asks for a confirmation of what a replay would do.
+func askReplay(cmd *cobra.Command, bus *adapter.Bus, o jetbus.ReplayOptions) error {
+	o.DryRun = true
+	stats, err := jetbus.Replay(cmd.Context(), bus, o)
+	if err != nil && stats.Replayed == 0 {
+		return err
+	}
+	to := "their groups"
+	if o.ToTopic != "" {
+		to = o.ToTopic + ", for all its groups"
+	}
+	return confirm(cmd, fmt.Sprintf("%s of %s would be replayed to %s", plural(stats.Replayed, "event"), o.Topic, to), stats.Replayed)
+}
+
+// replayError is a replay's error, which says so if something was done all the same.
+func replayError(err error, stats jetbus.ReplayStats) error {
+	if err == nil || stats.Replayed+stats.Already == 0 {
+		return err
+	}
+	if errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("interrupted after %s; repeat it to go on", plural(stats.Replayed, "event"))
+	}
+	return &partialError{err}
+}
+
+func writeReplay(w io.Writer, output string, o jetbus.ReplayOptions, s jetbus.ReplayStats) error {
+	if output != "table" {
+		return writeValue(w, output, s)
+	}
+	verb := "replayed"
+	if o.DryRun {
+		verb = "would be replayed"
+	}
+	parts := []string{plural(s.Replayed, "event") + " " + verb}
+	for _, p := range []struct {
+		n    int
+		text string
+	}{{s.Already, "replayed before"}, {s.Guarded, "left alone after five replays (see --force)"}, {s.Failed, "failed"}} {
+		if p.n > 0 {
+			parts = append(parts, count(p.n)+" "+p.text)
+		}
+	}
+	_, err := fmt.Fprintln(w, strings.Join(parts, ", "))
+	return err
+}
+
+// replayProgress is a line on a terminal that says how far a replay is.
+type replayProgress struct {
+	out   io.Writer // nil: nobody looks
+	shown time.Time
+}
+
+func newReplayProgress(w io.Writer) *replayProgress {
+	if f, ok := terminalOf(w); ok {
+		return &replayProgress{out: f}
+	}
+	return &replayProgress{}
+}
+
+const progressEvery = 100 * time.Millisecond
+
+func (p *replayProgress) show(s jetbus.ReplayStats) {
+	if p.out == nil || time.Since(p.shown) < progressEvery {
+		return
+	}
+	p.shown = time.Now()
+	fmt.Fprintf(p.out, "\r%s looked at, %s replayed, %s failed%s", count(s.Read), count(s.Replayed), count(s.Failed), endLine)
+}
+
+func (p *replayProgress) clear() {
+	if p.out != nil && !p.shown.IsZero() {
+		fmt.Fprint(p.out, "\r"+endLine)
+	}
+}
+
+// confirm asks for the number of what is about to be changed.
+func confirm(cmd *cobra.Command, what string, n int) error {
+	if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s; type their number to go on: ", what); err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read standard input: %w", err)
+	}
+	fmt.Fprintln(cmd.ErrOrStderr())
+	if strings.ReplaceAll(strings.TrimSpace(line), ",", "") != strconv.Itoa(n) {
+		return usagef("not confirmed, nothing was changed; type %d, or add --yes (see %s --help)", n, cmd.CommandPath())
+	}
+	return nil
+}
+
+func newDLQPurge(a *app) *cobra.Command {
+	var f deadFlags
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "purge TOPIC",
+		Short: "Remove dead letters for good",
+		Long:  "Removes dead letters for good. It asks for their number, unless --yes is given.",
+		Example: `  jetbus dlq purge orders.created --until 720h
+  jetbus dlq purge orders.created --group mailer --seq 17 --yes`,
+		Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.purgeDead(cmd, f, yes, args[0]) },
+	}
+	f.add(cmd)
+	f.addOpen(cmd)
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+func (a *app) purgeDead(cmd *cobra.Command, f deadFlags, yes bool, topic string) error {
+	q, err := f.query(topic, time.Now())
+	if err != nil {
+		return err
+	}
+	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+		if !yes {
+			n := 0
+			for _, err := range jetbus.DeadLetters(cmd.Context(), bus, q) {
+				if err != nil {
+					return err
+				}
+				n++
+			}
+			if n == 0 {
+				return fmt.Errorf("purge dead letters of %s: %w: none matches", q.Topic, jetbus.ErrNoDeadLetters)
+			}
+			if err := confirm(cmd, fmt.Sprintf("%s of %s would be removed, which nothing brings back", plural(n, "dead letter"), q.Topic), n); err != nil {
+				return err
+			}
+			q.Limit = n // what came meanwhile was not confirmed
+		}
+		n, err := jetbus.PurgeDeadLetters(cmd.Context(), bus, q)
+		if err != nil && n > 0 {
+			return &partialError{fmt.Errorf("%s removed, then: %w", plural(n, "dead letter"), err)}
+		}
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %s of %s\n", plural(n, "dead letter"), q.Topic)
+		return err
+	})
+}

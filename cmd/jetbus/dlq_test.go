@@ -1,0 +1,288 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// fail lets a group reject the events of a topic until there are so many dead letters.
+func (b *bench) fail(t *testing.T, topic, group, why string, events int) {
+	t.Helper()
+	nc, err := nats.Connect(b.url, nats.Timeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	bus, err := adapter.Open(t.Context(), nc, adapter.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := bus.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	rejected := make(chan struct{}, events)
+	sub, err := bus.Subscribe(t.Context(), topic, group, func(context.Context, *jetbus.Delivery) error {
+		rejected <- struct{}{}
+		return jetbus.Reject(errors.New(why))
+	}, jetbus.SubscribeOptions{From: jetbus.Earliest()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range events {
+		select {
+		case <-rejected:
+		case <-time.After(patience):
+			t.Fatal("an event did not come")
+		}
+	}
+	if err := sub.Stop(t.Context()); err != nil { // settles what was rejected
+		t.Fatal(err)
+	}
+}
+
+// deadBench is a bench where mailer could not process three orders, and audit two payments.
+func deadBench(t *testing.T) *bench {
+	t.Helper()
+	b := newBench(t)
+	for _, topic := range []string{"orders", "payments", "quiet"} {
+		b.ok(t, "", "topics", "create", topic)
+	}
+	for i := range 3 {
+		b.ok(t, "", "pub", "orders", fmt.Sprintf(`{"n":%d}`, i), "--id", fmt.Sprintf("o%d", i), "--key", "k\u202e", "--header", "x-source=shop")
+	}
+	b.ok(t, "", "pub", "payments", "1", "--count", "2")
+	b.fail(t, "orders", "mailer", "dial tcp 10.0.0.7:25: connection refused", 3)
+	b.fail(t, "payments", "audit", "bad amount", 2)
+	return b
+}
+
+func TestDLQList(t *testing.T) {
+	b := deadBench(t)
+	if out := b.ok(t, "", "dlq"); out != "TOPIC     DEAD LETTERS\norders    3\npayments  2\n" {
+		t.Errorf("topics:\n%s", out)
+	}
+	if out := b.ok(t, "", "dlq", "ls", "-o", "ndjson"); out != `{"topic":"orders","deadLetters":3}`+"\n"+`{"topic":"payments","deadLetters":2}`+"\n" {
+		t.Errorf("topics:\n%s", out)
+	}
+	out := b.ok(t, "", "dlq", "ls", "orders")
+	if rows := strings.Split(out, "\n"); len(rows) != 5 || !strings.HasPrefix(rows[0], "SEQ  GIVEN UP") || !strings.HasPrefix(rows[1], "1 ") ||
+		!strings.Contains(rows[1], `mailer  rejected  `) || !strings.Contains(rows[1], `k\u202e  open   dial tcp 10.0.0.7:25: connection refused`) {
+		t.Errorf("list:\n%s", out)
+	}
+	for args, want := range map[string]int{
+		"--group mailer": 3, "--group audit": 0, "--reason rejected,schema": 3, "--reason schema": 0, "--since 1h": 3, "--until 1h": 0,
+		"--id o1": 1, "--error refused": 3, "--error REFUSED": 0, "--seq 1,3": 2, "--seq #2-9": 2, "--limit 2": 2, "--open": 3, "--key k": 0,
+	} {
+		out := b.ok(t, "", append([]string{"dlq", "ls", "dlq.orders", "-o", "json"}, strings.Fields(args)...)...)
+		var list []jetbus.DeadLetter
+		if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != want {
+			t.Errorf("dlq ls orders %s: %d, want %d; %v", args, len(list), want, err)
+		}
+	}
+	if r := b.run(t, "", "dlq", "ls", "orders", "--group", "audit"); r.code != 0 || r.out != "" || r.errOut != "no dead letter of orders matches\n" {
+		t.Errorf("%+v", r)
+	}
+	export := b.ok(t, "", "dlq", "export", "orders")
+	var d jetbus.DeadLetter
+	if err := json.Unmarshal([]byte(strings.SplitN(export, "\n", 2)[0]), &d); err != nil || strings.Count(export, "\n") != 3 || hostile(strings.ReplaceAll(export, "\n", "")) {
+		t.Errorf("export: %v\n%s", err, export)
+	}
+	if d.Event.ID != "o0" || string(d.Event.Payload) != `{"n":0}` || d.Event.Key != "k\u202e" || d.Group != "mailer" || d.Seq != 1 {
+		t.Errorf("export gives %+v", d)
+	}
+}
+
+func TestDLQShowAndStats(t *testing.T) {
+	b := deadBench(t)
+	out := b.ok(t, "", "dlq", "show", "orders", "2")
+	for _, want := range []string{"Dead letter      2\n", "Reason           rejected\n", "Event            o1\n", "Topic            orders #2\n", "Header x-source  shop\n", "State            open\n", "\n{\"n\":1}\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("show does not say %q:\n%s", want, out)
+		}
+	}
+	var d jetbus.DeadLetter
+	if err := json.Unmarshal([]byte(b.ok(t, "", "dlq", "show", "orders", "2", "-o", "json")), &d); err != nil || d.Event.ID != "o1" {
+		t.Errorf("%+v, %v", d, err)
+	}
+	b.ok(t, "", "dlq", "replay", "orders", "--seq", "2")
+	if out := b.ok(t, "", "dlq", "show", "orders", "2"); !strings.Contains(out, "State            replayed 20") {
+		t.Errorf("show does not say that it was replayed:\n%s", out)
+	}
+	out = b.ok(t, "", "dlq", "stats", "orders")
+	for _, want := range []string{"Dead letters  3\n", "Open          2\n", "  mailer\n", "  rejected\n", "  dial tcp #: connection refused\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("stats does not say %q:\n%s", want, out)
+		}
+	}
+	var s jetbus.DeadLetterSummary
+	if err := json.Unmarshal([]byte(b.ok(t, "", "dlq", "stats", "orders", "-o", "ndjson")), &s); err != nil || s.Total != 3 || s.Open != 2 || len(s.Groups) != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func TestDLQReplay(t *testing.T) {
+	b := deadBench(t)
+	steps := []struct {
+		stdin, args, out string
+		code             int
+		errOut           string
+	}{
+		{"", "orders --dry-run", "3 events would be replayed\n", 0, ""},
+		{"", "orders --limit 1 --rate 1000", "1 event replayed\n", 0, ""},
+		{"", "orders", "2 events replayed, 1 replayed before\n", 0, ""},
+		{"", "orders", "0 events replayed, 3 replayed before\n", 0, ""},
+		{"", "orders --force", "", exitUsage, "3 events of orders would be replayed to their groups; type their number to go on: \njetbus: not confirmed, nothing was changed; type 3"},
+		{"2\n", "orders --force", "", exitUsage, "not confirmed"},
+		{"3\n", "orders --force", "3 events replayed\n", 0, "type their number"},
+		{"1\n", "orders --to-topic quiet --id o2 -o json", "{\n  \"read\": 3,\n  \"matched\": 1,\n  \"replayed\": 1,\n  \"already\": 0,\n  \"guarded\": 0,\n  \"failed\": 0\n}\n", 0, "1 event of orders would be replayed to quiet, for all its groups"},
+		{"", "orders --to-topic nothing --yes", "", exitNotFound, "no such topic"},
+		{"", "orders --group nobody", "", exitNotFound, "no such dead letters: none of 3 matches; see jetbus dlq ls"},
+		{"", "quiet", "", exitNotFound, "no such dead letters"},
+		{"", "nothing", "", exitNotFound, "no such dead letters"},
+	}
+	for _, s := range steps {
+		r := b.run(t, s.stdin, append([]string{"dlq", "replay"}, strings.Fields(s.args)...)...)
+		if r.code != s.code || r.out != s.out || !strings.Contains(r.errOut, s.errOut) || s.errOut == "" && r.errOut != "" {
+			t.Errorf("dlq replay %s: %+v, want %d, %q and %q", s.args, r, s.code, s.out, s.errOut)
+		}
+	}
+	if got := b.payloads(t, "quiet"); !cmp.Equal(got, []string{`{"n":2}`}) {
+		t.Errorf("published to a topic: %q", got)
+	}
+	b.fail(t, "orders", "mailer", "still refused", 6) // three replays and three by force
+	if out := b.ok(t, "", "dlq", "stats", "orders"); !strings.Contains(out, "still refused") {
+		t.Errorf("what was replayed did not reach the group:\n%s", out)
+	}
+}
+
+func TestDLQReplayPartly(t *testing.T) {
+	b := deadBench(t)
+	b.fail(t, "orders", "audit", "refused", 3)
+	nc, err := nats.Connect(b.url, nats.Timeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	bus, err := adapter.Open(t.Context(), nc, adapter.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bus.Close(context.WithoutCancel(t.Context()))
+	if err := bus.DeleteGroup(t.Context(), "orders", "audit"); err != nil {
+		t.Fatal(err)
+	}
+	r := b.run(t, "", "dlq", "replay", "orders")
+	if r.code != exitPartial || r.out != "3 events replayed, 3 failed\n" || !strings.Contains(r.errOut, "3 of 6 failed: dead letter 6 of audit: ") || strings.Count(r.errOut, "\n") != 1 {
+		t.Errorf("%+v", r)
+	}
+	r = b.run(t, "", "dlq", "replay", "orders", "--group", "audit")
+	if r.code != exitNotFound || r.out != "0 events replayed, 3 failed\n" || !strings.Contains(r.errOut, "no such group") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestDLQPurge(t *testing.T) {
+	b := deadBench(t)
+	if r := b.run(t, "", "dlq", "purge", "orders"); r.code != exitUsage || !strings.Contains(r.errOut, "3 dead letters of orders would be removed") || !strings.Contains(r.errOut, "add --yes") {
+		t.Errorf("%+v", r)
+	}
+	if r := b.run(t, "1\n", "dlq", "purge", "orders", "--seq", "2"); r.code != 0 || r.out != "removed 1 dead letter of orders\n" {
+		t.Errorf("%+v", r)
+	}
+	if out := b.ok(t, "", "dlq", "purge", "orders", "--yes"); out != "removed 2 dead letters of orders\n" {
+		t.Errorf("%s", out)
+	}
+	for _, yes := range []string{"--yes", "--open"} {
+		if r := b.run(t, "", "dlq", "purge", "orders", yes); r.code != exitNotFound || !strings.Contains(r.errOut, "no such dead letters") {
+			t.Errorf("%+v", r)
+		}
+	}
+	if out := b.ok(t, "", "dlq"); out != "TOPIC     DEAD LETTERS\npayments  2\n" {
+		t.Errorf("left:\n%s", out)
+	}
+}
+
+func TestDLQWithout(t *testing.T) {
+	b := newBench(t)
+	if r := b.run(t, "", "dlq"); r.code != 0 || r.out != "" || r.errOut != "there are no dead letters\n" {
+		t.Errorf("%+v", r)
+	}
+	if out := b.ok(t, "", "dlq", "ls", "-o", "json"); out != "[]\n" {
+		t.Errorf("%s", out)
+	}
+	for _, args := range []string{"ls orders", "stats orders", "show orders 1", "replay orders", "purge orders --yes", "export orders"} {
+		if r := b.run(t, "", append([]string{"dlq"}, strings.Fields(args)...)...); r.code != exitNotFound || !strings.Contains(r.errOut, "no such dead letters") || strings.Count(r.errOut, "\n") != 1 {
+			t.Errorf("dlq %s: %+v", args, r)
+		}
+	}
+}
+
+func TestDLQUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"rn":                            `jetbus dlq has no command "rn"`,
+		"ls Bad":                        "invalid topic",
+		"ls a b":                        "2 arguments given",
+		"ls a -o yaml":                  `--output "yaml"`,
+		"ls a --since never":            `--since: "never" is no time`,
+		"ls a --seq 0":                  `--seq "0"`,
+		"ls a --seq 9-3":                `--seq "9-3"`,
+		"ls a --seq 1-9999999":          "at most 10,000",
+		"ls a --seq 1-9000,10000-19000": "at most 10,000",
+		"ls a --limit -1":               "Limit is -1",
+		"ls a --group x/y":              "invalid group",
+		"show a x":                      `"x" is no position`,
+		"show a 1-2":                    `"1-2" is no position`,
+		"stats dlq.dlq.a":               "invalid topic",
+		"replay a --rate -1":            "Rate is -1",
+		"replay a --to-topic dlq.a":     "holds dead letters",
+		"replay":                        "0 arguments given",
+		"purge a --since 1h --until 2h": "selects nothing",
+		"export a --reason":             "flag needs an argument",
+	} {
+		r := command(t, "", append([]string{"dlq"}, strings.Fields(args)...)...)
+		if r.code != exitUsage || !strings.Contains(r.errOut, want) || strings.Count(r.errOut, "\n") != 1 || r.out != "" {
+			t.Errorf("jetbus dlq %s: %+v, want one line that says %q", args, r, want)
+		}
+	}
+	for _, args := range []string{"dlq -h", "dlq ls -h", "dlq show -h", "dlq stats -h", "dlq replay -h", "dlq purge -h", "dlq export -h"} {
+		if r := command(t, "", strings.Fields(args)...); r.code != 0 || !strings.Contains(r.out, "Examples:") {
+			t.Errorf("jetbus %s: %+v", args, r)
+		}
+	}
+}
+
+// Progress is shown now and then, and taken away at the end.
+func TestReplayProgress(t *testing.T) {
+	var b strings.Builder
+	p := &replayProgress{out: &b}
+	p.clear()
+	if b.Len() > 0 {
+		t.Errorf("cleared before anything was shown: %q", b.String())
+	}
+	for i := range 1000 {
+		p.show(jetbus.ReplayStats{Read: i + 1})
+	}
+	if n := strings.Count(b.String(), "looked at"); n < 1 || n > 10 || !strings.HasPrefix(b.String(), "\r1 looked at, 0 replayed, 0 failed\x1b[K") {
+		t.Errorf("%d times: %q", n, b.String())
+	}
+	p.clear()
+	if !strings.HasSuffix(b.String(), "\r\x1b[K") {
+		t.Errorf("%q", b.String())
+	}
+	nobody := newReplayProgress(&b)
+	nobody.show(jetbus.ReplayStats{})
+	nobody.clear()
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// deadTopics returns the topics that have dead letters.
+func deadTopics(ctx context.Context, bus jetbus.Topics) ([]deadTopic, error) {
+	infos, err := bus.ListTopics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []deadTopic{}
+	for _, info := range infos {
+		name := jetbus.DeadLetterTopic(info.Config.Name)
+		if name == "" {
+			continue
+		}
+		dead, err := bus.TopicInfo(ctx, name)
+		switch {
+		case errors.Is(err, jetbus.ErrNoTopic):
+		case err != nil:
+			return nil, err
+		case dead.Events > 0:
+			list = append(list, deadTopic{info.Config.Name, dead.Events})
+		}
+	}
+	return list, nil
+}
+
+// listDead prints dead letters as they are read, but for tables and arrays.
+func (a *app) listDead(cmd *cobra.Command, output string, f deadFlags, topic string) error {
+	if err := checkOutput(output); err != nil {
+		return err
+	}
+	q, err := f.query(topic, time.Now())
+	if err != nil {
+		return err
+	}
+	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+		out := bufio.NewWriter(cmd.OutOrStdout())
+		var list []jetbus.DeadLetter
+		for d, err := range jetbus.DeadLetters(cmd.Context(), bus, q) {
+			if err != nil {
+				return errors.Join(err, out.Flush())
+			}
+			if output != "ndjson" {
+				list = append(list, d)
+				continue
+			}
+			line, err := jsonLine(d)
+			if err != nil {
+				return err
+			}
+			if _, err := out.Write(line); err != nil {
+				return err
+			}
+		}
+		if output == "json" {
+			return writeValues(cmd.OutOrStdout(), output, list)
+		}
+		if output == "table" {
+			if len(list) == 0 {
+				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "no dead letter of %s matches\n", q.Topic)
+				return err
+			}
+			if _, err := out.WriteString(deadTable(list)); err != nil {
+				return err
+			}
+		}
+		return out.Flush()
+	})
+}
+
+const errorColumn = 70 // bytes of an error in a table
+
+func deadTable(list []jetbus.DeadLetter) string {
+	rows := [][]string{{"SEQ", "GIVEN UP", "GROUP", "REASON", "ATTEMPTS", "KEY", "STATE", "ERROR"}}
+	for _, d := range list {
+		text := printable(d.Error)
+		if len(text) > errorColumn {
+			text = strings.ToValidUTF8(text[:errorColumn], "") + "..."
+		}
+		rows = append(rows, []string{
+			strconv.FormatUint(d.Seq, 10), moment(d.Time), d.Group, string(d.Reason), count(d.Attempts), or(d.Event.Key, "-"), deadState(d), text,
+		})
+	}
+	return table(rows)
+}
+
+func deadState(d jetbus.DeadLetter) string {
+	if d.Replayed.IsZero() {
+		return "open"
+	}
+	return "replayed"
+}
+
+func or(s, instead string) string {
+	if s == "" {
+		return instead
+	}
+	return s
+}
+
+func (a *app) showDead(cmd *cobra.Command, output, topic, seq string) error {
+	if err := checkOutput(output); err != nil {
+		return err
+	}
+	low, high, err := parseSeqs(seq)
+	if err != nil || low != high {
+		return usagef("%q is no position of a dead letter; see jetbus dlq ls", seq)
+	}
+	q, err := (&deadFlags{seqs: []string{seq}}).query(topic, time.Now())
+	if err != nil {
+		return err
+	}
+	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+		for d, err := range jetbus.DeadLetters(cmd.Context(), bus, q) {
+			if err != nil {
+				return err
+			}
+			if output != "table" {
+				return writeValue(cmd.OutOrStdout(), output, d)
+			}
+			_, err = io.WriteString(cmd.OutOrStdout(), describeDead(d))
+			return err
+		}
+		return fmt.Errorf("dead letter %d of %s: %w", low, q.Topic, jetbus.ErrNoDeadLetters)
+	})
+}
+
+// describeDead is a dead letter for people, one property a line, and its payload.
+func describeDead(d jetbus.DeadLetter) string {
+	state := "open"
+	if !d.Replayed.IsZero() {
+		state = "replayed " + moment(d.Replayed)
+	}
+	rows := [][]string{
+		{"Dead letter", count(d.Seq)},
+		{"Given up", moment(d.Time)},
+		{"Group", d.Group},
+		{"Reason", string(d.Reason)},
+		{"Error", d.Error},
+		{"Attempts", count(d.Attempts)},
+		{"First failed", moment(d.FirstFailed)},
+		{"Last failed", moment(d.LastFailed)},
+		{"State", state},
+		{"Event", d.Event.ID},
+		{"Topic", d.Event.Topic + " #" + strconv.FormatUint(d.Event.Seq, 10)},
+		{"Stream", d.Stream + ", made " + moment(d.StreamCreated)},
+		{"Time", moment(d.Event.Time)},
+		{"Key", or(d.Event.Key, "-")},
+	}
+	if d.Replays > 0 {
+		before := count(d.Replays)
+		if d.ReplayOf > 0 {
+			before += ", the last of dead letter " + strconv.FormatUint(d.ReplayOf, 10)
+		}
+		rows = slices.Insert(rows, 9, []string{"Replays before", before})
+	}
+	if len(d.Event.CausedBy) > 0 {
+		rows = append(rows, []string{"Caused by", strings.Join(d.Event.CausedBy, ", ")})
+	}
+	if len(d.Event.Tags) > 0 {
+		rows = append(rows, []string{"Tags", strings.Join(d.Event.Tags, ", ")})
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Event.Headers)) {
+		rows = append(rows, []string{"Header " + name, d.Event.Headers[name]})
+	}
+	if d.Truncated {
+		rows = append(rows, []string{"Truncated", "all of the event is only in its stream"})
+	}
+	text := table(rows)
+	if len(d.Event.Payload) > 0 {
+		text += "\n" + printable(string(d.Event.Payload)) + "\n"
+	}
+	return text
+}
+
+func (a *app) deadStats(cmd *cobra.Command, output, topic string) error {
+	if err := checkOutput(output); err != nil {
+		return err
+	}
+	q, err := (&deadFlags{}).query(topic, time.Now())
+	if err != nil {
+		return err
+	}
+	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+		s, err := jetbus.DeadLetterStats(cmd.Context(), bus, q.Topic)
+		if err != nil {
+			return err
+		}
+		if output != "table" {
+			return writeValue(cmd.OutOrStdout(), output, s)
+		}
+		_, err = io.WriteString(cmd.OutOrStdout(), describeStats(s))
+		return err
+	})
+}
+
+func describeStats(s jetbus.DeadLetterSummary) string {
+	rows := [][]string{
+		{"Topic", s.Topic},
+		{"Dead letters", count(s.Total)},
+		{"Open", count(s.Open)},
+		{"Replayed", count(s.Replayed)},
+		{"Oldest", moment(s.Oldest)},
+		{"Newest", moment(s.Newest)},
+	}
+	if s.Foreign > 0 {
+		rows = append(rows, []string{"No dead letters", plural(s.Foreign, "other event")})
+	}
+	var b strings.Builder
+	b.WriteString(table(rows))
+	for _, section := range []struct {
+		heading string
+		list    []jetbus.DeadLetterCount
+	}{{"GROUP", s.Groups}, {"REASON", s.Reasons}, {"ERROR", s.Errors}} {
+		rows := [][]string{{"COUNT", "OPEN", "NEWEST", "AT", section.heading}}
+		for _, c := range section.list {
+			rows = append(rows, []string{count(c.Total), count(c.Open), moment(c.Newest), "#" + strconv.FormatUint(c.Seq, 10), or(c.Name, "-")})
+		}
+		b.WriteString("\n" + table(rows))
+	}
+	return b.String()
+}

@@ -1,0 +1,432 @@
+package jetbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+	"unicode/utf8"
+)
+
+// HeaderCompactedSeq is on the events that a [Compactor] publishes: the Seq of the
+// source event that one was made of.
+const HeaderCompactedSeq = "x-compacted-seq"
+
+// Compactor keeps, in a compacted topic, the last event of each key of another
+// topic, where that key is not the event's own: the last order of each customer,
+// say. Where it is, no compactor is needed: declare the topic with
+// TopicConfig.Compact, or a topic with TopicConfig.SnapshotOf beside it.
+//
+// Any number of processes may run the same compactor; one of them works and the
+// others stand by. It goes on where it was, or whoever ran it before.
+//
+// An event of the target is that of the source with another Key, an ID of its
+// own, the source event's in CausedBy, and [HeaderCompactedSeq]. A source event
+// whose payload is the JSON value null deletes its key in the target. What is in
+// the target never gives way to an older event of the source, also when the group
+// is moved back with SetCursor, crashes, or two work at once. A deleted key is
+// protected as long as its tombstone lasts, TopicConfig.TombstoneTTL of the target,
+// which must be 1 hour or more: a process that dies may hold an older event for 2
+// minutes, and one that the broker cannot reach for as long as it is away. An event
+// that comes back later than that brings the key to life for good; so does a
+// group that is moved back behind an older deletion, until it comes to that. A
+// target must have one source, and events without the header in it give way to any
+// event of that.
+type Compactor struct {
+	Source string // the topic that is read; no default
+	Target string // the topic that is kept, declared with TopicConfig.Compact; no default
+	// Group is the group of Source that the compactor is; it begins with the oldest
+	// event. Compactors with different targets need different groups. No default.
+	Group string
+	// KeyOf returns the key that an event has in Target, and false for an event
+	// that does not belong there. It gets tombstones, too. A key that is no event's
+	// ([ValidKey]), or none, ends Run, and so does a panic. No default.
+	KeyOf func(e Event) (key string, keep bool)
+	// Interval is the pause after a batch that was not full, in which changes of a
+	// key pile up to one. Defaults to 1 second.
+	Interval time.Duration
+	// BatchSize is how many events are taken at once. Defaults to 500.
+	BatchSize int
+	// Lock is held by the one that works. Its Key defaults to "compactor/" and Target.
+	Lock Lock
+	// OnSkip is called with a source event that has no room in Target, since its
+	// event there is larger by a few headers ([ErrPayloadTooLarge],
+	// [ErrInvalidHeader]): Target keeps what it has of the key. It is called again
+	// where the batch is; a panic ends Run. Nil: such an event ends Run, and every
+	// Run after it until the group is moved on with SetCursor.
+	OnSkip func(e Event, err error)
+	// Logger gets failures that are tried again. Defaults to none.
+	Logger *slog.Logger
+}
+
+// CompactorBus is what a [Compactor] needs of a [Backend].
+type CompactorBus interface {
+	Publisher
+	Receiver
+	StateStore
+	Keys
+	TopicInfo(ctx context.Context, topic string) (TopicInfo, error)
+}
+
+// Defaults and bounds of Compactor.
+const (
+	DefaultCompactorInterval  = time.Second
+	DefaultCompactorBatchSize = 500
+
+	compactorLease    = 2 * time.Minute // of the events of a batch
+	compactorSettle   = 5 * time.Second // to settle them after the end of the context
+	compactorWriters  = 16              // keys that are published at once
+	compactorRounds   = 5               // comparisons of a key with a target that others change
+	compactorFailures = 10              // in a row that end Run
+
+	minCompactorTombstone = time.Hour // TopicConfig.TombstoneTTL of the target
+)
+
+// normalize returns the compactor with defaults filled in.
+func (c Compactor) normalize() (Compactor, error) {
+	setDefault(&c.Interval, DefaultCompactorInterval)
+	setDefault(&c.BatchSize, DefaultCompactorBatchSize)
+	setDefault(&c.Lock.Key, "compactor/"+c.Target)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := ValidTopic(c.Source); err != nil {
+		return c, fmt.Errorf("option Source: %w", err)
+	}
+	if err := ValidTopic(c.Target); err != nil {
+		return c, fmt.Errorf("option Target: %w", err)
+	}
+	if err := ValidGroup(c.Group); err != nil {
+		return c, err
+	}
+	switch {
+	case c.Source == c.Target:
+		return c, fmt.Errorf("%w: Source and Target are both %s", ErrInvalidOption, c.Source)
+	case c.KeyOf == nil:
+		return c, fmt.Errorf("%w: no KeyOf", ErrInvalidOption)
+	case c.Interval < 0:
+		return c, fmt.Errorf("%w: Interval is %v", ErrInvalidOption, c.Interval)
+	case c.BatchSize < 1 || c.BatchSize > maxBatchSize:
+		return c, fmt.Errorf("%w: BatchSize is %d, use 1 to %d", ErrInvalidOption, c.BatchSize, maxBatchSize)
+	}
+	var err error
+	c.Lock, err = c.Lock.normalize()
+	return c, err
+}
+
+// Run compacts until ctx ends; it then returns nil, or the failure that it was
+// trying to overcome. It waits out a broker that is away, and tries again after
+// other failures, 10 in a row at most. The error wraps [ErrNoState] where Target
+// is not compacted, [ErrNoTopic], or [ErrInvalidOption], also for a Target whose
+// TombstoneTTL is below 1 hour.
+func (c Compactor) Run(ctx context.Context, b CompactorBus) error {
+	c, err := c.normalize()
+	if err == nil {
+		err = (&compaction{Compactor: c, b: b}).run(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("compact %s to %s: %w", c.Source, c.Target, err)
+	}
+	return nil
+}
+
+// compaction is one call of Run.
+type compaction struct {
+	Compactor
+	b       CompactorBus
+	checked bool // the target is as it must be
+}
+
+// check looks at the target, once.
+func (c *compaction) check(ctx context.Context) error {
+	if c.checked {
+		return nil
+	}
+	info, err := c.b.TopicInfo(ctx, c.Target)
+	switch {
+	case err != nil:
+		return err
+	case !info.Config.Compact:
+		return fmt.Errorf("%w: %s is not compacted", ErrNoState, c.Target)
+	case info.Config.TombstoneTTL < minCompactorTombstone:
+		return fmt.Errorf("%w: TombstoneTTL of %s is %v, a compactor needs at least %v: keys that were deleted would come back",
+			ErrInvalidOption, c.Target, info.Config.TombstoneTTL, minCompactorTombstone)
+	}
+	c.checked = true
+	return nil
+}
+
+func (c *compaction) run(ctx context.Context) (err error) {
+	for err == nil {
+		err = c.Lock.Hold(ctx, c.b, func(ctx context.Context, _ Held) (bool, error) {
+			err := c.work(ctx)
+			return err == nil, err
+		})
+		switch {
+		case ctx.Err() != nil:
+			if errors.Is(err, context.Cause(ctx)) && !errors.Is(err, ErrUnavailable) {
+				return nil
+			}
+			return err
+		case errors.Is(err, ErrLockLost):
+			c.Logger.LogAttrs(ctx, slog.LevelWarn, "compactor lost its lock", slog.String("target", c.Target), slog.Any("err", err))
+			err = nil
+		}
+	}
+	return err
+}
+
+// work compacts batch by batch until ctx ends. It returns the failure that it
+// has not overcome, if there is one.
+func (c *compaction) work(ctx context.Context) error {
+	backoff := Backoff{Min: lockPause, Max: 30 * time.Second}
+	var failure error
+	for failures := 0; ; {
+		n, err := c.step(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return failure
+		case err == nil:
+			failures, failure = 0, nil
+			if n > 0 && n < c.BatchSize {
+				sleep(ctx, c.Interval)
+			}
+			continue
+		case isHopeless(err):
+			return err
+		}
+		if failures++; failures >= compactorFailures && !errors.Is(err, ErrUnavailable) {
+			return fmt.Errorf("%d times in a row: %w", failures, err)
+		}
+		failure = err
+		c.Logger.LogAttrs(ctx, slog.LevelWarn, "compactor tries again", slog.String("target", c.Target), slog.Any("err", err))
+		sleep(ctx, backoff.Delay(failures))
+	}
+}
+
+// isHopeless reports whether the same batch would fail again.
+func isHopeless(err error) bool {
+	if _, ok := errors.AsType[*PanicError](err); ok || isFinal(err) {
+		return true
+	}
+	for _, reason := range []error{ErrInvalidEvent, ErrInvalidHeader, ErrPayloadTooLarge, ErrNoTopic, ErrNoState, ErrNeedsKeySubject} {
+		if errors.Is(err, reason) {
+			return true
+		}
+	}
+	return false
+}
+
+// step compacts one batch and returns how many events it had. They are
+// acknowledged when everything is stored, and given back where it is not.
+func (c *compaction) step(ctx context.Context) (n int, err error) {
+	if err := c.check(ctx); err != nil {
+		return 0, err
+	}
+	batch, err := c.b.Receive(ctx, c.Source, c.Group, ReceiveOptions{
+		From: Earliest(), Max: c.BatchSize, AckTimeout: compactorLease, MaxAttempts: -1,
+	})
+	if err != nil {
+		return 0, err
+	}
+	last, err := c.fold(batch)
+	if err == nil {
+		err = c.apply(ctx, last)
+	}
+	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), compactorSettle)
+	defer cancel()
+	for _, d := range batch {
+		if err != nil {
+			_ = d.GiveBack(settling) // it comes back in any case
+			continue
+		}
+		if failed := d.Ack(settling); failed != nil && !errors.Is(failed, ErrLeaseExpired) { // an expired one comes again, and is found to be done
+			err = fmt.Errorf("acknowledge %s: %w", d.ID, failed)
+		}
+	}
+	return len(batch), err
+}
+
+// fold returns the last event of each key.
+func (c *compaction) fold(batch []*Delivery) (map[string]Event, error) {
+	last := make(map[string]Event, len(batch))
+	for _, d := range batch {
+		key, keep, err := c.keyOf(d.Event)
+		if err == nil && keep {
+			if err = ValidKey(key); key == "" {
+				err = fmt.Errorf("%w: KeyOf returned no key", ErrInvalidEvent)
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("key of event %s (%s %d): %w", d.ID, d.Topic, d.Seq, err)
+		}
+		if have, ok := last[key]; keep && (!ok || d.Seq > have.Seq) {
+			last[key] = d.Event
+		}
+	}
+	return last, nil
+}
+
+// keyOf calls KeyOf and makes an error of its panic.
+func (c *compaction) keyOf(e Event) (key string, keep bool, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	key, keep = c.KeyOf(e)
+	return key, keep, nil
+}
+
+// apply stores what is newer than the target has.
+func (c *compaction) apply(ctx context.Context, last map[string]Event) error {
+	todo := slices.Sorted(maps.Keys(last))
+	for round := range compactorRounds {
+		if len(todo) == 0 {
+			return nil
+		}
+		have, err := c.b.LatestByKey(ctx, c.Target, todo...)
+		if err == nil && round > 0 {
+			err = c.addDeleted(ctx, todo, have)
+		}
+		if err == nil {
+			todo, err = c.publishNewer(ctx, todo, last, have)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(todo) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d keys, such as %q, were changed by others %d times: %w", len(todo), todo[0], compactorRounds, ErrWrongSequence)
+}
+
+// addDeleted adds the tombstones of keys to what LatestByKey found. They are
+// rarely asked for: where an event of a key that seems to be new was refused.
+func (c *compaction) addDeleted(ctx context.Context, keys []string, have map[string]Event) error {
+	missing := map[string]bool{}
+	first, last := "", ""
+	for _, key := range keys { // sorted
+		if _, ok := have[key]; !ok {
+			missing[key] = true
+			if last = key; len(missing) == 1 {
+				first = key
+			}
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	_, err := c.b.ScanLatest(ctx, c.Target, LatestQuery{KeyPrefix: commonPrefix(first, last)}, func(e Event) error {
+		if missing[e.Key] {
+			have[e.Key] = e
+		}
+		return nil
+	})
+	return err
+}
+
+// commonPrefix returns what two strings, and all between them, start with.
+func commonPrefix(a, b string) string {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	for !utf8.ValidString(a[:n]) { // not in the middle of a character
+		n--
+	}
+	return a[:n]
+}
+
+// publishNewer publishes the events that are newer than those of the target, on
+// condition that these are still there, and returns the keys for which they are not.
+func (c *compaction) publishNewer(ctx context.Context, keys []string, last, have map[string]Event) (conflicts []string, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex
+	var writers sync.WaitGroup
+	skipped := map[string]error{}
+	slots := make(chan struct{}, compactorWriters)
+	for _, key := range keys {
+		in := have[key]
+		if compactedSeq(&in) >= last[key].Seq {
+			continue
+		}
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		writers.Go(func() {
+			defer func() { <-slots }()
+			_, failed := c.b.Publish(ctx, c.record(key, last[key]), PublishOptions{ExpectLastSeq: &in.Seq})
+			if failed == nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case errors.Is(failed, ErrWrongSequence):
+				conflicts = append(conflicts, key)
+			case c.OnSkip != nil && (errors.Is(failed, ErrPayloadTooLarge) || errors.Is(failed, ErrInvalidHeader)):
+				skipped[key] = failed
+			case err == nil:
+				err = failed
+				cancel()
+			}
+		})
+	}
+	writers.Wait()
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	for _, key := range slices.Sorted(maps.Keys(skipped)) {
+		if err == nil {
+			err = c.skip(last[key], skipped[key])
+		}
+	}
+	slices.Sort(conflicts)
+	return conflicts, err
+}
+
+// skip calls OnSkip and makes an error of its panic.
+func (c *compaction) skip(e Event, reason error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	c.OnSkip(e, reason)
+	return nil
+}
+
+// compactedSeq is the Seq of the source event that an event of the target was made
+// of; 0 where it was not.
+func compactedSeq(e *Event) uint64 {
+	seq, err := strconv.ParseUint(e.Headers[HeaderCompactedSeq], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return seq
+}
+
+// record makes the event of the target.
+func (c *compaction) record(key string, e Event) Event {
+	e.CausedBy = []string{e.ID}
+	e.ID, e.Topic, e.Key = "", c.Target, key
+	e.Headers = maps.Clone(e.Headers)
+	if e.Headers == nil {
+		e.Headers = map[string]string{}
+	}
+	e.Headers[HeaderCompactedSeq] = strconv.FormatUint(e.Seq, 10)
+	if e.IsTombstone() {
+		e.Headers[HeaderTombstone] = "1"
+	}
+	return e
+}

@@ -1,0 +1,95 @@
+package jetbus_test
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// slowBox is an outbox that takes its time.
+type slowBox struct {
+	*memoryBox
+
+	claiming time.Duration
+	hangs    atomic.Int64 // how many calls of Sent are not answered
+}
+
+func (b *slowBox) Claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.OutboxRow, error) {
+	select {
+	case <-time.After(b.claiming):
+		return b.memoryBox.Claim(ctx, o)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (b *slowBox) Sent(ctx context.Context, rows []jetbus.OutboxRow) error {
+	if b.hangs.Add(-1) >= 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return b.memoryBox.Sent(ctx, rows)
+}
+
+// TestDrainSlowClaim waits for a claim that takes longer than a shutdown may.
+func TestDrainSlowClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		box, log := &slowBox{memoryBox: &memoryBox{}, claiming: 5 * time.Second}, &memoryLog{}
+		box.add(orderRow("a", ""))
+		_, stop := drained(t, box, log, jetbus.DrainOptions{ShutdownTimeout: time.Second})
+		time.Sleep(time.Minute)
+		if got := log.stored(); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("stored %v", got)
+		}
+		began := time.Now()
+		_ = stop() // it may end in a claim
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("stopped after %v", took)
+		}
+	})
+}
+
+// TestDrainSentHangs goes on when the outbox answers again, though it never answered what
+// it was asked meanwhile.
+func TestDrainSentHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		box, log := &slowBox{memoryBox: &memoryBox{}}, &memoryLog{}
+		box.hangs.Store(3)
+		box.add(orderRow("a", ""))
+		d, stop := drained(t, box, log, jetbus.DrainOptions{})
+		time.Sleep(time.Minute)
+		check(t, "Ready while it hangs", d.Ready(), context.DeadlineExceeded)
+		time.Sleep(10 * time.Minute)
+		check(t, "Ready", d.Ready(), nil)
+		if left := box.left(); len(left) > 0 || log.tried() != 1 {
+			t.Errorf("left %v after %d batches", left, log.tried())
+		}
+		check(t, "Run", stop(), nil)
+	})
+}
+
+// TestDrainTopicFillsUp leaves a topic alone that took some rows of the window in which
+// it refused one.
+func TestDrainTopicFillsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		box, log := &memoryBox{}, &memoryLog{}
+		box.add(orderRow("a", ""), orderRow("b", ""))
+		log.setRefuse(func(e jetbus.Event) error {
+			if e.ID == "b" {
+				return jetbus.ErrTopicFull
+			}
+			return nil
+		})
+		d, stop := drained(t, box, log, jetbus.DrainOptions{Backoff: jetbus.Backoff{Min: time.Minute, NoJitter: true}})
+		time.Sleep(30 * time.Second)
+		if s := d.Stats(); log.tried() != 1 || !slices.Equal(s.HeldTopics, []string{"orders"}) {
+			t.Errorf("%d batches within the backoff of a topic that is full, stats %+v", log.tried(), s)
+		}
+		check(t, "Run", stop(), nil)
+	})
+}

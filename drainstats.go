@@ -1,0 +1,144 @@
+package jetbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+)
+
+// DrainStats say what a drainer did since it was made, and what it waits for.
+type DrainStats struct {
+	Running    bool
+	Published  uint64                     // rows published
+	Duplicates uint64                     // those among them that the topic had already
+	Retried    uint64                     // failed attempts after which the row is tried again
+	Dead       uint64                     // rows set aside
+	Errors     map[DrainErrorClass]uint64 // failures by what they were failures of
+	// HeldTopics take nothing for now: they are full, may not be written, or do not
+	// answer while others do.
+	HeldTopics []string
+	// BrokerAway and OutboxAway say since when the broker and the outbox do not do what
+	// they are asked; zero if they do. Err is why, of the latter first.
+	BrokerAway, OutboxAway time.Time
+	Err                    error
+	// Outbox is what waited when the outbox was last asked, at LookedAt.
+	Outbox   OutboxStats
+	LookedAt time.Time
+}
+
+// Stats returns what the drainer did.
+func (d *Drainer) Stats() DrainStats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.stats
+	s.Errors = maps.Clone(s.Errors)
+	for topic, o := range d.hold {
+		if !o.silent || d.away.since.IsZero() {
+			s.HeldTopics = append(s.HeldTopics, topic)
+		}
+	}
+	slices.Sort(s.HeldTopics)
+	s.BrokerAway, s.OutboxAway, s.Err = d.away.since, d.store.since, d.away.err
+	if d.store.err != nil {
+		s.Err = d.store.err
+	}
+	return s
+}
+
+// Ready returns nil while the drainer runs, its broker and its outbox answer, and
+// nothing waits for longer than MaxAge. Otherwise the error says what is wrong.
+func (d *Drainer) Ready() error {
+	s := d.Stats()
+	switch {
+	case !s.Running:
+		return errors.New("drain outbox: not running")
+	case s.Err != nil:
+		return fmt.Errorf("drain outbox: %w", s.Err)
+	case d.o.MaxAge != -1 && s.Outbox.Age > d.o.MaxAge:
+		return fmt.Errorf("drain outbox: the oldest of %d rows has been waiting for %v", s.Outbox.Pending, s.Outbox.Age.Round(time.Second))
+	}
+	return nil
+}
+
+// minStatsPause is between two looks at what waits, however often that changes.
+const minStatsPause = 500 * time.Millisecond
+
+// watch asks the outbox from time to time what waits.
+func (d *Drainer) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		asked, cancel := context.WithTimeout(ctx, d.o.StatsEvery+time.Second)
+		now, err := d.from.OutboxStats(asked)
+		cancel()
+		d.mu.Lock()
+		switch {
+		case err == nil:
+			d.stats.Outbox, d.stats.LookedAt = now, time.Now()
+		case ctx.Err() == nil:
+			d.stats.Errors[DrainStore]++
+		}
+		d.mu.Unlock()
+		if err != nil && ctx.Err() == nil {
+			d.o.Logger.LogAttrs(ctx, slog.LevelWarn, "the outbox does not say what waits", slog.Any("err", err))
+		}
+		sleep(ctx, min(d.o.StatsEvery, minStatsPause))
+		timer := time.NewTimer(max(d.o.StatsEvery-minStatsPause, 0))
+		select {
+		case <-timer.C:
+		case <-d.look:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// storeSaid notes whether the outbox did what it was asked.
+func (d *Drainer) storeSaid(what string, err error) {
+	if err == nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.store = outage{}
+		return
+	}
+	d.suffers(DrainStore, "", &d.store, fmt.Errorf("%s: %w", what, err))
+}
+
+// brokerSaid notes whether the broker answered.
+func (d *Drainer) brokerSaid(err error, answered bool) {
+	switch {
+	case err != nil:
+		d.suffers(DrainBroker, "", &d.away, err)
+	case answered:
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.back()
+	}
+}
+
+// suffers notes one more failure of an outage.
+func (d *Drainer) suffers(class DrainErrorClass, topic string, o *outage, err error) {
+	d.mu.Lock()
+	o.failed(err, d.o.Backoff)
+	d.stats.Errors[class]++
+	d.mu.Unlock()
+	d.o.Observer.Observe(Observation{Kind: DrainFail, Topic: topic, Reason: string(class), Err: err})
+	d.o.Logger.Warn("the outbox is not drained", slog.String("class", string(class)), slog.String("topic", topic), slog.Any("err", err))
+}
+
+// isAway reports whether the broker failed last time.
+func (d *Drainer) isAway() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.away.since.IsZero()
+}
+
+// pause is how long to wait for the broker or the outbox.
+func (d *Drainer) pause() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	failures := max(d.away.failures, d.store.failures)
+	return min(d.o.Backoff.Delay(failures), maxBrokerPause)
+}

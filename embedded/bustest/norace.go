@@ -1,0 +1,5 @@
+//go:build !race
+
+package bustest
+
+const raceDetector = false
