@@ -18,7 +18,7 @@ SUITE    ?= test
 TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e stress trials model month fuzz fuzz-schema mongo-conformance bench lint fmt
+.PHONY: help dev test e2e stress trials model month fuzz contract fuzz-schema mongo-conformance bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
@@ -62,6 +62,9 @@ fuzz: ## Run every fuzz target for FUZZTIME=30s
 			go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$pkg"; \
 		done; \
 	done
+
+contract: ## Run the contract suite around each decorator, and not only around all of them
+	go test -race -timeout 60m -run '^TestContract$$' ./registry -each
 
 fuzz-schema: ## Look for a wrong proof in PAIRS=50000 pairs of schemas, attacked by INSTANCES=2000 values each, drawn from SEED
 	go test -timeout 0 -count=1 -run '^TestChanges$$' ./registry/schema -instances $(INSTANCES)

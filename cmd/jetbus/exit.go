@@ -11,6 +11,8 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/registry"
+	"github.com/seed-63e9a637/jetbus/registry/schema"
 )
 
 // The exit codes.
@@ -64,6 +66,12 @@ func exitCode(err error) int {
 		return exitNotFound
 	case is(jetbus.ErrConflict, jetbus.ErrNoPartitions, jetbus.ErrWrongSequence, jetbus.ErrGroupBusy, embedded.ErrInUse):
 		return exitConflict
+	case is(schema.ErrInvalidSchema, schema.ErrTooLarge, registry.ErrInvalidReference, registry.ErrInvalidLevel, registry.ErrInvalidModel, registry.ErrInvalidMode, registry.ErrInvalidExport):
+		return exitUsage
+	case is(registry.ErrNoSchema, registry.ErrNoVersion, registry.ErrErased):
+		return exitNotFound
+	case is(registry.ErrIncompatible, registry.ErrReferenced, registry.ErrReadOnly, registry.ErrNotDeleted, registry.ErrContended, registry.ErrBackfillDiffers):
+		return exitConflict
 	}
 	return exitFailure
 }
@@ -90,10 +98,16 @@ func remedy(err error) string {
 	switch {
 	case errors.Is(err, embedded.ErrInUse):
 		return "--dir names another"
-	case errors.Is(err, jetbus.ErrNoTopic):
-		return "see jetbus topics, or declare it with jetbus topics create"
 	case errors.Is(err, jetbus.ErrNoDeadLetters):
 		return "see jetbus dlq ls"
+	case errors.Is(err, registry.ErrNoSchema):
+		return "see jetbus schema ls"
+	case errors.Is(err, registry.ErrNoVersion) && !errors.Is(err, registry.ErrInvalidReference):
+		return "see jetbus schema ls with the topic"
+	case errors.Is(err, registry.ErrIncompatible):
+		return "change the schema, or register it with --force --by"
+	case errors.Is(err, jetbus.ErrNoTopic):
+		return "see jetbus topics, or declare it with jetbus topics create"
 	case errors.Is(err, jetbus.ErrDenied):
 		return "check --user, --password, --token and --creds"
 	case errors.Is(err, syscall.EADDRINUSE):

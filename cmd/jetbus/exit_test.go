@@ -9,6 +9,8 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/registry"
+	"github.com/seed-63e9a637/jetbus/registry/schema"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -29,6 +31,15 @@ func TestExitCodes(t *testing.T) {
 		{&jetbus.ConflictError{What: "topic a"}, 4},
 		{&jetbus.PublishError{Err: jetbus.ErrWrongSequence}, 4},
 		{embedded.ErrInUse, 4},
+		{&schema.CompileError{}, 2},
+		{fmt.Errorf("x: %w: %w", registry.ErrInvalidReference, registry.ErrNoVersion), 2},
+		{registry.ErrInvalidExport, 2},
+		{registry.ErrNoSchema, 3},
+		{registry.ErrErased, 3},
+		{&registry.IncompatibleError{}, 4},
+		{&registry.ReferencedError{}, 4},
+		{registry.ErrReadOnly, 4},
+		{registry.ErrBackfillDiffers, 4},
 		{&partialError{jetbus.ErrNoTopic}, 5},
 	}
 	for _, tt := range tests {

@@ -1,0 +1,187 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// DualWriteOptions say what is written twice. The zero value is usable.
+type DualWriteOptions struct {
+	// Topics are those that are written twice. Defaults to all that have a schema.
+	Topics []string
+	// Versions are the versions of the schemas that this program was written for, by
+	// topic, as in ValidatedOptions: an event that states none follows that one.
+	// Defaults to the latest one of a topic.
+	Versions map[string]int
+	// Atomic stores both events or none. Both topics must share one stream
+	// (TopicConfig.Stream, else jetbus.ErrConflict), and the server be 2.12 or newer.
+	Atomic bool
+}
+
+// DualWrite returns a backend that stores each event twice: in its topic, and in the
+// topic of its version, <topic>.v<n>, which must be declared. Both have one ID and
+// time, and state the same version. The receipts are those of the event's own topic.
+// Topics whose names end in a version are written once, as are dead letters, events
+// of topics without a schema, and retries.
+//
+// Without Atomic, the topic of the version is written first, so that what keeps an
+// event out of that keeps it out of both. A failure of either is an error, a
+// jetbus.PublishError with a [DualWriteError] in it that says what is stored. Publishing
+// the same event again, with its ID, inside the duplicate window completes it.
+//
+// ExpectLastSeq cannot hold in two topics: it is an error (jetbus.ErrInvalidOption),
+// but with Atomic, where it holds in the event's own topic. TTL and DeliverAt are an
+// error with Atomic. A chained batch is refused ([jetbus.ErrConflict]): it is of one topic.
+//
+// Put Validated around it: Validated(DualWrite(b, r, ...), r, ...).
+func DualWrite(b jetbus.Backend, r *Registry, o DualWriteOptions) jetbus.Backend {
+	return &dualWrite{Backend: b, r: r, o: o}
+}
+
+// DualWriteError says which of two writes failed.
+type DualWriteError struct {
+	Stored string // the topic that holds the event for certain; "" if none does
+	Failed string // the topic whose write failed
+	Err    error  // why; a jetbus.PublishError says whether the event may be there all the same
+}
+
+// Error says what is stored and what is to be done.
+func (e *DualWriteError) Error() string {
+	if e.Stored == "" {
+		return fmt.Sprintf("write to %s: %v", e.Failed, e.Err)
+	}
+	return fmt.Sprintf("stored in %s and not in %s: %v; publish the same event again", e.Stored, e.Failed, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *DualWriteError) Unwrap() error { return e.Err }
+
+// dualWrite is the decorator.
+type dualWrite struct {
+	jetbus.Backend
+
+	r *Registry
+	o DualWriteOptions
+}
+
+// twin returns the event for the topic of its version, and false where there is no
+// such topic. It completes e, so that both are alike.
+func (b *dualWrite) twin(ctx context.Context, e *jetbus.Event) (jetbus.Event, bool, error) {
+	if jetbus.IsDeadLetterTopic(e.Topic) || endsInVersion(e.Topic) || b.o.Topics != nil && !slices.Contains(b.o.Topics, e.Topic) {
+		return jetbus.Event{}, false, nil
+	}
+	t, err := versionFor(ctx, b.r, e, b.o.Versions)
+	if err != nil {
+		return jetbus.Event{}, false, err
+	}
+	if t.schema == nil {
+		if b.o.Topics != nil && jetbus.ValidTopic(e.Topic) == nil {
+			return jetbus.Event{}, false, fmt.Errorf("dual write of %s: %w", e.Topic, ErrNoSchema)
+		}
+		return jetbus.Event{}, false, nil
+	}
+	if !e.IsTombstone() {
+		stamp(e, t.version)
+	}
+	if e.ID == "" {
+		e.ID = jetbus.NewID()
+	}
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	out := *e
+	out.Topic = e.Topic + ".v" + strconv.Itoa(t.version)
+	return out, true, nil
+}
+
+// endsInVersion reports whether a topic's last segment is a version.
+func endsInVersion(topic string) bool {
+	last := topic[strings.LastIndexByte(topic, '.')+1:]
+	return len(last) > 1 && last[0] == 'v' && strings.Trim(last[1:], "0123456789") == ""
+}
+
+// Publish implements jetbus.Publisher.
+func (b *dualWrite) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.PublishOptions) (jetbus.Receipt, error) {
+	other, twice, err := b.twin(ctx, &e)
+	if err != nil {
+		return jetbus.Receipt{}, fmt.Errorf("publish %s: %w", e.Topic, err)
+	}
+	if !twice || len(o) > 1 {
+		return b.Backend.Publish(ctx, e, o...)
+	}
+	var r jetbus.Receipt
+	if b.o.Atomic {
+		r, err = b.publishAtomic(ctx, e, other, o)
+	} else {
+		r, err = b.publishBoth(ctx, e, other, o)
+	}
+	if err != nil {
+		return jetbus.Receipt{}, fmt.Errorf("publish %s: %w", e.Topic, err)
+	}
+	return r, nil
+}
+
+// publishBoth stores one event after the other.
+func (b *dualWrite) publishBoth(ctx context.Context, e, other jetbus.Event, o []jetbus.PublishOptions) (jetbus.Receipt, error) {
+	if len(o) > 0 && o[0].ExpectLastSeq != nil {
+		return jetbus.Receipt{}, fmt.Errorf("%w: ExpectLastSeq with a dual write: it cannot hold in both %s and %s; use DualWriteOptions.Atomic", jetbus.ErrInvalidOption, e.Topic, other.Topic)
+	}
+	if err := e.Validate(); err != nil {
+		return jetbus.Receipt{}, err
+	}
+	if _, err := b.Backend.Publish(ctx, other, o...); err != nil {
+		return jetbus.Receipt{}, halfStored(e, "", other.Topic, err)
+	}
+	r, err := b.Backend.Publish(ctx, e, o...)
+	if err != nil {
+		return jetbus.Receipt{}, halfStored(e, other.Topic, e.Topic, err)
+	}
+	return r, nil
+}
+
+// halfStored makes the error of an event of which not both writes were
+// acknowledged. Where one was, that the event is not stored would be said of the
+// other alone: whoever keeps its ID must not forget it.
+func halfStored(e jetbus.Event, stored, failed string, err error) error {
+	half := &DualWriteError{Stored: stored, Failed: failed, Err: err}
+	p, sent := errors.AsType[*jetbus.PublishError](err)
+	switch {
+	case stored != "":
+		return &jetbus.PublishError{Event: e, Stored: jetbus.StoredUnknown, Err: half}
+	case sent:
+		return &jetbus.PublishError{Event: e, Stored: p.Stored, Err: half}
+	}
+	return half
+}
+
+// publishAtomic stores both events or none. A batch that is refused since one of
+// them is stored already is written one by one: that completes it.
+func (b *dualWrite) publishAtomic(ctx context.Context, e, other jetbus.Event, o []jetbus.PublishOptions) (jetbus.Receipt, error) {
+	batch := jetbus.BatchOptions{Atomic: true}
+	if len(o) > 0 {
+		if o[0].TTL != 0 || !o[0].DeliverAt.IsZero() {
+			return jetbus.Receipt{}, fmt.Errorf("%w: an atomic dual write takes neither TTL nor DeliverAt", jetbus.ErrInvalidOption)
+		}
+		batch.ExpectLastSeq = o[0].ExpectLastSeq
+	}
+	receipts, err := b.Backend.PublishBatch(ctx, []jetbus.Event{e, other}, batch)
+	failed, sent := errors.AsType[*jetbus.BatchError](err)
+	switch {
+	case err == nil:
+		return receipts[0], nil
+	case !sent || len(failed.Failed) == 0:
+		return jetbus.Receipt{}, err
+	case errors.Is(err, jetbus.ErrConflict) && batch.ExpectLastSeq == nil:
+		return b.publishBoth(ctx, e, other, nil)
+	}
+	return jetbus.Receipt{}, &jetbus.PublishError{
+		Event: e, Stored: failed.Failed[0].Stored, Err: fmt.Errorf("with %s: %w", other.Topic, failed.Failed[0].Err),
+	}
+}

@@ -1,0 +1,233 @@
+package registry_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/embedded/bustest"
+	"github.com/seed-63e9a637/jetbus/registry"
+)
+
+// registrars register schemas of their own, all at once, in one topic.
+type registrars struct {
+	mu  sync.Mutex
+	got []registry.Version
+	wg  sync.WaitGroup
+}
+
+func (g *registrars) start(t *testing.T, reg *registry.Registry, name string, n int) {
+	g.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		for i := range n {
+			text := fmt.Sprintf(`{"type": "object", "title": "%s-%d"}`, name, i)
+			v, err := reg.Register(ctx, "t", text, registry.RegisterOptions{By: name})
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				return
+			}
+			g.mu.Lock()
+			g.got = append(g.got, v)
+			g.mu.Unlock()
+		}
+	})
+}
+
+// check checks that every registration is there once, under the number it was
+// told, and that numbers and ids have no gaps.
+func (g *registrars) check(t *testing.T, reg *registry.Registry, total int) {
+	t.Helper()
+	g.wg.Wait()
+	versions := must(reg.Versions(t.Context(), "t", true))(t)
+	slices.SortFunc(g.got, func(a, b registry.Version) int { return a.Number - b.Number })
+	if diff := cmp.Diff(versions, g.got); diff != "" || len(versions) != total {
+		t.Errorf("%d versions, want %d: %s", len(versions), total, diff)
+	}
+	var ids []int
+	texts := map[string]bool{}
+	for i, v := range versions {
+		if v.Number != i+1 {
+			t.Errorf("number %d is in place %d", v.Number, i+1)
+		}
+		if texts[v.Text] {
+			t.Errorf("%s is there twice", v.Text)
+		}
+		texts[v.Text] = true
+		ids = append(ids, v.ID)
+	}
+	slices.Sort(ids)
+	for i, id := range ids {
+		if id != i+1 {
+			t.Errorf("id %d is in place %d", id, i+1)
+			break
+		}
+	}
+}
+
+func TestRegisterTogether(t *testing.T) {
+	const each, processes, perProcess = 5, 4, 4
+	tests := []struct {
+		name      string
+		processes int
+		per       int
+	}{{"one process", 1, 16}, {"several", processes, perProcess}}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := newRig(t)
+			g := &registrars{}
+			for p := range test.processes {
+				reg := r.open(registry.Config{})
+				for i := range test.per {
+					g.start(t, reg, fmt.Sprintf("%d-%d", p, i), each)
+				}
+			}
+			g.wg.Wait()
+			g.check(t, r.open(registry.Config{}), test.processes*test.per*each)
+		})
+	}
+}
+
+// Everybody registers the same: there is one version, and everybody gets it.
+func TestRegisterTheSameTogether(t *testing.T) {
+	r := newRig(t)
+	var wg sync.WaitGroup
+	for range 4 {
+		reg := r.open(registry.Config{})
+		for range 4 {
+			wg.Go(func() {
+				v, err := reg.Register(t.Context(), "t", object("a"), registry.RegisterOptions{})
+				if err != nil || v.Number != 1 || v.ID != 1 {
+					t.Errorf("got %+v, %v", v, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if got := must(r.open(registry.Config{}).Versions(t.Context(), "t", true))(t); len(got) != 1 {
+		t.Errorf("%d versions", len(got))
+	}
+}
+
+func TestRestarts(t *testing.T) {
+	r := newRig(t)
+	g := &registrars{}
+	for p := range 4 {
+		reg := r.open(registry.Config{})
+		for i := range 4 {
+			g.start(t, reg, fmt.Sprintf("%d-%d", p, i), 12)
+		}
+	}
+	for i := range 4 {
+		eventually(t, func() string {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if len(g.got) < 30*(i+1) {
+				return fmt.Sprintf("%d are registered", len(g.got))
+			}
+			return ""
+		})
+		if i%2 == 0 {
+			r.ok(r.broker.Kill(t.Context()))
+		}
+		r.ok(r.broker.Restart(t.Context()))
+	}
+	g.wg.Wait()
+	g.check(t, r.open(registry.Config{}), 4*4*12)
+}
+
+// While the broker is away, reads go on, and writes wait for it.
+func TestBrokerAway(t *testing.T) {
+	r := newRig(t)
+	r.register("t", object("a!"))
+	r.ok(r.broker.Kill(t.Context()))
+	must(r.reg.Current("t"))(t)
+	must(r.reg.Compiled(t.Context(), "t", 1))(t)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err := r.reg.Register(short, "t", object("a", "c"), registry.RegisterOptions{})
+	r.is(err, jetbus.ErrUnavailable)
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.reg.Register(t.Context(), "t", object("a"), registry.RegisterOptions{})
+		done <- err
+	}()
+	r.ok(r.broker.Restart(t.Context()))
+	r.ok(<-done)
+	r.register("t", object("a", "b"))
+	if got := must(r.open(registry.Config{}).Latest(t.Context(), "t"))(t); got.Number != 3 {
+		t.Errorf("the latest is %+v", got)
+	}
+}
+
+// The answer to a write is lost: it is stored once, and the caller gets it.
+func TestAnswerLost(t *testing.T) {
+	tests := []struct {
+		name    string
+		write   string // what is lost the answer of
+		after   func(r *rig)
+		deleted bool
+	}{
+		{"of the version", "$KV.SCHEMAS.s.t.v.1 ", func(*rig) {}, false},
+		{"of the id", "$KV.SCHEMAS.g.i.1 ", func(*rig) {}, false},
+		{"and somebody deletes the version", "$KV.SCHEMAS.s.t.v.1 ", func(r *rig) {
+			must(r.reg.Delete(r.Context(), "t", 1, registry.DeleteOptions{}))(r.T)
+		}, true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := newRig(t)
+			p := &tap{broker: r.broker}
+			reg := openOn(t, p.connect(t), registry.Config{})
+			before := r.lastSeq()
+			p.on(test.write, nil, func() {
+				eventually(t, func() string {
+					if r.lastSeq() == before {
+						return "nothing is stored"
+					}
+					return ""
+				})
+				test.after(r)
+			})
+			v := must(reg.Register(t.Context(), "t", object("a"), registry.RegisterOptions{}))(t)
+			if v.Number != 1 || v.ID != 1 || v.Live() == test.deleted {
+				t.Errorf("got %+v", v)
+			}
+			if got := must(reg.Versions(t.Context(), "t", true))(t); len(got) != 1 {
+				t.Errorf("there are %+v", got)
+			}
+		})
+	}
+}
+
+// What one registers another finds at once, by asking for it.
+func TestOthersSee(t *testing.T) {
+	r := newRig(t)
+	other := r.open(registry.Config{})
+	for i := range 20 {
+		topic := fmt.Sprint("t", i)
+		v := r.register(topic, object("a"))
+		if compiled := must(other.Compiled(t.Context(), topic, 1))(t); compiled.Fingerprint() != v.Fingerprint {
+			t.Errorf("%s is %s", topic, compiled.Text())
+		}
+	}
+}
+
+// A watcher that the server has forgotten is made anew.
+func TestWatcherLost(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		r := newRig(t)
+		other := r.open(registry.Config{})
+		r.deleteConsumers()
+		r.register("t", object("a"))
+		must(other.Compiled(t.Context(), "t", 1))(t)
+		must(other.Current("t"))(t)
+		time.Sleep(time.Second) // the store writes behind
+	})
+}

@@ -1,0 +1,135 @@
+package registry_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/seed-63e9a637/jetbus/registry"
+	"github.com/seed-63e9a637/jetbus/registry/schema"
+)
+
+func TestSettings(t *testing.T) {
+	r := newRig(t)
+	tests := []struct {
+		name        string
+		global, own registry.Settings
+		want        registry.Settings
+	}{
+		{
+			"defaults",
+			registry.Settings{},
+			registry.Settings{},
+			registry.Settings{Level: registry.LevelBackward, Model: schema.Strict, Mode: registry.ReadWrite},
+		},
+		{
+			"the declared model is not transitive",
+			registry.Settings{Model: schema.Declared},
+			registry.Settings{},
+			registry.Settings{Level: registry.LevelBackwardTransitive, Model: schema.Declared, Mode: registry.ReadWrite},
+		},
+		{
+			"inherited",
+			registry.Settings{Level: registry.LevelFull, Mode: registry.ReadOnly, AssumeVersion: 2},
+			registry.Settings{},
+			registry.Settings{Level: registry.LevelFull, Model: schema.Strict, Mode: registry.ReadOnly, AssumeVersion: 2},
+		},
+		{
+			"of its own",
+			registry.Settings{Level: registry.LevelFull, Mode: registry.ReadOnly, AssumeVersion: 2},
+			registry.Settings{Level: registry.LevelNone, Model: schema.Declared, Mode: registry.ReadWrite, AssumeVersion: 1},
+			registry.Settings{Level: registry.LevelNone, Model: schema.Declared, Mode: registry.ReadWrite, AssumeVersion: 1},
+		},
+		{
+			"a global level holds for the declared model of a topic",
+			registry.Settings{Level: registry.LevelForward},
+			registry.Settings{Model: schema.Declared},
+			registry.Settings{Level: registry.LevelForward, Model: schema.Declared, Mode: registry.ReadWrite},
+		},
+		{
+			"taken back",
+			registry.Settings{},
+			registry.Settings{},
+			registry.Settings{Level: registry.LevelBackward, Model: schema.Strict, Mode: registry.ReadWrite},
+		},
+	}
+	other := r.open(registry.Config{})
+	for _, test := range tests {
+		r.ok(r.reg.SetGlobalSettings(t.Context(), test.global))
+		r.ok(r.reg.SetSettings(t.Context(), "t", test.own))
+		if got := must(r.reg.Settings(t.Context(), "t"))(t); got != test.want {
+			t.Errorf("%s: got %+v, want %+v", test.name, got, test.want)
+		}
+		if got := must(r.reg.TopicSettings(t.Context(), "t"))(t); got != test.own {
+			t.Errorf("%s: the topic's own are %+v, want %+v", test.name, got, test.own)
+		}
+		if got := must(r.reg.GlobalSettings(t.Context()))(t); got != test.global {
+			t.Errorf("%s: the global ones are %+v, want %+v", test.name, got, test.global)
+		}
+		eventually(t, func() string {
+			if got := must(other.Settings(t.Context(), "t"))(t); got != test.want {
+				return test.name + ": another process does not see it"
+			}
+			return ""
+		})
+	}
+	r.nothingStored(func() { r.ok(r.reg.SetSettings(t.Context(), "t", registry.Settings{})) }) // as they are
+}
+
+// Changes of different fields do not undo each other, whoever makes them.
+func TestSettingsChangedTogether(t *testing.T) {
+	r := newRig(t)
+	other := r.open(registry.Config{})
+	var wg sync.WaitGroup
+	for _, change := range []struct {
+		reg *registry.Registry
+		f   func(*registry.Settings)
+	}{
+		{r.reg, func(s *registry.Settings) { s.Level = registry.LevelFull }},
+		{other, func(s *registry.Settings) { s.Model = schema.Declared }},
+		{r.reg, func(s *registry.Settings) { s.AssumeVersion = 3 }},
+		{other, func(s *registry.Settings) { s.Mode = registry.ReadOnly }},
+	} {
+		wg.Go(func() {
+			if _, err := change.reg.UpdateSettings(t.Context(), "t", change.f); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	want := registry.Settings{Level: registry.LevelFull, Model: schema.Declared, Mode: registry.ReadOnly, AssumeVersion: 3}
+	if got := must(r.open(registry.Config{}).Settings(t.Context(), "t"))(t); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestReadOnly(t *testing.T) {
+	r := newRig(t)
+	v := r.register("t", object("a"))
+	r.ok(r.reg.SetGlobalSettings(t.Context(), registry.Settings{Mode: registry.ReadOnly}))
+	r.nothingStored(func() {
+		_, err := r.reg.Register(t.Context(), "t", object("b"), registry.RegisterOptions{Force: true, By: "ana"})
+		r.is(err, registry.ErrReadOnly)
+		_, err = r.reg.Delete(t.Context(), "t", 1, registry.DeleteOptions{})
+		r.is(err, registry.ErrReadOnly)
+		if again := r.register("t", object("a")); again.Number != v.Number { // services that start up go on
+			t.Errorf("what is registered is %+v", again)
+		}
+	})
+	r.ok(r.reg.SetSettings(t.Context(), "t", registry.Settings{Mode: registry.ReadWrite}))
+	must(r.reg.Delete(t.Context(), "t", 1, registry.DeleteOptions{}))(t)
+	_, err := r.reg.Register(t.Context(), "u", object("a"), registry.RegisterOptions{})
+	r.is(err, registry.ErrReadOnly)
+}
+
+// What holds for a topic is part of what a publisher sees, also when only the
+// global settings change.
+func TestCurrentFollowsSettings(t *testing.T) {
+	r := newRig(t)
+	r.register("t", object("a"))
+	for _, model := range []schema.Model{schema.Strict, schema.Declared} {
+		r.ok(r.reg.SetGlobalSettings(t.Context(), registry.Settings{Model: model}))
+		if got := must(r.reg.Current("t"))(t); got.Settings.Model != model || got.Version.Number != 1 {
+			t.Errorf("with %s: %+v", model, got)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// ValidatedOptions say which schema events are held to. The zero value is usable.
+type ValidatedOptions struct {
+	// Versions are the versions of the schemas that this program was written for, by
+	// topic: an event that states none follows that one. Defaults to the latest one of
+	// a topic.
+	Versions map[string]int
+	// RequireSchema refuses events of topics that have no schema. By default they pass.
+	RequireSchema bool
+	// Observer is told [jetbus.PublishFail] of what is refused here, which the backend's own
+	// never hears of. Defaults to none.
+	Observer jetbus.Observer
+}
+
+// Validated returns a backend that stores only events that follow the schema of
+// their topic, under the topic's model. It passes on everything else that b does.
+// What is stored says which version it follows, in [HeaderSchemaVersion] and
+// [HeaderDataSchema]; the caller's event is not changed.
+//
+// An event is held to the version that it states in HeaderSchemaVersion, which must
+// exist and not be deleted; else to that of o.Versions; else to the latest one. One
+// that has no payload, or one that is no JSON, is refused; so is one with another
+// content type. The errors of Publish and PublishBatch then match jetbus.ErrSchema,
+// see [SchemaError], or [ErrNoVersion]; nothing is sent, of a batch neither. Events
+// of topics without a schema pass, and dead letters and a jetbus.Tombstone always do; a
+// null without its header is judged as any other value. An event that is put before a
+// group again (Retry) is not looked at: see [Normalized].
+//
+// The headers need room: an event of a topic with a schema has at most
+// jetbus.MaxHeaders less 2 of its own.
+func Validated(b jetbus.Backend, r *Registry, o ValidatedOptions) jetbus.Backend {
+	return &validated{Backend: b, r: r, o: o}
+}
+
+// validated is the decorator.
+type validated struct {
+	jetbus.Backend
+
+	r *Registry
+	o ValidatedOptions
+}
+
+// Publish implements jetbus.Publisher.
+func (b *validated) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.PublishOptions) (jetbus.Receipt, error) {
+	began := time.Now()
+	if err := b.check(ctx, &e); err != nil {
+		err = fmt.Errorf("publish %s: %w", e.Topic, err)
+		b.o.Observer.Observe(jetbus.Observation{Kind: jetbus.PublishFail, Topic: e.Topic, ID: e.ID, Count: 1, Duration: time.Since(began), Err: err})
+		return jetbus.Receipt{}, err
+	}
+	return b.Backend.Publish(ctx, e, o...)
+}
+
+// PublishBatch implements jetbus.Batcher.
+func (b *validated) PublishBatch(ctx context.Context, events []jetbus.Event, o jetbus.BatchOptions) ([]jetbus.Receipt, error) {
+	began := time.Now()
+	events = slices.Clone(events)
+	for i := range events {
+		if err := b.check(ctx, &events[i]); err != nil {
+			err = fmt.Errorf("publish batch: event %d: %w", i, err)
+			b.o.Observer.Observe(jetbus.Observation{Kind: jetbus.PublishFail, Topic: events[i].Topic, Count: len(events), Duration: time.Since(began), Err: err})
+			return nil, err
+		}
+	}
+	return b.Backend.PublishBatch(ctx, events, o)
+}
+
+// check validates an event and makes it state its version.
+func (b *validated) check(ctx context.Context, e *jetbus.Event) error {
+	if jetbus.IsDeadLetterTopic(e.Topic) || isMeantAsTombstone(e) {
+		return nil
+	}
+	t, err := versionFor(ctx, b.r, e, b.o.Versions)
+	if err != nil {
+		return err
+	}
+	if t.schema == nil {
+		if err := jetbus.ValidTopic(e.Topic); err == nil && b.o.RequireSchema {
+			return fmt.Errorf("%w: %s: %w", jetbus.ErrSchema, e.Topic, ErrNoSchema)
+		}
+		return nil
+	}
+	if err := judgeable(e, t.version); err != nil {
+		return err
+	}
+	if err := validateWritten(t.schema, t.settings.Model, e.Payload); err != nil {
+		err = judgment(e.Topic, t.version, err)
+		if e.IsTombstone() {
+			err = fmt.Errorf("%w; to delete the key publish a jetbus.Tombstone", err)
+		}
+		return err
+	}
+	stamp(e, t.version)
+	return nil
+}
+
+// versionFor returns the version that an event that is to be published follows. Its
+// schema is nil where the topic has none.
+func versionFor(ctx context.Context, r *Registry, e *jetbus.Event, versions map[string]int) (target, error) {
+	current, err := r.Current(e.Topic)
+	pinned := versions[e.Topic]
+	switch {
+	case errors.Is(err, ErrNoSchema) && pinned == 0:
+		return target{topic: e.Topic}, nil
+	case err != nil && !errors.Is(err, ErrNoSchema):
+		return target{}, err
+	}
+	stated, err := statedVersion(e)
+	if err != nil {
+		return target{}, err
+	}
+	version := cmp.Or(stated, pinned)
+	switch {
+	case current != nil && (version == 0 || version == current.Version.Number):
+		return target{e.Topic, current.Version.Number, current.Schema, current.Settings}, nil
+	case version < 1:
+		return target{}, fmt.Errorf("%w: Versions has %d for %s, use 1 or more", jetbus.ErrInvalidOption, version, e.Topic)
+	}
+	v, err := r.Version(ctx, e.Topic, version)
+	if err == nil && !v.Live() {
+		err = fmt.Errorf("version %d of %s is deleted: %w", version, e.Topic, ErrNoVersion)
+	}
+	if stated != 0 && (errors.Is(err, ErrNoVersion) || errors.Is(err, ErrNoSchema)) {
+		err = fmt.Errorf("%w: the event states a version that it cannot follow: %w", jetbus.ErrSchema, err)
+	}
+	if err != nil {
+		return target{}, err
+	}
+	return wanted(ctx, r, e.Topic, version)
+}
