@@ -14,11 +14,13 @@ PKG      ?= ./...
 RERUN    ?= 0
 RUN      ?= .
 SEED     ?= $(shell date +%s)
+SEEDS    ?= 2000
+SIM      ?= 200x1024
 SUITE    ?= test
 TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e stress trials model month fuzz contract fuzz-schema mongo-conformance bench lint fmt
+.PHONY: help dev test e2e stress trials model month prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
@@ -51,6 +53,15 @@ model: ## Compare the bus with its model on N=10000 scripts, drawn from SEED
 
 month: ## Leave state alone for DAYS=30 days of fake time: it is all there
 	go test -timeout 0 -count=1 -run '^TestStateStays$$' ./embedded/bustest -days $(DAYS)
+
+prop: ## Play SEEDS=2000 scenes of projections into MongoDB; each ends with the fold of its topic
+	go test -v -timeout 0 -count=1 -run '^TestProperty$$' ./projector/mongosink -seeds $(SEEDS)
+
+million: ## Rebuild a collection from 1,000,000 events: the time and the memory it takes
+	go test -v -timeout 0 -count=1 -run '^TestRebuildMillion$$' ./projector/mongosink -million
+
+partitions-sim: ## Play a group of SIM=200x1024 members and partitions in fake time: what it costs
+	go test -v -timeout 0 -count=1 -run '^TestSimulation$$' ./partition -simulate $(SIM)
 
 fuzz: ## Run every fuzz target for FUZZTIME=30s
 	@set -ef; pkgs=$$(go list ./...); \

@@ -146,7 +146,8 @@ type latestScan struct {
 	// Of the present consumer.
 	at      uint64 // last sequence read
 	gap     uint64 // first sequence read after the last gap
-	goal    uint64 // where the scan may be complete
+	goal    uint64 // where the scan may be complete; behind end if messages were pending that may not come
+	end     uint64 // of the stream, when the goal was found out
 	goalGap uint64 // gap as it was when that was found out
 	rounds  int    // times that the goal was found out anew
 }
@@ -213,11 +214,11 @@ func (s *latestScan) passed(ctx context.Context, a ackReply) (done bool, err err
 
 // look finds out how far the scan has to go, where so many messages are pending.
 func (s *latestScan) look(ctx context.Context, pending uint64) (done bool, err error) {
-	end, err := s.end(ctx)
+	end, err := s.findEnd(ctx)
 	if err != nil {
 		return false, err
 	}
-	s.goal, s.goalGap = max(end, s.at+pending), s.gap
+	s.goal, s.end, s.goalGap = max(end, s.at+pending), end, s.gap
 	switch {
 	case pending > 0:
 		return false, nil
@@ -237,11 +238,11 @@ func (s *latestScan) rest(ctx context.Context) (done bool, err error) {
 			return false, err
 		}
 	}
-	s.finish(max(s.at, s.goal))
+	s.finish(max(s.at, s.end))
 	return true, nil
 }
 
-func (s *latestScan) end(ctx context.Context) (uint64, error) {
+func (s *latestScan) findEnd(ctx context.Context) (uint64, error) {
 	ctx, cancel := s.b.bound(ctx)
 	defer cancel()
 	return s.b.endSequence(ctx, s.t)

@@ -42,3 +42,42 @@ func TestLatestBeyondWhatTheServerSends(t *testing.T) {
 		}
 	}
 }
+
+// The server may count a message as pending that it then passes over. A scan that comes to
+// the end all the same is as of the end, and not of a position that nobody has stored yet:
+// whoever went on from there would be refused, or miss an event.
+func TestLatestPendingThatNeverComes(t *testing.T) {
+	t.Parallel()
+	bus, _ := movable(t)
+	if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "k", KeyInSubject: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"a", "b", "c"} {
+		if _, err := bus.Publish(t.Context(), jetbus.Event{Topic: "k", Key: key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	topic, err := bus.keyedTopic(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &latestScan{b: bus, t: topic}
+	for seq, pending := range []uint64{3, 2, 1, 1} { // of a consumer that begins, then behind each message
+		step := func() (bool, error) { return s.passed(t.Context(), ackReply{seq: uint64(seq), pending: pending}) }
+		if seq == 0 {
+			step = func() (bool, error) { return s.begin(t.Context(), pending) }
+		}
+		done, err := step()
+		if err != nil || done != (seq == 3) {
+			t.Fatalf("behind %d: done %t, %v", seq, done, err)
+		}
+	}
+	if s.asOf != 3 {
+		t.Errorf("as of %d, want 3", s.asOf)
+	}
+	// A gap has the goal found out anew, with one pending that does not come.
+	s = &latestScan{b: bus, t: topic, at: 2, gap: 2, goal: 4, end: 3, goalGap: 2}
+	if done, err := s.passed(t.Context(), ackReply{seq: 3}); !done || err != nil || s.asOf != 3 {
+		t.Errorf("done %t as of %d, %v; want 3", done, s.asOf, err)
+	}
+}

@@ -15,41 +15,6 @@ import (
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
-// server is a real broker in the bubble's time.
-func server(t *testing.T) *embedded.Broker {
-	t.Helper()
-	b, err := embedded.Start(t.Context(), embedded.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Stop(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
-}
-
-// join opens a bus of its own on the server, as another process would.
-func join(t *testing.T, b *embedded.Broker) *adapter.Bus {
-	t.Helper()
-	nc, err := b.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	bus, err := adapter.Open(t.Context(), nc, adapter.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := bus.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	return bus
-}
-
 // scan returns what the state topic holds at the server.
 func scan(t *testing.T, bus jetbus.Store) []jetbus.Event {
 	t.Helper()
@@ -84,7 +49,7 @@ func wantSettled(t *testing.T, bus jetbus.Topics) {
 
 func TestServerSilenceAndReturn(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
-		bus := join(t, server(t))
+		bus := bustest.Open(t, bustest.Start(t, embedded.Config{}), adapter.Config{})
 		p := start(t, bus, projector.ProcessStateOptions{})
 		defer stop(t, p)
 		for i := range 3 {
@@ -106,8 +71,8 @@ func TestServerSilenceAndReturn(t *testing.T) {
 
 func TestServerRestart(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
-		b := server(t)
-		bus := join(t, b)
+		b := bustest.Start(t, embedded.Config{})
+		bus := bustest.Open(t, b, adapter.Config{})
 		p := start(t, bus, projector.ProcessStateOptions{})
 		beat(t, bus, 1, 1)
 		beat(t, bus, 2, 1)
@@ -161,7 +126,7 @@ func (c crashing) Subscribe(ctx context.Context, topic, group string, h jetbus.H
 
 func TestServerRedelivery(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
-		bus := join(t, server(t))
+		bus := bustest.Open(t, bustest.Start(t, embedded.Config{}), adapter.Config{})
 		p := start(t, crashing{bus}, projector.ProcessStateOptions{})
 		defer stop(t, p)
 		var want []string
@@ -180,10 +145,10 @@ func TestServerRedelivery(t *testing.T) {
 
 func TestServerTwoProjectors(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
-		b := server(t)
-		bus := join(t, b)
-		one := start(t, join(t, b), projector.ProcessStateOptions{})
-		two := start(t, join(t, b), projector.ProcessStateOptions{})
+		b := bustest.Start(t, embedded.Config{})
+		bus := bustest.Open(t, b, adapter.Config{})
+		one := start(t, bustest.Open(t, b, adapter.Config{}), projector.ProcessStateOptions{})
+		two := start(t, bustest.Open(t, b, adapter.Config{}), projector.ProcessStateOptions{})
 		const rounds, processes = 20, 10
 		for i := range rounds {
 			var events []jetbus.Event
@@ -241,9 +206,9 @@ func TestServerTwoProjectors(t *testing.T) {
 // sequences begin again, and what it remembers of the old ones is worth nothing.
 func TestServerStatesDeleted(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
-		b := server(t)
-		bus := join(t, b)
-		p := start(t, join(t, b), projector.ProcessStateOptions{})
+		b := bustest.Start(t, embedded.Config{})
+		bus := bustest.Open(t, b, adapter.Config{})
+		p := start(t, bustest.Open(t, b, adapter.Config{}), projector.ProcessStateOptions{})
 		defer stop(t, p)
 		for i := range 5 {
 			beat(t, bus, 1, float64(i))

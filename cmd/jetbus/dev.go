@@ -96,10 +96,7 @@ func (a *app) dev(cmd *cobra.Command, o devOptions) (err error) {
 	if d.broker, err = embedded.Start(cmd.Context(), c); err != nil {
 		return listenError(err, c.Listen)
 	}
-	ctx, cancel := cmd.Context(), context.CancelFunc(func() {})
-	if o.runFor > 0 {
-		ctx, cancel = context.WithTimeout(ctx, o.runFor)
-	}
+	ctx, cancel := endAfter(cmd.Context(), o.runFor)
 	defer cancel()
 	runErr := d.run(ctx)
 	stopErr := d.stop(context.WithoutCancel(ctx))

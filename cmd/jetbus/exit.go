@@ -10,7 +10,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/changefeed"
 	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/outbox"
+	"github.com/seed-63e9a637/jetbus/partition"
+	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/mongosink"
 	"github.com/seed-63e9a637/jetbus/registry"
 	"github.com/seed-63e9a637/jetbus/registry/schema"
 )
@@ -72,6 +77,12 @@ func exitCode(err error) int {
 		return exitNotFound
 	case is(registry.ErrIncompatible, registry.ErrReferenced, registry.ErrReadOnly, registry.ErrNotDeleted, registry.ErrContended, registry.ErrBackfillDiffers):
 		return exitConflict
+	case is(projector.ErrOwned, projector.ErrNewStream, mongosink.ErrIndexConflict):
+		return exitConflict
+	case is(outbox.ErrNoTable, errNoCollection, errNoRow, errNoFeed, partition.ErrNoMember):
+		return exitNotFound
+	case is(changefeed.ErrRunning, changefeed.ErrForeign, changefeed.ErrOtherSource, changefeed.ErrLoop):
+		return exitConflict
 	}
 	return exitFailure
 }
@@ -110,10 +121,20 @@ func remedy(err error) string {
 		return "see jetbus topics, or declare it with jetbus topics create"
 	case errors.Is(err, jetbus.ErrDenied):
 		return "check --user, --password, --token and --creds"
+	case errors.Is(err, projector.ErrNewStream):
+		return "fill the collection anew with jetbus project --rebuild"
+	case errors.Is(err, mongosink.ErrIndexConflict):
+		return "or change --index"
+	case errors.Is(err, outbox.ErrNoTable), errors.Is(err, errNoCollection):
+		return "name another with --table, or make it with jetbus outbox run --create"
+	case errors.Is(err, partition.ErrNoMember):
+		return "see jetbus groups describe"
+	case errors.Is(err, errNoRow):
+		return "see jetbus outbox ls"
 	case errors.Is(err, syscall.EADDRINUSE):
 		return "choose another address with --listen; port 0 takes a free one"
 	}
-	return ""
+	return feedRemedy(err)
 }
 
 // exactly and atLeast are cobra's argument checks as usage errors that name the usage.

@@ -30,9 +30,13 @@ func newRoot(getenv func(string) string) *cobra.Command {
   jetbus pub         publishes events
   jetbus sub         reads topics
   jetbus topics      lists, declares and removes topics
+  jetbus groups      lists groups, how far behind they are, and who has which partition
   jetbus dlq         lists, replays and purges events that could not be processed
   jetbus schema      keeps the schemas of topics, and proves that new ones are compatible
   jetbus backfill    copies a topic's events into another, in a newer version of the schema
+  jetbus project     keeps a MongoDB collection up to date with a topic
+  jetbus changefeed  publishes what changes in a MongoDB collection to a topic
+  jetbus outbox      publishes what services have put into an outbox in their database
 
 Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 partly done.`,
 		Example: `  jetbus dev
@@ -56,7 +60,7 @@ Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 
 	f.StringVar(&a.tlsCA, "tls-ca", "", "file with certificates of authorities to trust, PEM")
 	f.StringVar(&a.prefix, "prefix", "ev", "first token of the bus's subjects")
 	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "bound of each request")
-	root.AddCommand(newDev(a), newServe(a), newPub(a), newSub(a), newTopics(a), newDLQ(a), newSchema(a), newBackfill(a), newVersion())
+	root.AddCommand(newDev(a), newServe(a), newPub(a), newSub(a), newTopics(a), newGroups(a), newDLQ(a), newSchema(a), newBackfill(a), newProject(a), newChangefeed(a), newOutbox(a), newVersion())
 	return root
 }
 

@@ -147,3 +147,15 @@ func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	}
 	return nil, usagef("--log-format %q: use text or json", format)
 }
+
+// endAfter returns a context that ends d after now, or with ctx where d is 0. It is
+// canceled and has no deadline: what talks to a database would refuse commands that it
+// thinks too late for one, and that were an error, not the end that was asked for.
+func endAfter(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	if d > 0 {
+		end := time.AfterFunc(d, cancel)
+		context.AfterFunc(ctx, func() { end.Stop() })
+	}
+	return ctx, cancel
+}

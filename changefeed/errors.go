@@ -1,0 +1,104 @@
+package changefeed
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// Conditions in which a feed ends or does not start, for errors.Is.
+var (
+	// ErrHistoryLost: MongoDB no longer has the changes behind the feed's position
+	// (its oplog is too small for how long the feed was away), or has not come that far
+	// (it is another deployment, or one that was restored), and OnHistoryLost is Fail.
+	// Start the feed with another OnHistoryLost to go on with a gap.
+	ErrHistoryLost = errors.New("the history behind the feed's position is lost")
+	// ErrInvalidated: the collection was dropped or renamed, or its database dropped,
+	// and OnInvalidate is Fail.
+	ErrInvalidated = errors.New("what the feed watches was dropped or renamed")
+	// ErrForeign: the topic ends with an event that is not of this feed. A feed needs a
+	// topic of its own, though not a stream.
+	ErrForeign = errors.New("the topic has events of somebody else")
+	// ErrOtherSource: a feed of that name follows another collection or database, or
+	// publishes to another topic; it leads now, or has left its position. Give this one
+	// another Name, or reset it.
+	ErrOtherSource = errors.New("a feed of that name has another collection or topic")
+	// ErrNotReplicaSet: the server is a standalone, which has no change streams.
+	ErrNotReplicaSet = errors.New("the server is not in a replica set, so that it has no change streams: initiate one, a single member will do")
+	// ErrPrivilege: the user may not read change streams there, or is not who it says.
+	ErrPrivilege = errors.New("no privilege for change streams: check user, password and authSource in the URI; the user needs the actions find and changeStream")
+	// ErrNoImage: Before or FullDocument is Required, and MongoDB has no image of the
+	// document for a change.
+	ErrNoImage = errors.New("MongoDB has no image of the document: enable changeStreamPreAndPostImages on the collection and keep them long enough, or use WhenAvailable")
+	// ErrStream: MongoDB refuses the change stream for another reason that will not pass.
+	ErrStream = errors.New("MongoDB refuses the change stream")
+	// ErrPoison: a change cannot become an event, and OnPoison is Fail.
+	ErrPoison = errors.New("a change cannot be published")
+	// ErrOversize: an event is larger than the broker takes, and OnOversize is Fail.
+	ErrOversize = errors.New("a change is larger than the broker takes")
+	// ErrLoop: a document was written by a projection of the feed's own topic.
+	ErrLoop = errors.New("the collection is a projection of the feed's own topic")
+	// ErrFenced: a TokenStore says that another instance has saved since.
+	ErrFenced = errors.New("another instance of the feed is ahead")
+)
+
+// Codes of MongoDB's errors.
+const (
+	codeUnauthorized   = 13
+	codeAuthentication = 18
+	codeBadValue       = 2
+	codeFailedToParse  = 9
+	codeTypeMismatch   = 14
+	codeIllegal        = 20
+	codeNoImage        = 47
+	codeInvalidOptions = 72
+	codeInvalidName    = 73
+	codeCappedLost     = 136
+	codeOnView         = 166
+	codeInvalidToken   = 260
+	codeStreamFatal    = 280
+	codeHistoryLost    = 286
+	codeTooLarge       = 10334
+	codeNoStage        = 40324
+	codeUnknownField   = 40415
+	codeNotReplicaSet  = 40573
+	codeTwoStarts      = 40674
+	codeBadToken       = 50811
+)
+
+// codeOf is the server's code of an error, 0 where it has none.
+func codeOf(err error) int32 {
+	if e, ok := errors.AsType[mongo.CommandError](err); ok {
+		return e.Code
+	}
+	return 0
+}
+
+// refusal names an error that opening again does not cure; nil for the others.
+func refusal(err error) error {
+	switch codeOf(err) {
+	case codeNotReplicaSet:
+		return fmt.Errorf("%w: %w", ErrNotReplicaSet, err)
+	case codeUnauthorized, codeAuthentication:
+		return fmt.Errorf("%w: %w", ErrPrivilege, err)
+	case codeNoImage:
+		return fmt.Errorf("%w: %w", ErrNoImage, err)
+	case codeTooLarge:
+		return fmt.Errorf("%w: a change event is larger than a document may be, and this server cannot split it (6.0.9 and newer can): %w", ErrStream, err)
+	case codeBadValue, codeFailedToParse, codeTypeMismatch, codeInvalidOptions, codeInvalidName, codeOnView,
+		codeIllegal, codeNoStage, codeUnknownField, codeTwoStarts, codeBadToken:
+		return fmt.Errorf("%w: %w", ErrStream, err)
+	}
+	// The driver wraps it in text, as it does a connection that is cut meanwhile.
+	if err != nil && (strings.Contains(err.Error(), "AuthenticationFailed") || strings.Contains(err.Error(), "MechanismUnavailable")) {
+		return fmt.Errorf("%w: %w", ErrPrivilege, err)
+	}
+	if err != nil && strings.Contains(err.Error(), "MaxAwaitTime must be less") { // the driver has no name for it
+		return fmt.Errorf("%w: MaxAwaitTime is not shorter than the client's Timeout: %w", jetbus.ErrInvalidOption, err)
+	}
+	return nil
+}

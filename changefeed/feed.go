@@ -1,0 +1,334 @@
+package changefeed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// Backend is what a feed needs of a bus; every jetbus.Backend has it.
+type Backend interface {
+	jetbus.Batcher
+	jetbus.Burier
+	jetbus.Keys
+	EnsureTopic(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo, error)
+	TopicInfo(ctx context.Context, topic string) (jetbus.TopicInfo, error)
+	Scan(ctx context.Context, topic string, q jetbus.ScanQuery) iter.Seq2[jetbus.Event, error]
+}
+
+const (
+	checkTimeout = 5 * time.Second        // of what Start asks, where nobody answers
+	saveTimeout  = 5 * time.Second        // of the last position, when the feed stops
+	dedupeWindow = 5 * time.Second        // of topics that a feed declares for a chain, which knows what is stored
+	copyAwait    = 5 * time.Millisecond   // MaxAwaitTime while a copy waits for its turn
+	copyTurn     = 100 * time.Millisecond // after which it has one although there are changes
+	firstAnswers = 10                     // how often a new change stream is asked for its position
+	quickPause   = 100 * time.Millisecond // before a lock is asked for again
+)
+
+// Feed publishes the changes of a collection. It is made by Start. Its methods may
+// be called concurrently.
+type Feed struct {
+	o       Options
+	b       Backend
+	client  *mongo.Client
+	split   bool   // the server splits large events
+	stream  string // of the topic
+	created time.Time
+
+	cancel context.CancelFunc
+	done   chan struct{} // closed when nothing of the feed runs any more
+	status status
+}
+
+// Start starts a feed. It checks what can be known at once: the options, that the
+// topic is there or can be declared, and whether MongoDB has change streams for this
+// user ([ErrNotReplicaSet], [ErrPrivilege], [ErrStream]). A MongoDB that does not
+// answer is no error: the feed waits for it. After an error nothing runs.
+//
+// Canceling ctx is a graceful Stop. The client must stay connected until the feed
+// has ended, and remains the caller's.
+func Start(ctx context.Context, b Backend, client *mongo.Client, o Options) (*Feed, error) {
+	normal, err := o.Normalize()
+	if err != nil {
+		return nil, fmt.Errorf("change feed %s: %w", o.Name, err)
+	}
+	if normal.TokenStore == nil {
+		normal.TokenStore = StoreInKeys(b)
+	}
+	f := &Feed{o: normal, b: b, client: client, done: make(chan struct{})}
+	f.status.begin()
+	if err := f.check(ctx); err != nil {
+		return nil, fmt.Errorf("change feed %s: %w", o.Name, err)
+	}
+	ctx, f.cancel = context.WithCancel(ctx)
+	go f.run(ctx)
+	return f, nil
+}
+
+// Stop ends the feed: the position is saved, the lock is released. What is on its way
+// to the broker then is not waited for: whoever goes on finds out. It may be called twice, and concurrently. The error is
+// that of ctx, when it ends first; the feed ends all the same.
+func (f *Feed) Stop(ctx context.Context) error {
+	f.cancel()
+	select {
+	case <-f.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("stop change feed %s: %w", f.o.Name, context.Cause(ctx))
+	}
+}
+
+// Done is closed when the feed has ended, for whatever reason.
+func (f *Feed) Done() <-chan struct{} { return f.done }
+
+// Err returns why the feed ended: nil while it runs and after Stop.
+func (f *Feed) Err() error {
+	select {
+	case <-f.done:
+		return f.status.failure()
+	default:
+		return nil
+	}
+}
+
+// check finds out what cannot work.
+func (f *Feed) check(ctx context.Context) error {
+	info, err := f.b.TopicInfo(ctx, f.o.Topic)
+	if errors.Is(err, jetbus.ErrNoTopic) {
+		info, err = f.b.EnsureTopic(ctx, f.topicConfig())
+	}
+	if err != nil {
+		return err
+	}
+	f.stream, f.created = info.Stream, info.Created
+	mode, err := f.modeFor(&info)
+	if err != nil {
+		return err
+	}
+	f.status.use(mode)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	if err := f.checkName(ctx); err != nil {
+		return err
+	}
+	f.split, err = f.canSplit(ctx)
+	if err == nil {
+		var cs *mongo.ChangeStream
+		if cs, err = f.watch(ctx, position{}, f.o.MaxAwaitTime); err == nil {
+			_ = cs.Close(ctx) // its cursor ends by itself otherwise
+			return nil
+		}
+	}
+	if refused := refusal(err); refused != nil {
+		return refused
+	}
+	f.o.Log.LogAttrs(ctx, slog.LevelWarn, "change feed: MongoDB does not answer yet", slog.String("feed", f.o.Name), slog.Any("error", err))
+	return nil
+}
+
+// topicConfig is that of a topic that does not exist yet.
+func (f *Feed) topicConfig() jetbus.TopicConfig {
+	c := jetbus.TopicConfig{Name: f.o.Topic, Retention: -1, Discard: jetbus.DiscardNew}
+	if f.o.Mode == Auto || f.o.Mode == Chain {
+		c.DuplicateWindow = dedupeWindow
+	}
+	return c
+}
+
+// canSplit reports whether the server knows $changeStreamSplitLargeEvent.
+func (f *Feed) canSplit(ctx context.Context) (bool, error) {
+	var info struct {
+		Version []int32 `bson:"versionArray"`
+	}
+	err := f.client.Database("admin").RunCommand(ctx, bson.D{{Key: "buildInfo", Value: 1}}).Decode(&info)
+	if err != nil || len(info.Version) < 3 {
+		return false, err
+	}
+	v := info.Version
+	return v[0] >= 7 || v[0] == 6 && v[1] == 0 && v[2] >= 9, nil
+}
+
+// run holds the lock and leads, until the feed is stopped or cannot go on.
+func (f *Feed) run(ctx context.Context) {
+	defer close(f.done)
+	defer f.cancel()
+	f.status.standby()
+	for attempt := 1; ctx.Err() == nil; attempt++ {
+		published := f.status.stats().Published
+		err := f.hold(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if f.status.stats().Published > published {
+			attempt = 1
+		}
+		pause := f.o.Backoff.Delay(attempt)
+		switch {
+		case errors.Is(err, jetbus.ErrLockLost):
+			pause = quickPause
+			fallthrough
+		case errors.Is(err, jetbus.ErrWrongSequence), errors.Is(err, ErrFenced):
+			f.status.fenced()
+			f.status.standby()
+		case endsFeed(err):
+			f.status.fail(err)
+			f.o.Log.LogAttrs(ctx, slog.LevelError, "change feed ended", slog.String("feed", f.o.Name), slog.Any("error", err))
+			return
+		default:
+			f.status.writing(err)
+		}
+		f.o.Log.LogAttrs(ctx, slog.LevelWarn, "change feed: begin again", slog.String("feed", f.o.Name), slog.Any("error", err))
+		sleep(ctx, pause)
+	}
+	f.status.stop()
+}
+
+// hold leads once it has the lock. While it waits for it, it looks whether who has it
+// is an instance of this feed at all.
+func (f *Feed) hold(ctx context.Context) error {
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	watch.Go(func() { f.watchRivals(ctx, stop) })
+	lock := jetbus.Lock{Key: f.lockKey(), Owner: f.owner() + ownerMark + jetbus.NewID(), TTL: f.o.LeaseTTL}
+	err := lock.Hold(ctx, f.b, func(held context.Context, _ jetbus.Held) (bool, error) {
+		defer f.status.rest()
+		err := f.lead(held)
+		return err == nil, err
+	})
+	if cause := context.Cause(ctx); errors.Is(cause, ErrOtherSource) {
+		return cause
+	}
+	return err
+}
+
+// endsFeed reports whether there is no point in beginning again.
+func endsFeed(err error) bool {
+	for _, final := range []error{
+		ErrHistoryLost, ErrInvalidated, ErrForeign, ErrOtherSource, ErrNotReplicaSet, ErrPrivilege, ErrNoImage, ErrStream, ErrPoison, ErrOversize, ErrLoop,
+		jetbus.ErrClosed, jetbus.ErrDenied, jetbus.ErrNoTopic, jetbus.ErrUnsupported, jetbus.ErrConflict, jetbus.ErrInvalidOption,
+	} {
+		if errors.Is(err, final) {
+			return true
+		}
+	}
+	_, panicked := errors.AsType[*jetbus.PanicError](err)
+	return panicked
+}
+
+// sleep waits, but not longer than ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// position is where a feed goes on.
+type position struct {
+	token Token
+	copy  *CopyProgress // nil: no copy is under way
+	// unsaid: the topic ends with the event for which a copy is made, and the gap event
+	// is still to come.
+	unsaid bool
+	at     *bson.Timestamp // instead of token: the first time that is wanted
+	upTo   Token           // what was seen already, when at is earlier than that
+	chain  jetbus.Chain
+	saved  Progress
+}
+
+// locate finds the position: that of the topic's last event, or that of the store
+// if it is ahead.
+func (f *Feed) locate(ctx context.Context) (position, error) {
+	var p position
+	info, err := f.b.TopicInfo(ctx, f.o.Topic)
+	if err != nil {
+		return p, err
+	}
+	mode, err := f.modeFor(&info)
+	if err != nil {
+		return p, err
+	}
+	f.status.use(mode)
+	e, found, err := lastEvent(ctx, f.b, &info)
+	if err != nil {
+		return p, err
+	}
+	if p.chain.AfterSeq = e.Seq; mode == Chain {
+		p.chain.AfterSeq = info.LastSeq
+	}
+	if found && !f.isMarker(&e) { // otherwise the position is in the store by then
+		if e.Headers[HeaderFeed] != f.o.Name {
+			return p, fmt.Errorf("%w: topic %s ends with event %s, which is not of feed %s", ErrForeign, f.o.Topic, e.ID, f.o.Name)
+		}
+		p.chain = jetbus.Chain{AfterID: e.ID, AfterSeq: e.Seq}
+		if p.token, err = ParseToken(e.Headers[HeaderToken]); err != nil {
+			return p, fmt.Errorf("event %s of topic %s: %w", e.ID, f.o.Topic, err)
+		}
+		if p.copy, err = parseCopy(e.Headers[HeaderCopy]); err != nil {
+			return p, fmt.Errorf("event %s of topic %s: %w", e.ID, f.o.Topic, err)
+		}
+		op := e.Headers[HeaderOp]
+		p.unsaid = (op == opInvalidate || op == opRename) && p.copy != nil && p.copy.Start == p.token
+	}
+	if p.saved, err = f.o.TokenStore.Load(ctx, f.o.Name); err != nil {
+		return p, fmt.Errorf("load the position: %w", err)
+	}
+	if err := f.ours(p.saved); err != nil {
+		return p, err
+	}
+	if p.saved.Token.Compare(p.token) > 0 {
+		p.token, p.copy, p.unsaid = p.saved.Token, p.saved.Copy, false
+	}
+	return p, nil
+}
+
+// isMarker reports whether the broker wrote the event itself, for a key of a compacted
+// topic whose last event ended.
+func (f *Feed) isMarker(e *jetbus.Event) bool {
+	return e.IsTombstone() && e.Headers[HeaderOp] == "" && e.ID == fmt.Sprintf("%s-%d", f.stream, e.Seq)
+}
+
+// lead reads and publishes for as long as the lock is ours.
+func (f *Feed) lead(ctx context.Context) error {
+	f.status.lead()
+	p, err := f.locate(ctx)
+	if err != nil {
+		return err
+	}
+	var writing sync.WaitGroup
+	defer writing.Wait() // where something panics
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	w := &writer{f: f, in: make(chan batch), chain: p.chain, saved: p.saved, holder: jetbus.NewID(), token: p.token, copy: p.copy}
+	r := &reader{f: f, w: w, pos: p}
+	writing.Go(func() {
+		if err := w.run(ctx); err != nil {
+			cancel(err)
+		}
+		for range w.in { // the reader may be about to hand one over
+		}
+	})
+	err = func() error {
+		defer close(w.in)
+		return r.run(ctx)
+	}()
+	writing.Wait()
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause // of the writer, or of the lock: the reader ended for it
+	}
+	return err
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/partition"
+)
+
+// parse reads what a command printed for programs.
+func parse[T any](t *testing.T, text string) (v T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return v
+}
+
+// fields are the words of a table's line.
+func fields(text string, line int) []string {
+	lines := strings.Split(text, "\n")
+	if line >= len(lines) {
+		return nil
+	}
+	return strings.Fields(lines[line])
+}
+
+func TestGroups(t *testing.T) {
+	b := newBench(t)
+	bus := b.bus(t)
+	if r := b.run(t, "", "groups"); r.code != 0 || r.out != "" || !strings.Contains(r.errOut, "no groups") {
+		t.Errorf("groups without any: %+v", r)
+	}
+	b.ok(t, "", "topics", "create", "plain")
+	b.ok(t, "", "topics", "create", "spread", "--partitions", "4")
+	publish := func(topic string, n int) {
+		for i := range n {
+			b.ok(t, "", "pub", topic, "1", "--key", string(rune('a'+i)))
+		}
+	}
+	publish("plain", 3)
+	publish("spread", 5)
+	got, err := bus.Receive(t.Context(), "plain", "slow", jetbus.ReceiveOptions{From: jetbus.Earliest(), Max: 1})
+	if err != nil || len(got) != 1 {
+		t.Fatal(got, err)
+	}
+	o := jetbus.SubscribeOptions{From: jetbus.Earliest(), Order: jetbus.PerKey}
+	if err := bus.JoinPartitions(t.Context(), "spread", "idle", o); err != nil {
+		t.Fatal(err)
+	}
+	sub, err := partition.Subscribe(t.Context(), bus, "spread", "busy", func(context.Context, *jetbus.Delivery) error { return nil },
+		partition.SubscribeOptions{PerPartition: o, Member: "mailer-0", JoinDelay: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := sub.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	awaitSettled(t, bus, "spread", "busy")
+	t.Run("ls", func(t *testing.T) { groupsListed(t, b) })
+	t.Run("lag", func(t *testing.T) { lagTold(t, b) })
+	t.Run("describe", func(t *testing.T) { groupDescribed(t, b) })
+	t.Run("partitions", func(t *testing.T) { partitionsListed(t, b) })
+	t.Run("kick", func(t *testing.T) { memberKicked(t, b) })
+	if err := got[0].Ack(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// awaitSettled waits until a group by partition is done with all there is, and each
+// partition has somebody.
+func awaitSettled(t *testing.T, bus *adapter.Bus, topic, group string) {
+	t.Helper()
+	late := time.After(2 * time.Minute)
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for {
+		lines, err := partitionsOf(t.Context(), bus, "", topic, group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(lines, func(l partitionLine) bool { return l.Member == "" || l.Pending > 0 || l.Held > 0 }) {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-late:
+			t.Fatalf("not settled: %+v", lines)
+		}
+	}
+}
+
+func groupsListed(t *testing.T, b *bench) {
+	all := parse[[]jetbus.GroupInfo](t, b.ok(t, "", "groups", "ls", "-o", "json"))
+	var names []string
+	for _, g := range all {
+		names = append(names, g.Topic+"/"+g.Group)
+	}
+	if got := strings.Join(names, " "); got != "plain/slow spread/busy spread/idle" {
+		t.Errorf("groups %s", got)
+	}
+	out := b.ok(t, "", "groups", "ls", "spread")
+	if strings.Count(out, "\n") != 3 || fields(out, 0)[0] != "TOPIC" || strings.Join(fields(out, 2)[:4], " ") != "spread idle 0 5" {
+		t.Errorf("the table: %s", out)
+	}
+	if r := b.run(t, "", "groups", "ls", "nothing"); r.code != exitNotFound {
+		t.Errorf("a topic that is not there: %+v", r)
+	}
+	if r := b.run(t, "", "groups", "-o", "xml"); r.code != exitUsage {
+		t.Errorf("an output that is none: %+v", r)
+	}
+}
+
+func lagTold(t *testing.T, b *bench) {
+	lags := map[string]groupLag{}
+	for _, l := range parse[[]groupLag](t, b.ok(t, "", "groups", "lag", "-o", "json")) {
+		lags[l.Group] = l
+	}
+	slow, busy, idle := lags["slow"], lags["busy"], lags["idle"]
+	if slow.Events != 3 || slow.Seconds <= 0 || slow.AckedSeq != 0 || slow.LastSeq != 3 {
+		t.Errorf("slow: %+v", slow)
+	}
+	if busy.Events != 0 || busy.Seconds != 0 || busy.AckedSeq != 5 {
+		t.Errorf("busy: %+v", busy)
+	}
+	if idle.Events != 5 || idle.Seconds <= 0 || idle.LastSeq != 5 {
+		t.Errorf("idle: %+v", idle)
+	}
+	out := b.ok(t, "", "groups", "lag", "plain")
+	if row := fields(out, 1); len(row) < 4 || row[1] != "slow" || row[2] != "3" || row[3] == "-" {
+		t.Errorf("the table: %s", out)
+	}
+	if lines := strings.Count(b.ok(t, "", "groups", "lag", "-o", "ndjson"), "\n"); lines != 3 {
+		t.Errorf("%d lines", lines)
+	}
+}
+
+func groupDescribed(t *testing.T, b *bench) {
+	d := parse[groupDescription](t, b.ok(t, "", "groups", "describe", "spread", "busy", "-o", "json"))
+	if d.Group.Group != "busy" || d.Stream != "EV_SPREAD" || d.Assignment == nil || len(d.Assignment.Generations) != 1 || len(d.Assignment.Generations[0].Members) != 1 {
+		t.Errorf("%+v", d)
+	}
+	out := b.ok(t, "", "groups", "describe", "spread", "busy")
+	if !strings.Contains(out, "P1.0 P1.1 P1.2 P1.3") || !strings.Contains(out, "mailer-0") || !strings.Contains(out, "Ack timeout") {
+		t.Errorf("%s", out)
+	}
+	if out := b.ok(t, "", "groups", "describe", "plain", "slow"); strings.Contains(out, "MEMBER") || !strings.Contains(out, "Held") {
+		t.Errorf("%s", out)
+	}
+	if d := parse[groupDescription](t, b.ok(t, "", "groups", "describe", "spread", "busy", "--bucket", "elsewhere", "-o", "json")); d.Assignment != nil {
+		t.Errorf("members in a bucket where they are not: %+v", d.Assignment)
+	}
+	if r := b.run(t, "", "groups", "describe", "plain", "nobody"); r.code != exitNotFound {
+		t.Errorf("a group that is not there: %+v", r)
+	}
+	if r := b.run(t, "", "groups", "describe", "plain", "a b"); r.code != exitUsage {
+		t.Errorf("a group that cannot be: %+v", r)
+	}
+}
+
+func partitionsListed(t *testing.T, b *bench) {
+	for _, l := range parse[[]partitionLine](t, b.ok(t, "", "groups", "partitions", "spread", "busy", "-o", "json")) {
+		if l.Member != "mailer-0" || l.Epoch == 0 || l.Pending+uint64(l.Held) > 0 || l.LagSeconds != 0 {
+			t.Errorf("%+v", l)
+		}
+	}
+	var pending uint64
+	for _, l := range parse[[]partitionLine](t, b.ok(t, "", "groups", "partitions", "spread", "idle", "-o", "json")) {
+		pending += l.Pending
+		if l.Member != "" || (l.Pending > 0) != (l.LagSeconds > 0) {
+			t.Errorf("%+v", l)
+		}
+	}
+	if pending != 5 {
+		t.Errorf("%d pending", pending)
+	}
+	out := b.ok(t, "", "groups", "partitions", "spread", "busy")
+	if row := fields(out, 4); len(row) < 2 || row[0] != "P1.3" || row[1] != "mailer-0" {
+		t.Errorf("the table: %s", out)
+	}
+	if r := b.run(t, "", "groups", "partitions", "plain", "slow"); r.code != exitConflict {
+		t.Errorf("a topic without partitions: %+v", r)
+	}
+	if r := b.run(t, "", "groups", "partitions", "spread", "nobody"); r.code != exitNotFound {
+		t.Errorf("a group that is not there: %+v", r)
+	}
+}
+
+func memberKicked(t *testing.T, b *bench) {
+	if r := b.run(t, "3\n", "groups", "kick", "spread", "busy", "mailer-0"); r.code != exitUsage || !strings.Contains(r.errOut, "4 partitions") {
+		t.Errorf("not confirmed: %+v", r)
+	}
+	if r := b.run(t, "", "groups", "kick", "spread", "busy", "mailer-1", "--yes"); r.code != exitNotFound {
+		t.Errorf("a member that is not there: %+v", r)
+	}
+	if out := b.ok(t, "4\n", "groups", "kick", "spread", "busy", "mailer-0"); !strings.Contains(out, "mailer-0 is out of spread/busy") {
+		t.Errorf("%s", out)
+	}
+}

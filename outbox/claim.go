@@ -1,0 +1,356 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/outrow"
+)
+
+// A claim is made in steps of one transaction. The heads are the oldest rows of their
+// keys, and all rows without a key; they are locked, and heads that others have locked
+// are passed over. The followers of a head are the rows of its key up to the first that
+// is not to be had: dead, or waiting. The head is the lock of its key: who has it locked
+// may have the followers, and nobody else comes to them.
+//
+// A story: A holds the rows 5, 6 and 7 of a key, and its lease runs out. B claims them,
+// while A, late, notes that 6 failed. Were heads and followers found and changed in one
+// statement, B could see all three as due, find 6 changed when it comes to change it,
+// and leave it out: 7 would overtake 6. So followers are locked first, all of them, due
+// or not; and then it is decided how far they go.
+const (
+	// scanText finds how far a scan goes: a claim must not look at the whole backlog of
+	// a few keys to find that it has enough.
+	scanText = `SELECT max(s.pos), count(*) FROM (
+  SELECT o.pos FROM {table} o WHERE o.state = 'pending' AND o.due_at <= {now} {skip} AND o.pos > ? ORDER BY o.pos LIMIT ?) s`
+
+	headsText = `SELECT o.pos, {size}, o."key" FROM {table} o
+WHERE o.state = 'pending' AND o.due_at <= {now} {skip} AND o.pos > ? AND o.pos <= ?
+  AND (o."key" = '' OR NOT EXISTS (
+    SELECT 1 FROM {table} b WHERE b.topic = o.topic AND b."key" = o."key" AND b.pos < o.pos AND b.state <> 'sent' {blocking}))
+ORDER BY o.pos LIMIT ? {skiplocked}`
+
+	followersText = `SELECT o.pos, {size}, o.topic, o."key", CASE WHEN o.state = 'pending' AND o.due_at <= {now} THEN 1 ELSE 0 END FROM {table} o
+WHERE o.state <> 'sent' {alive} AND (o.topic, o."key") IN (SELECT h.topic, h."key" FROM {table} h WHERE h.pos IN ({heads}) AND h."key" <> '')
+  AND o.pos NOT IN ({heads})
+ORDER BY o.pos LIMIT ? {lock}`
+
+	// sizeText is about what a row takes in memory. Databases know it without reading
+	// the payload.
+	sizeText = `coalesce({octets}(o.payload), 0) + {octets}(o.headers) + {octets}(o.caused_by) + {octets}(o.tags)`
+
+	takeText = `UPDATE {table} SET owner = ?, due_at = {now} + ? WHERE pos IN ({rows})
+RETURNING pos, id, topic, "key", sid, ts, headers, caused_by, tags, payload, attempts, created_at`
+)
+
+const (
+	scanRows  = 1000 // in a step
+	scanSteps = 20   // of a claim that has found something
+)
+
+// Claim implements [jetbus.Outbox].
+func (b *Box) Claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.OutboxRow, error) {
+	var rows []jetbus.OutboxRow
+	var err error
+	if err = outrow.CheckClaim(o); err == nil {
+		err = b.transact(ctx, func(conn *sql.Conn) error {
+			c := &claim{b: b, conn: conn, o: o}
+			rows, err = c.run(ctx)
+			return err
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("claim in outbox %s: %w", b.o.Table, err)
+	}
+	return rows, nil
+}
+
+// transact runs f in a transaction that may write from the beginning.
+func (b *Box) transact(ctx context.Context, f func(conn *sql.Conn) error) error {
+	conn, err := b.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.ExecContext(ctx, b.d.begin); err != nil {
+		return err
+	}
+	if err = f(conn); err == nil {
+		_, err = conn.ExecContext(ctx, "COMMIT")
+	}
+	if err != nil {
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if _, failed := conn.ExecContext(ending, "ROLLBACK"); failed != nil {
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // never used again
+		}
+	}
+	return err
+}
+
+// claim is one call of Claim.
+type claim struct {
+	b    *Box
+	conn *sql.Conn
+	o    jetbus.ClaimOptions
+	rows []int64 // to be taken
+
+	bytes int64 // of the rows
+	full  bool  // there is no room for more
+}
+
+func (c *claim) run(ctx context.Context) ([]jetbus.OutboxRow, error) {
+	from := c.b.scan.begin()
+	late := enough(ctx)
+	for step := 1; ; step++ {
+		to, n, err := c.scan(ctx, from)
+		if err == nil && n > 0 {
+			err = c.take(ctx, from, to)
+		}
+		switch {
+		case err != nil:
+			return nil, err
+		case n < scanRows:
+			c.b.scan.anew()
+			return c.mark(ctx)
+		case step >= scanSteps && len(c.rows) > 0, step > 1 && late():
+			c.b.scan.cut(from)
+			return c.mark(ctx)
+		case c.full:
+			return c.mark(ctx)
+		}
+		from = to
+	}
+}
+
+// enough returns what reports whether half of the time of ctx is over, if it has a
+// deadline: a scan that ran out of time would have nothing, again and again.
+func enough(ctx context.Context) (late func() bool) {
+	deadline, ok := ctx.Deadline()
+	half := time.Now().Add(time.Until(deadline) / 2)
+	return func() bool { return ok && time.Now().After(half) }
+}
+
+// scanFrom is where claims begin: at the oldest row, or where the claim before was cut
+// short, until one has come to the end. However long that takes, what is behind many
+// rows that are not to be had has its turn.
+type scanFrom struct {
+	mu   sync.Mutex
+	from int64
+	on   bool // from is where the last claim was cut short
+}
+
+// oldest is ahead of every row.
+const oldest = math.MinInt64
+
+func (s *scanFrom) begin() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.on {
+		return oldest
+	}
+	return s.from
+}
+
+// cut notes where the last of many steps began: the rows before it were not to be had.
+// The next claim begins there.
+func (s *scanFrom) cut(from int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.from, s.on = from, true
+}
+
+// anew has the next claim begin with the oldest row.
+func (s *scanFrom) anew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.on = false
+}
+
+// fill completes a statement for this claim.
+func (c *claim) fill(text string, more ...string) string {
+	skip := ""
+	if len(c.o.SkipTopics) > 0 {
+		skip = "AND o.topic NOT IN (" + marks(len(c.o.SkipTopics)) + ")"
+	}
+	alive, blocking := "", ""
+	if c.b.o.SkipDead {
+		alive, blocking = "AND o.state <> 'dead'", "AND b.state <> 'dead'"
+	}
+	text = strings.ReplaceAll(text, "{size}", sizeText)
+	text = strings.NewReplacer(append([]string{"{skip}", skip, "{alive}", alive, "{blocking}", blocking, "{octets}", c.b.d.octets}, more...)...).Replace(text)
+	return c.b.d.rebind(c.b.fill(text))
+}
+
+// skipped are the arguments of {skip}.
+func (c *claim) skipped(more ...any) []any {
+	var args []any
+	for _, topic := range c.o.SkipTopics {
+		args = append(args, topic)
+	}
+	return append(args, more...)
+}
+
+// scan returns how far the next step goes, and how many rows are due up to there.
+func (c *claim) scan(ctx context.Context, from int64) (to int64, n int, err error) {
+	var last sql.NullInt64
+	err = c.conn.QueryRowContext(ctx, c.fill(scanText), c.skipped(from, int64(scanRows))...).Scan(&last, &n)
+	return last.Int64, n, err
+}
+
+// take finds the rows of a step.
+func (c *claim) take(ctx context.Context, from, to int64) error {
+	room := c.o.Max - len(c.rows)
+	var heads []any
+	keyed := false
+	err := c.each(ctx, c.fill(headsText), c.skipped(from, to, int64(room)), func(rows *sql.Rows) error {
+		var pos, size int64
+		var key string
+		err := rows.Scan(&pos, &size, &key)
+		if c.add(pos, size) {
+			heads = append(heads, pos)
+			keyed = keyed || key != ""
+		}
+		return err
+	})
+	if err != nil || !keyed || c.full {
+		return err
+	}
+	args := append(append(append([]any{}, heads...), heads...), int64(room-len(heads)))
+	over := map[[2]string]bool{} // keys that go no further
+	return c.each(ctx, c.fill(followersText, "{heads}", marks(len(heads))), args, func(rows *sql.Rows) error {
+		var pos, size int64
+		var lane [2]string
+		var due int
+		if err := rows.Scan(&pos, &size, &lane[0], &lane[1], &due); err != nil {
+			return err
+		}
+		if due == 0 {
+			over[lane] = true
+		}
+		if !over[lane] {
+			c.add(pos, size)
+		}
+		return nil
+	})
+}
+
+// add takes a row if there is room for it. Where there is not, no later one is taken
+// either, which may be of its key.
+func (c *claim) add(pos, size int64) bool {
+	if len(c.rows) > 0 && c.o.MaxBytes > 0 && c.bytes+size > int64(c.o.MaxBytes) {
+		c.full = true
+	}
+	if c.full {
+		return false
+	}
+	c.rows = append(c.rows, pos)
+	c.bytes += size
+	c.full = len(c.rows) == c.o.Max
+	return true
+}
+
+// mark makes the rows the caller's, and reads them.
+func (c *claim) mark(ctx context.Context) ([]jetbus.OutboxRow, error) {
+	if len(c.rows) == 0 {
+		return nil, nil
+	}
+	token := jetbus.NewID()
+	args := []any{token, c.o.Lease.Milliseconds()}
+	for _, pos := range c.rows {
+		args = append(args, pos)
+	}
+	got := map[int64]jetbus.OutboxRow{}
+	err := c.each(ctx, c.fill(takeText, "{rows}", marks(len(c.rows))), args, func(rows *sql.Rows) error {
+		row, pos, err := scanClaimed(rows, token)
+		got[pos] = row
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(c.rows) // RETURNING has no order
+	out := make([]jetbus.OutboxRow, 0, len(got))
+	for _, pos := range c.rows {
+		if row, ok := got[pos]; ok {
+			out = append(out, row)
+		}
+	}
+	return out, nil
+}
+
+// each calls f for the rows of a query.
+func (c *claim) each(ctx context.Context, query string, args []any, f func(rows *sql.Rows) error) error {
+	rows, err := c.conn.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := f(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func scanClaimed(rows *sql.Rows, token string) (row jetbus.OutboxRow, pos int64, err error) {
+	var r record
+	err = rows.Scan(append(r.fields(), &r.attempts, &r.created)...)
+	if err != nil {
+		return row, 0, err
+	}
+	row = jetbus.OutboxRow{Ref: strconv.FormatInt(r.pos, 10), Claim: token, Attempts: r.attempts}
+	row.Event, row.Err = r.event()
+	return row, r.pos, nil
+}
+
+// record is an event as columns.
+type record struct {
+	pos                                          int64
+	id, topic, key, sid, headers, causedBy, tags string
+	ts                                           sql.NullInt64
+	payload                                      []byte
+	attempts                                     int
+	created                                      int64
+}
+
+// fields are where the columns from pos to payload go.
+func (r *record) fields() []any {
+	return []any{&r.pos, &r.id, &r.topic, &r.key, &r.sid, &r.ts, &r.headers, &r.causedBy, &r.tags, &r.payload}
+}
+
+// event returns what could be read, and why not all of it could.
+func (r *record) event() (jetbus.Event, error) {
+	e := jetbus.Event{ID: r.id, SID: r.sid, Topic: r.topic, Key: r.key, Partition: jetbus.NoPartition, Payload: r.payload}
+	e.Time = time.UnixMilli(r.created).UTC()
+	if r.ts.Valid {
+		e.Time = time.UnixMilli(r.ts.Int64).UTC()
+	}
+	return e, errors.Join(
+		unmarshal("headers", r.headers, &e.Headers),
+		unmarshal("caused_by", r.causedBy, &e.CausedBy),
+		unmarshal("tags", r.tags, &e.Tags),
+	)
+}
+
+func unmarshal(column, text string, to any) error {
+	if text == "" {
+		return nil
+	}
+	if err := json.Unmarshal([]byte(text), to); err != nil {
+		return fmt.Errorf("%w: column %s: %w", jetbus.ErrInvalidEvent, column, err)
+	}
+	return nil
+}

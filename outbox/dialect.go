@@ -1,0 +1,79 @@
+package outbox
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Dialect is the SQL of a database.
+type Dialect string
+
+// The dialects.
+const (
+	SQLite     Dialect = "sqlite"     // 3.35 and newer, by any driver
+	PostgreSQL Dialect = "postgresql" // 12 and newer, by any driver
+)
+
+// dialect is what differs between databases.
+type dialect struct {
+	now      string // epoch milliseconds of the statement
+	position string // the column pos, ascending with inserts and never used twice
+	integer  string // type of 64 bits
+	bytes    string // type of a payload
+	octets   string // function for the number of its bytes, or about so of a text
+	begin    string // a transaction that may write, and sees in each statement what is committed
+	lock     string // of rows of a query, until the end of the transaction
+	// skipLocked is lock, and passes over rows that another transaction has locked.
+	skipLocked string
+	version    string // query for the version, as a number
+	least      int    // the least version
+	readable   string // least, for people
+	numbered   bool   // parameters are $1, $2, ... instead of ?
+	schemas    bool   // table names may have a schema
+}
+
+var dialects = map[Dialect]dialect{
+	SQLite: {
+		now:      `CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)`,
+		position: `INTEGER PRIMARY KEY AUTOINCREMENT`,
+		integer:  `INTEGER`,
+		bytes:    `BLOB`,
+		octets:   `length`,
+		begin:    `BEGIN IMMEDIATE`, // one writer at a time: nothing needs a lock of its own
+		version:  `SELECT CAST(substr(v, 1, instr(v, '.') - 1) AS INTEGER) * 1000 + CAST(substr(v, instr(v, '.') + 1) AS INTEGER) FROM (SELECT sqlite_version() AS v)`,
+		least:    3035, readable: "3.35",
+	},
+	PostgreSQL: {
+		now:      `CAST(extract(epoch FROM statement_timestamp()) * 1000 AS BIGINT)`,
+		position: `BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY`,
+		integer:  `BIGINT`,
+		bytes:    `BYTEA`,
+		octets:   `octet_length`,
+		begin:    `BEGIN ISOLATION LEVEL READ COMMITTED`,
+		lock:     `FOR UPDATE`, skipLocked: `FOR UPDATE SKIP LOCKED`,
+		version: `SELECT CAST(current_setting('server_version_num') AS INTEGER)`,
+		least:   120000, readable: "12",
+		numbered: true, schemas: true,
+	},
+}
+
+// rebind spells parameters as the database does. No statement here has a question
+// mark in any other place.
+func (d dialect) rebind(query string) string {
+	if !d.numbered {
+		return query
+	}
+	var b strings.Builder
+	for n := 1; ; n++ {
+		before, after, found := strings.Cut(query, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteString("$" + strconv.Itoa(n))
+		query = after
+	}
+}
+
+// marks is "?, ?, ?".
+func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }

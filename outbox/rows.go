@@ -1,0 +1,189 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// State is where a row is on its way.
+type State string
+
+// The states of a row.
+const (
+	Pending State = "pending" // to be published; Row.ClaimedUntil says whether a drainer has it
+	Dead    State = "dead"    // set aside, until it is retried or removed
+	Sent    State = "sent"    // published, and kept for Options.Keep
+)
+
+// Row is an event in an outbox, as [Box.List] shows it.
+type Row struct {
+	Event jetbus.Event
+	// Err says why the row cannot be read as an event; Event then has what could be.
+	Err       error
+	State     State
+	Attempts  int       // that failed
+	LastError string    // of the last of them; empty if there was none
+	Added     time.Time // by the clock of the database
+	DueAt     time.Time // when a pending row may be claimed; zero: at once
+	// ClaimedUntil is when the claim of a drainer on the row ends; zero: nobody has it.
+	ClaimedUntil time.Time
+	SentAt       time.Time // zero if it was not
+}
+
+// Query selects rows. The zero value selects all.
+type Query struct {
+	State State    // empty: any
+	Topic string   // empty: any
+	Key   string   // empty: any
+	IDs   []string // of events, at most 1,000; nil: any
+	// Limit is how many rows List returns at most, oldest first. Defaults to 100, -1 means
+	// no limit. The other methods take all rows that are selected.
+	Limit int
+}
+
+// DefaultLimit is Query.Limit where it is zero.
+const DefaultLimit = 100
+
+const maxIDs = 1000
+
+// Validate reports a state that there is none of, too many IDs or a negative Limit other
+// than -1. The error wraps [jetbus.ErrInvalidOption].
+func (q Query) Validate() error {
+	switch {
+	case q.State != "" && q.State != Pending && q.State != Dead && q.State != Sent:
+		return fmt.Errorf("%w: State is %q, use %q, %q or %q", jetbus.ErrInvalidOption, q.State, Pending, Dead, Sent)
+	case len(q.IDs) > maxIDs:
+		return fmt.Errorf("%w: %d IDs, use at most %d", jetbus.ErrInvalidOption, len(q.IDs), maxIDs)
+	case q.Limit < -1:
+		return fmt.Errorf("%w: Limit is %d, use 1 or more, or -1 for no limit", jetbus.ErrInvalidOption, q.Limit)
+	}
+	return nil
+}
+
+// where is the condition, which begins with WHERE, and its arguments.
+func (q Query) where(more string) (text string, args []any, err error) {
+	conditions := []string{more}
+	equals := func(column, value string) {
+		if value != "" {
+			conditions = append(conditions, column+" = ?")
+			args = append(args, value)
+		}
+	}
+	equals("state", string(q.State))
+	equals("topic", q.Topic)
+	equals(`"key"`, q.Key)
+	if err := q.Validate(); err != nil {
+		return "", nil, err
+	}
+	if len(q.IDs) > 0 {
+		conditions = append(conditions, "id IN ("+marks(len(q.IDs))+")")
+		for _, id := range q.IDs {
+			args = append(args, id)
+		}
+	}
+	return " WHERE " + strings.Join(conditions, " AND "), args, nil
+}
+
+// List returns rows, oldest first. The error wraps [jetbus.ErrInvalidOption] or is the
+// database's.
+func (b *Box) List(ctx context.Context, q Query) ([]Row, error) {
+	out, err := b.list(ctx, q)
+	if err != nil {
+		return nil, fmt.Errorf("list outbox %s: %w", b.o.Table, err)
+	}
+	return out, nil
+}
+
+func (b *Box) list(ctx context.Context, q Query) ([]Row, error) {
+	where, args, err := q.where("1 = 1")
+	if err != nil {
+		return nil, err
+	}
+	text := `SELECT pos, id, topic, "key", sid, ts, headers, caused_by, tags, payload, attempts, created_at,
+state, last_error, owner, due_at, sent_at, {now} FROM {table}` + where + ` ORDER BY pos`
+	if q.Limit == 0 {
+		q.Limit = DefaultLimit
+	}
+	if q.Limit > 0 {
+		text += " LIMIT ?"
+		args = append(args, int64(q.Limit))
+	}
+	rows, err := b.db.QueryContext(ctx, b.d.rebind(b.fill(text)), args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var out []Row
+	for rows.Next() {
+		row, err := scanRow(rows)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, row)
+	}
+	return out, rows.Err()
+}
+
+func scanRow(rows *sql.Rows) (Row, error) {
+	var r record
+	var row Row
+	var owner string
+	var due, now int64
+	var sent sql.NullInt64
+	if err := rows.Scan(append(r.fields(), &r.attempts, &r.created, &row.State, &row.LastError, &owner, &due, &sent, &now)...); err != nil {
+		return row, err
+	}
+	row.Event, row.Err = r.event()
+	row.Attempts, row.Added = r.attempts, time.UnixMilli(r.created).UTC()
+	switch {
+	case row.State != Pending:
+	case owner != "" && due > now:
+		row.ClaimedUntil = time.UnixMilli(due).UTC()
+		fallthrough
+	case due > 0:
+		row.DueAt = time.UnixMilli(due).UTC()
+	}
+	if sent.Valid {
+		row.SentAt = time.UnixMilli(sent.Int64).UTC()
+	}
+	return row, nil
+}
+
+// free are rows that no drainer has at the moment.
+const free = `(owner = '' OR due_at <= {now})`
+
+// Retry has dead rows published after all, and pending ones that wait for their next
+// attempt at once, with their attempts forgotten. Rows that a drainer has are left
+// alone. It returns how many rows it changed.
+func (b *Box) Retry(ctx context.Context, q Query) (int, error) {
+	return b.set(ctx, "retry rows of", `UPDATE {table} SET state = 'pending', attempts = 0, owner = '', due_at = 0`, q, `state <> 'sent' AND `+free)
+}
+
+// Kill sets pending rows aside: they are not published until they are retried. Rows
+// that a drainer has are left alone. It returns how many rows it changed.
+func (b *Box) Kill(ctx context.Context, q Query) (int, error) {
+	return b.set(ctx, "kill rows of", `UPDATE {table} SET state = 'dead', owner = '', last_error = 'killed by hand'`, q, `state = 'pending' AND `+free)
+}
+
+// Remove deletes dead rows for good: their events will never be published, and later
+// rows of their keys go on. It returns how many rows it deleted.
+func (b *Box) Remove(ctx context.Context, q Query) (int, error) {
+	return b.set(ctx, "remove rows of", `DELETE FROM {table}`, q, `state = 'dead'`)
+}
+
+func (b *Box) set(ctx context.Context, what, text string, q Query, more string) (int, error) {
+	where, args, err := q.where(more)
+	n := 0
+	if err == nil {
+		n, err = b.exec(ctx, text+where, args...)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s outbox %s: %w", what, b.o.Table, err)
+	}
+	return n, nil
+}

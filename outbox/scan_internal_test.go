@@ -1,0 +1,95 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// backlog is a database in which very many rows are due, and none is to be had.
+type backlog struct {
+	rows  int64
+	scans []int64 // where they began
+}
+
+var errNoUse = errors.New("not used")
+
+func (b *backlog) Connect(context.Context) (driver.Conn, error) { return b, nil }
+func (b *backlog) Driver() driver.Driver                        { return nil }
+func (b *backlog) Prepare(string) (driver.Stmt, error)          { return nil, errNoUse }
+func (b *backlog) Begin() (driver.Tx, error)                    { return nil, errNoUse }
+func (b *backlog) Close() error                                 { return nil }
+
+func (b *backlog) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
+	return driver.RowsAffected(0), nil
+}
+
+func (b *backlog) QueryContext(_ context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if !strings.HasPrefix(query, "SELECT max(s.pos), count(*)") {
+		return &answer{columns: 3}, nil // no heads
+	}
+	from, _ := args[0].Value.(int64)
+	b.scans = append(b.scans, from)
+	time.Sleep(100 * time.Millisecond) // of a bubble
+	from = max(from, 0)
+	n := min(b.rows-from, scanRows)
+	return &answer{columns: 2, row: []driver.Value{from + n, n}}, nil
+}
+
+// answer is at most one row.
+type answer struct {
+	columns int
+	row     []driver.Value // nil: none
+}
+
+func (a *answer) Columns() []string { return make([]string, a.columns) }
+func (a *answer) Close() error      { return nil }
+
+func (a *answer) Next(to []driver.Value) error {
+	if a.row == nil {
+		return io.EOF
+	}
+	copy(to, a.row)
+	a.row = nil
+	return nil
+}
+
+// TestScanLong ends a scan that takes long and finds nothing, before the claim is out of
+// time; the next one goes on there, and the one after the end begins anew.
+func TestScanLong(t *testing.T) {
+	synctest.Test(t, scanLong)
+}
+
+func scanLong(t *testing.T) {
+	const most = 31 // steps in 3.05 seconds
+	d := &backlog{rows: (2*most - 2) * scanRows}
+	db := sql.OpenDB(d)
+	b := &Box{db: db, d: dialects[SQLite]}
+	for i, want := range []struct {
+		first int64
+		steps int
+	}{{oldest, most}, {(most - 1) * scanRows, most}, {oldest, most}} {
+		d.scans = nil
+		ctx, cancel := context.WithTimeout(t.Context(), 6100*time.Millisecond)
+		rows, err := b.Claim(ctx, jetbus.ClaimOptions{Max: 10, Lease: time.Minute})
+		cancel()
+		time.Sleep(time.Minute) // of a drainer that looks seldom
+		if err != nil || len(rows) > 0 {
+			t.Errorf("claim %d: %d rows, %v", i, len(rows), err)
+		}
+		if len(d.scans) != want.steps || d.scans[0] != want.first {
+			t.Errorf("claim %d looked %d times, at first behind %d; want %d times and %d", i, len(d.scans), d.scans[0], want.steps, want.first)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+}

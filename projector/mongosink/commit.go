@@ -1,0 +1,216 @@
+package mongosink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/seed-63e9a637/jetbus/projector"
+)
+
+// commit stores a batch and its position in one transaction, on the condition that
+// no other replica has moved the position. Without tombstones nothing else keeps a
+// replica that lost its lock without knowing it from bringing deleted keys back.
+//
+// A write that the server refuses ends a transaction; it is run again without it.
+func (w *writer) commit(ctx context.Context, writes []*guarded, upTo uint64, out *projector.Outcome) error {
+	if len(writes) == 0 && (upTo == 0 || len(out.Rejected) > 0) {
+		return nil
+	}
+	for {
+		moves := upTo > 0 && len(out.Rejected) == 0
+		stale := 0
+		err := w.transact(ctx, func(ctx context.Context) error {
+			err := w.mark.hold(ctx, upTo, moves)
+			if err == nil {
+				stale, err = w.replace(ctx, writes, out.Rejected)
+			}
+			return err
+		})
+		var refusal *refusalError
+		switch {
+		case errors.As(err, &refusal):
+			out.Rejected = append(out.Rejected, refusal.Rejection)
+		case errors.Is(err, errCommitted):
+			out.Stale = len(writes)
+			return nil
+		case err != nil:
+			return err
+		default:
+			if moves {
+				w.mark.pos = projector.Position{Known: true, Seq: upTo}
+			}
+			out.Stale = stale
+			out.Applied = len(writes) - stale - rejectedOf(writes, out.Rejected)
+			return nil
+		}
+	}
+}
+
+// maxPauseRound is the round of pause from which on pauses get no longer.
+const maxPauseRound = 16
+
+// transact runs a transaction, again where the server says that it may succeed
+// then. Session.WithTransaction is no help: it takes up to two minutes for a commit,
+// whatever the context says.
+//
+// A session whose transaction may be open at the server is kept: its next one ends it.
+func (w *writer) transact(ctx context.Context, run func(context.Context) error) error {
+	if w.session == nil {
+		session, err := w.db.Client().StartSession()
+		if err != nil {
+			return err
+		}
+		w.session = session
+	}
+	for n := 1; ; n++ {
+		err := w.transactOnce(ctx, run)
+		if err == nil || !isTransient(err) {
+			if err == nil {
+				w.session.EndSession(context.WithoutCancel(ctx)) // sends nothing
+				w.session = nil
+			}
+			return err
+		}
+		if pause(ctx, min(n, maxPauseRound)); ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (w *writer) transactOnce(ctx context.Context, run func(context.Context) error) error {
+	o := options.Transaction().SetReadConcern(readconcern.Snapshot()).SetReadPreference(readpref.Primary()).SetWriteConcern(writeconcern.Majority())
+	if err := w.session.StartTransaction(o); err != nil {
+		return err
+	}
+	if err := run(mongo.NewSessionContext(ctx, w.session)); err != nil {
+		short, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		_ = w.session.AbortTransaction(short) // the cause is worth more
+		return err
+	}
+	for n := 1; ; n++ {
+		err := w.session.CommitTransaction(ctx)
+		if err == nil || !hasLabel(err, "UnknownTransactionCommitResult") {
+			return err
+		}
+		if pause(ctx, min(n, maxPauseRound)); ctx.Err() != nil {
+			return fmt.Errorf("it is not known whether the transaction was committed: %w", err)
+		}
+	}
+}
+
+// errCommitted: the batch was committed before, and its answer got lost.
+var errCommitted = errors.New("committed before")
+
+// A refusalError is a write that can never be stored, found within a transaction.
+type refusalError struct{ projector.Rejection }
+
+func (e *refusalError) Error() string { return e.Err.Error() }
+
+// hold makes the position part of a transaction, which so fails if another replica
+// moves it, and moves it.
+func (m *bookmark) hold(ctx context.Context, upTo uint64, moves bool) error {
+	if m.pos.Known && moves && upTo < m.pos.Seq {
+		return fmt.Errorf("%w: position %d is behind %d, which is stored", projector.ErrFenced, upTo, m.pos.Seq)
+	}
+	set := bson.D{{Key: m.field("at"), Value: time.Now()}}
+	if moves {
+		set = append(set, bson.E{Key: m.field("seq"), Value: int64(upTo)}) //nolint:gosec // sequences are far below 2^63
+	}
+	r, err := m.book.UpdateOne(ctx, append(m.filter(), bson.E{Key: m.field("seq"), Value: m.stored()}), bson.D{{Key: "$set", Value: set}})
+	if err != nil || r.MatchedCount > 0 {
+		return err
+	}
+	p, err := readPage(ctx, m.book, m.page)
+	if err != nil {
+		return err
+	}
+	if p != nil && moves && p.check(m.src) == nil && p.Token == m.token && p.Swapped == m.swapped {
+		if stored := p.position(m.src.Topic); stored.Known && stored.Seq == upTo {
+			m.pos = stored
+			return errCommitted
+		}
+	}
+	return m.fenced()
+}
+
+// replace writes what is not stale, within a transaction, and counts what is.
+func (w *writer) replace(ctx context.Context, writes []*guarded, rejected []projector.Rejection) (stale int, err error) {
+	keys := make([]string, 0, len(writes))
+	for _, g := range writes {
+		keys = append(keys, g.key)
+	}
+	slices.Sort(keys)
+	marks, err := w.marks(ctx, slices.Compact(keys))
+	if err != nil {
+		return 0, err
+	}
+	var todo []*guarded
+	for _, g := range writes {
+		m, found := marks[g.key]
+		switch {
+		case isRejected(g, rejected):
+		case found && m.foreign != "":
+			return 0, &refusalError{projector.Rejection{Index: g.index, Err: keyTaken(g.key, m)}}
+		case found && m.covers(g):
+			stale++
+		default:
+			todo = append(todo, g)
+		}
+	}
+	for chunk := range chunks(todo) {
+		if err := w.replaceChunk(ctx, chunk); err != nil {
+			return 0, err
+		}
+	}
+	return stale, nil
+}
+
+// replaceChunk writes changes in their order, within a transaction.
+func (w *writer) replaceChunk(ctx context.Context, writes []*guarded) error {
+	models := make([]mongo.WriteModel, len(writes))
+	for i, g := range writes {
+		if g.deleted {
+			models[i] = mongo.NewDeleteOneModel().SetFilter(bson.D{{Key: "_id", Value: g.key}})
+		} else {
+			models[i] = g.model()
+		}
+	}
+	_, err := w.coll.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(true))
+	if be, ok := errors.AsType[mongo.BulkWriteException](err); ok && len(be.WriteErrors) > 0 {
+		we := be.WriteErrors[0].WriteError
+		g := writes[we.Index]
+		switch {
+		case we.Code == codeDuplicateKey && !onKey(we):
+			return &refusalError{projector.Rejection{Index: g.index, Err: duplicate(we)}}
+		case permanent[we.Code]:
+			return &refusalError{projector.Rejection{Index: g.index, Err: refused(we)}}
+		}
+	}
+	return err
+}
+
+func isRejected(g *guarded, rejected []projector.Rejection) bool {
+	return slices.ContainsFunc(rejected, func(r projector.Rejection) bool { return r.Index == g.index })
+}
+
+// rejectedOf counts the writes that were rejected.
+func rejectedOf(writes []*guarded, rejected []projector.Rejection) int {
+	n := 0
+	for _, g := range writes {
+		if isRejected(g, rejected) {
+			n++
+		}
+	}
+	return n
+}

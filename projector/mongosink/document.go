@@ -1,0 +1,159 @@
+package mongosink
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+)
+
+// maxDepth bounds how deep documents and arrays are nested; MongoDB allows a few
+// more.
+const maxDepth = 100
+
+// payloadSize is about how large a state is, to allocate for it.
+func payloadSize(doc any) int {
+	switch d := doc.(type) {
+	case json.RawMessage:
+		return len(d) * 5 / 4
+	case bson.Raw:
+		return len(d)
+	}
+	return 256
+}
+
+// appendState appends the fields of a state to a document: JSON, or anything that
+// the driver makes a document of. An error wraps ErrInvalidDocument or ErrTooLarge.
+func appendState(b []byte, doc any) ([]byte, error) {
+	switch d := doc.(type) {
+	case nil:
+		return nil, invalid("there is none")
+	case json.RawMessage:
+		return appendJSON(b, d)
+	case bson.Raw:
+		return appendFields(b, d)
+	}
+	raw, err := marshal(doc)
+	if err != nil {
+		return nil, err
+	}
+	return appendFields(b, raw)
+}
+
+// marshal makes a document of a value. Marshalers are the caller's code: their
+// panics are errors.
+func marshal(doc any) (raw bson.Raw, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			raw, err = nil, invalid("%T: panic: %v", doc, r)
+		}
+	}()
+	raw, err = bson.Marshal(doc)
+	if err != nil {
+		return nil, invalid("%T: %v", doc, err)
+	}
+	return raw, nil
+}
+
+// appendFields appends the fields of a document but for those that are the sink's.
+func appendFields(b []byte, doc bson.Raw) ([]byte, error) {
+	if err := doc.Validate(); err != nil {
+		return nil, invalid("%v", err)
+	}
+	elements, err := doc.Elements()
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	seen := make(map[string]struct{}, len(elements))
+	for _, e := range elements {
+		keep, err := checkTop([]byte(e.Key()))
+		if err != nil {
+			return nil, err
+		}
+		if _, again := seen[e.Key()]; again {
+			return nil, invalid("field %q is there twice", e.Key())
+		}
+		seen[e.Key()] = struct{}{}
+		if err := checkValue(e.Value(), 1); err != nil {
+			return nil, err
+		}
+		if keep {
+			b = append(b, e...)
+		}
+	}
+	return b, nil
+}
+
+// checkValue checks the names of fields within a value, and how deep it is.
+func checkValue(v bson.RawValue, depth int) error {
+	if depth > maxDepth {
+		return invalid("it is nested deeper than %d levels", maxDepth)
+	}
+	switch v.Type {
+	case bson.TypeEmbeddedDocument, bson.TypeArray:
+	case bson.TypeString, bson.TypeSymbol, bson.TypeJavaScript:
+		if s, _, ok := bsoncore.ReadString(v.Value); !ok || !utf8.ValidString(s) {
+			return invalid("a text is no UTF-8")
+		}
+		return nil
+	default:
+		return nil
+	}
+	elements, err := bson.Raw(v.Value).Elements()
+	if err != nil {
+		return invalid("%v", err)
+	}
+	for _, e := range elements {
+		if v.Type == bson.TypeEmbeddedDocument {
+			if err := checkName([]byte(e.Key())); err != nil {
+				return err
+			}
+		}
+		if err := checkValue(e.Value(), depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkTop checks the name of a field of the state, and says whether it is stored:
+// _id and _deleted are said by the key and by what the event means.
+func checkTop(name []byte) (keep bool, err error) {
+	if len(name) > 0 && name[0] == '_' {
+		switch string(name) {
+		case "_id", "_deleted":
+			return false, nil
+		case "_key", "_seq", "_v", "_ts", "_src", "_expireAt":
+			return false, invalid("field %s is the sink's own", name)
+		}
+	}
+	return true, checkName(name)
+}
+
+// checkName refuses names of fields that MongoDB does not store, or stores and
+// cannot query.
+func checkName(name []byte) error {
+	switch {
+	case len(name) == 0:
+		return invalid("the name of a field is empty")
+	case name[0] == '$':
+		return invalid("the name of field %q begins with $", name)
+	case bytes.IndexByte(name, '.') >= 0:
+		return invalid("the name of field %q has a dot", name)
+	case bytes.IndexByte(name, 0) >= 0:
+		return invalid("the name of field %q has a NUL", name)
+	case !utf8.Valid(name):
+		return invalid("the name of field %q is no UTF-8", name)
+	}
+	return nil
+}
+
+func containsNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrInvalidDocument}, args...)...)
+}

@@ -1,0 +1,199 @@
+package mongosink_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/embedded/bustest"
+	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/mongosink"
+)
+
+// stage is a broker with a topic "orders", beside a server and a database.
+type stage struct {
+	*counting
+	broker *embedded.Broker
+	bus    *adapter.Bus
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	s := &stage{counting: newCounting(t), broker: bustest.Start(t, embedded.Config{})}
+	s.bus = bustest.Open(t, s.broker, adapter.Config{})
+	if _, err := s.bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "orders"}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// publish stores the events of the counters.
+func (s *stage) publish(first, last uint64) {
+	s.Helper()
+	var events []jetbus.Event
+	for seq := first; seq <= last; seq++ {
+		events = append(events, jetbus.Event{Topic: "orders", Key: fmt.Sprint("k", seq%counterKeys), Payload: []byte(fmt.Sprint(amount(seq)))})
+	}
+	if _, err := s.bus.PublishBatch(s.Context(), events, jetbus.BatchOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *stage) start(sink projector.Sink, o projector.Options) *projector.Projection {
+	s.Helper()
+	p, err := projector.Start(s.Context(), bustest.Open(s.T, s.broker, adapter.Config{}), sink, o)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { s.stop(p) })
+	return p
+}
+
+func (s *stage) stop(p *projector.Projection) {
+	s.Helper()
+	if err := p.Stop(context.WithoutCancel(s.Context())); err != nil {
+		s.Error(err)
+	}
+}
+
+// until waits for a condition, for three minutes.
+func (s *stage) until(what string, ok func() bool) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), 3*time.Minute)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			s.Fatalf("not within three minutes: %s", what)
+		}
+	}
+}
+
+func counterOptions() projector.Options {
+	return projector.Options{
+		Name: "counters", Topic: "orders", Exclusive: true, Every: true, AckTimeout: 3 * time.Second, MaxBatch: 200,
+		Map: func(e jetbus.Event) (any, error) {
+			var n int64
+			err := json.Unmarshal(e.Payload, &n)
+			return n, err
+		},
+	}
+}
+
+// Counters are exact over replicas that come and go and a server that fails.
+func TestTransactionProjection(t *testing.T) {
+	s := newStage(t)
+	replicas := []*projector.Projection{s.start(s.sink(), counterOptions()), s.start(s.sink(), counterOptions())}
+	const last = 2_100
+	for at := uint64(0); at < last; at += 300 {
+		s.publish(at+1, at+300)
+		if srv := s.srv.StandIn(); srv != nil && at%900 == 0 {
+			srv.CutConnections()
+			srv.StepDown()
+			srv.StepUp()
+		}
+		if at%600 == 300 {
+			i := rand.N(2)
+			s.stop(replicas[i])
+			replicas[i] = s.start(s.sink(), counterOptions())
+		}
+	}
+	s.until("all events", func() bool { return max(replicas[0].Stats().Seq, replicas[1].Stats().Seq) == last })
+	s.want(last)
+	for _, p := range replicas {
+		if err := p.Err(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Row 12: replicas write all the time while the collection is rebuilt again and
+// again, and it ends with the newest event of each key.
+func TestA8Row12LiveReplicas(t *testing.T) {
+	for name, exclusive := range map[string]bool{"shared": false, "exclusive": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			o := projector.Options{
+				Name: "orders", Topic: "orders", Exclusive: exclusive, AckTimeout: 3 * time.Second, MaxBatch: 100,
+				Map: func(e jetbus.Event) (any, error) {
+					return bson.D{{Key: "n", Value: amount(e.Seq)}}, nil
+				},
+			}
+			sink := func() *mongosink.Sink {
+				sink, err := mongosink.New(s.db, mongosink.Options{Collection: "orders"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return sink
+			}
+			a, b := s.start(sink(), o), s.start(sink(), o)
+			const last = 1_500
+			var publishing sync.WaitGroup
+			publishing.Go(func() {
+				for at := uint64(0); at < last; at += 50 {
+					s.publish(at+1, at+50)
+				}
+			})
+			for range 2 {
+				st, err := projector.Rebuild(t.Context(), s.bus, sink(), o, projector.RebuildOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("rebuilt: %+v", st)
+			}
+			publishing.Wait()
+			if _, err := projector.Rebuild(t.Context(), s.bus, sink(), o, projector.RebuildOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			s.until("no lag", func() bool { // where it is exclusive, one of the two does not know
+				one, err := a.Lag(t.Context())
+				other, err2 := b.Lag(t.Context())
+				return errors.Join(err, err2) == nil && (one.Events == 0 || other.Events == 0)
+			})
+			s.wantOrders(last)
+			for _, p := range []*projector.Projection{a, b} {
+				if err := p.Err(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// wantOrders checks that each key has its newest event.
+func (s *stage) wantOrders(last uint64) {
+	s.Helper()
+	cur, err := s.db.Collection("orders").Find(s.Context(), bson.D{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	var docs []struct {
+		Key string `bson:"_key"`
+		Seq uint64 `bson:"_seq"`
+		N   int64  `bson:"n"`
+	}
+	if err := cur.All(s.Context(), &docs); err != nil {
+		s.Fatal(err)
+	}
+	if len(docs) != counterKeys {
+		s.Errorf("%d documents", len(docs))
+	}
+	for _, d := range docs {
+		if d.Seq <= last-counterKeys || d.N != amount(d.Seq) || d.Key != fmt.Sprint("k", d.Seq%counterKeys) {
+			s.Errorf("document %+v", d)
+		}
+	}
+}

@@ -1,0 +1,15 @@
+package mongosink_test
+
+import (
+	"flag"
+	"os"
+	"testing"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil { // see newRig
+		panic(err)
+	}
+	os.Exit(m.Run())
+}

@@ -1,0 +1,262 @@
+package mongosink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/projector"
+)
+
+// shadowInfix follows the collection's name in that of a rebuild's page, and in
+// that of the collection it fills, which ends with the rebuild's token.
+const shadowInfix = "__rebuild"
+
+// shadow is a collection that is filled to replace the sink's. Each rebuild has a
+// token, in its page of the book and in the name of its collection: one that comes
+// back from the dead when another has begun can neither write nor swap.
+//
+// A swap is: mark the page, rename the collection, move what the page says to the
+// page of the collection that it replaced. A crash before the rename leaves the old
+// content. A crash behind it leaves a marked page without a collection, which the
+// next Open or Shadow takes as the order to move it.
+type shadow struct {
+	sink    *Sink
+	token   string
+	name    string // of its collection
+	w       *writer
+	swapped bool
+	dropped bool
+}
+
+// Shadow begins a rebuild: it returns a sink for an empty collection beside this
+// one's. What an earlier rebuild left behind is removed, and a rebuild that is under
+// way loses its place. All documents of the collection are going to be replaced:
+// those of other sources, or of nobody, too; for other sources the shadow's Open
+// refuses that.
+func (s *Sink) Shadow(ctx context.Context) (projector.Shadow, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
+	defer cancel()
+	token := bson.NewObjectID().Hex()
+	sh := &shadow{sink: s, token: token, name: s.o.Collection + shadowInfix + "_" + token}
+	if err := sh.begin(ctx); err != nil {
+		return nil, fmt.Errorf("mongosink: begin to rebuild collection %s: %w", s.o.Collection, explain(err, s.db))
+	}
+	return sh, nil
+}
+
+// page is the _id of the rebuild's page.
+func (sh *shadow) page() string { return sh.sink.o.Collection + shadowInfix }
+
+func (sh *shadow) begin(ctx context.Context) error {
+	db := sh.sink.db
+	if err := finishSwap(ctx, db, sh.sink.o.Collection); err != nil {
+		return err
+	}
+	_, err := openBook(db).ReplaceOne(ctx, bson.D{{Key: "_id", Value: sh.page()}},
+		page{ID: sh.page(), Sources: map[string]entry{}, Token: sh.token, Shadow: sh.name}, options.Replace().SetUpsert(true))
+	if err != nil {
+		return err
+	}
+	names, err := db.ListCollectionNames(ctx, bson.D{{Key: "type", Value: "collection"}})
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, sh.page()+"_") && name != sh.name {
+			if err := db.Collection(name, safely()).Drop(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Open creates the shadow's collection and its indexes.
+func (sh *shadow) Open(ctx context.Context, src projector.Source) (projector.Position, error) {
+	s := sh.sink
+	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
+	defer cancel()
+	w := s.writer(src)
+	w.coll = s.db.Collection(sh.name, safely())
+	w.mark.page, w.mark.token = sh.page(), sh.token
+	err := sh.usable()
+	if err == nil {
+		err = sh.open(ctx, w)
+	}
+	if err != nil {
+		return projector.Position{}, fmt.Errorf("mongosink: rebuild collection %s: %w", s.o.Collection, explain(err, s.db))
+	}
+	sh.w = w
+	return w.mark.pos, nil
+}
+
+func (sh *shadow) usable() error {
+	if sh.dropped {
+		return fmt.Errorf("%w: the shadow was dropped", ErrNotOpen)
+	}
+	if sh.swapped {
+		return fmt.Errorf("%w: the shadow was swapped", jetbus.ErrInvalidOption)
+	}
+	return nil
+}
+
+func (sh *shadow) open(ctx context.Context, w *writer) error {
+	s, src := sh.sink, w.mark.src
+	if err := s.check(ctx, src); err != nil {
+		return err
+	}
+	main, err := readPage(ctx, w.mark.book, s.o.Collection)
+	if err != nil {
+		return err
+	}
+	if main != nil {
+		if others := main.others(src.Topic); main.Projection == src.Projection && len(others) > 0 {
+			return fmt.Errorf("%w: the collection is filled from %s as well, which a rebuild from %s would lose: drop the collection and its document in %s, and let all of them fill it anew",
+				jetbus.ErrInvalidOption, strings.Join(others, ", "), src.Topic, bookCollection)
+		}
+		if err := main.check(src); err != nil && !errors.Is(err, projector.ErrNewStream) {
+			return err
+		}
+	}
+	mine := bson.D{{Key: "_id", Value: sh.page()}, {Key: "token", Value: sh.token}}
+	r, err := w.mark.book.UpdateOne(ctx, mine, bson.D{{Key: "$set", Value: bson.D{{Key: "projection", Value: src.Projection}}}})
+	if err != nil {
+		return err
+	}
+	if r.MatchedCount == 0 {
+		return w.mark.fenced()
+	}
+	if err := prepare(ctx, s.db, sh.name, s.o.Indexes, s.expires()); err != nil {
+		return err
+	}
+	return w.mark.claim(ctx)
+}
+
+// Write stores a batch in the shadow, or in what it has become.
+func (sh *shadow) Write(ctx context.Context, b projector.Batch) (projector.Outcome, error) {
+	if sh.w == nil || sh.dropped {
+		return projector.Outcome{}, fmt.Errorf("mongosink: write to a shadow: %w", ErrNotOpen)
+	}
+	return sh.w.writeBatch(ctx, b)
+}
+
+// Swap renames the shadow's collection to that of the sink, whose content is gone,
+// and moves the position. Where the replicas of a projection share the events, the
+// position counts as unknown until the shadow writes a batch with UpTo again: what a
+// replica wrote to the old collection last may be missing until then. It may be
+// called again after an error.
+func (sh *shadow) Swap(ctx context.Context) error {
+	s := sh.sink
+	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
+	defer cancel()
+	if sh.swapped {
+		return nil
+	}
+	if err := sh.swap(ctx); err != nil {
+		return fmt.Errorf("mongosink: swap the rebuilt collection %s: %w", s.o.Collection, explain(err, s.db))
+	}
+	sh.swapped = true
+	known := sh.w.mark.pos
+	sh.w.coll = s.db.Collection(s.o.Collection, safely())
+	sh.w.mark = &bookmark{book: sh.w.mark.book, page: s.o.Collection, src: sh.w.mark.src, swapped: sh.token}
+	if sh.w.mark.src.Exclusive {
+		sh.w.mark.pos = known
+	}
+	return nil
+}
+
+func (sh *shadow) swap(ctx context.Context) error {
+	if sh.w == nil || sh.dropped {
+		return ErrNotOpen
+	}
+	s, m := sh.sink, sh.w.mark
+	set := bson.D{{Key: "$set", Value: bson.D{{Key: "swap", Value: true}}}}
+	if !m.src.Exclusive {
+		set = append(set, bson.E{Key: "$unset", Value: bson.D{{Key: m.field("seq"), Value: ""}}})
+	}
+	r, err := m.book.UpdateOne(ctx, bson.D{{Key: "_id", Value: m.page}, {Key: "token", Value: sh.token}}, set)
+	if err != nil {
+		return err
+	}
+	if r.MatchedCount == 0 {
+		if moved, err := isMoved(ctx, m.book, s.o.Collection, sh.token); err != nil || moved {
+			return err
+		}
+		return m.fenced()
+	}
+	err = s.db.Client().Database("admin").RunCommand(ctx, bson.D{
+		{Key: "renameCollection", Value: s.db.Name() + "." + sh.name},
+		{Key: "to", Value: s.db.Name() + "." + s.o.Collection},
+		{Key: "dropTarget", Value: true},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}},
+	}).Err()
+	if err != nil && !hasCode(err, codeNamespaceNotFound) { // it was renamed, but the answer was lost
+		return err
+	}
+	if err := finishSwap(ctx, s.db, s.o.Collection); err != nil {
+		return err
+	}
+	moved, err := isMoved(ctx, m.book, s.o.Collection, sh.token)
+	if err == nil && !moved {
+		err = m.fenced()
+	}
+	return err
+}
+
+// isMoved reports whether the last swap of a collection was that of a token.
+func isMoved(ctx context.Context, book *mongo.Collection, collection, token string) (bool, error) {
+	n, err := book.CountDocuments(ctx, bson.D{{Key: "_id", Value: collection}, {Key: "swapped", Value: token}})
+	return n > 0, err
+}
+
+// finishSwap moves what the page of a rebuild says to the page of the collection,
+// if the rebuild's collection has been renamed and the page has not been moved.
+func finishSwap(ctx context.Context, db *mongo.Database, collection string) error {
+	book := openBook(db)
+	p, err := readPage(ctx, book, collection+shadowInfix)
+	if err != nil || p == nil || !p.Swap {
+		return err
+	}
+	names, err := db.ListCollectionNames(ctx, bson.D{{Key: "name", Value: p.Shadow}})
+	if err != nil || len(names) > 0 {
+		return err
+	}
+	_, err = book.UpdateOne(ctx,
+		bson.D{{Key: "_id", Value: collection}, {Key: "swapped", Value: bson.D{{Key: "$ne", Value: p.Token}}}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "projection", Value: p.Projection}, {Key: "sources", Value: p.Sources}, {Key: "swapped", Value: p.Token}}}},
+		options.UpdateOne().SetUpsert(true))
+	if err != nil && !mongo.IsDuplicateKeyError(err) { // a duplicate: somebody else has moved it
+		return err
+	}
+	_, err = book.DeleteOne(ctx, bson.D{{Key: "_id", Value: p.ID}, {Key: "token", Value: p.Token}})
+	return err
+}
+
+// Drop removes the shadow and its page, unless it was swapped.
+func (sh *shadow) Drop(ctx context.Context) error {
+	if sh.swapped || sh.dropped {
+		return nil
+	}
+	s := sh.sink
+	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
+	defer cancel()
+	err := finishSwap(ctx, s.db, s.o.Collection) // a swap whose answer was lost
+	if err == nil {
+		_, err = openBook(s.db).DeleteOne(ctx, bson.D{{Key: "_id", Value: sh.page()}, {Key: "token", Value: sh.token}})
+	}
+	if err == nil {
+		err = s.db.Collection(sh.name, safely()).Drop(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("mongosink: drop the shadow of collection %s: %w", s.o.Collection, explain(err, s.db))
+	}
+	sh.dropped = true
+	return nil
+}

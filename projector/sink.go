@@ -1,0 +1,137 @@
+package projector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// Sink is where a projection keeps its state: a collection of a database, say.
+// It may be used by several replicas of a projection at once, in different
+// processes; each replica calls the methods of its own Sink one at a time.
+type Sink interface {
+	// Open makes the sink ready for a source: what is missing is created, what is
+	// in the way is an error ([ErrOwned], [ErrNewStream], or one of the sink's). It
+	// may be called again after it failed.
+	Open(ctx context.Context, s Source) (Position, error)
+	// Write stores a batch: each change, unless what the sink holds of its key is as
+	// new or newer. When it returns without an error, the changes are as safe as the
+	// sink can make them. An error means that nothing is known of any change, and
+	// the same batch is written again later; so what was stored already must do no
+	// harm. It may be a [ChangeError]. Changes that can never be stored are no error:
+	// they are the outcome's Rejected.
+	Write(ctx context.Context, b Batch) (Outcome, error)
+}
+
+// Source is what a projection reads, as far as a sink cares.
+type Source struct {
+	Projection string    // the projection's name
+	Topic      string    // the topic whose events it projects
+	Stream     string    // where the topic is stored
+	Created    time.Time // when that was made: another time is another stream, with sequences of its own
+	Exclusive  bool      // see Options.Exclusive
+	Every      bool      // see Options.Every
+	Versioned  bool      // there is an Options.VersionOf
+}
+
+// Position is how far a sink has got with a source.
+type Position struct {
+	// Known: the sink has seen this source before.
+	Known bool
+	// Seq is the sequence up to which every event is in the sink for certain. It may
+	// be behind, except for an exclusive projection, where it is exact.
+	Seq uint64
+}
+
+// Batch is what a sink writes at once.
+type Batch struct {
+	// Changes are in the order of their versions and sequences, with one change of a
+	// key at most, unless Options.Every is set.
+	Changes []Change
+	// UpTo is the sequence up to which every event is in the sink once the batch is
+	// written. An exclusive projection needs it stored with the changes, and the batch
+	// refused ([ErrFenced]) where somebody else, another replica or a rebuild, has moved
+	// what is stored since this sink last read or wrote it. A batch with a change that is rejected does
+	// not store it: it comes again without that change, which is a dead letter by
+	// then. Zero: not known.
+	UpTo uint64
+}
+
+// Change is what an event makes of its key.
+type Change struct {
+	Key string
+	// Doc is the new state: what Options.Map made of the event, by default its
+	// payload as json.RawMessage. Nil with Deleted.
+	Doc any
+	// Deleted: the key is no more.
+	Deleted bool
+	// Version orders the changes of a key before their sequences, where Versioned.
+	Version   int64
+	Versioned bool
+	// Event is the event. Its Seq orders the changes of a key.
+	Event jetbus.Event
+}
+
+// Outcome is what became of a batch.
+type Outcome struct {
+	Applied int // changes that are in the sink now
+	Stale   int // changes for which the sink had something as new or newer
+	// Raced is how many of both were written again since another writer was at the key.
+	Raced int
+	// Rejected are changes that can never be stored, in order. With Source.Every
+	// those behind the first one need not have been written yet; otherwise all others
+	// are as safe as they would be without it.
+	Rejected []Rejection
+}
+
+// Rejection is a change that a sink cannot store.
+type Rejection struct {
+	Index int // in Batch.Changes
+	Err   error
+}
+
+// ChangeError is an error of Sink.Write that one change is to blame for, not the
+// sink. The batch is written again, and a change that has failed five times is given
+// up: its event becomes a dead letter.
+type ChangeError struct {
+	Index int // in Batch.Changes
+	Err   error
+}
+
+// Error names the change by its place in the batch.
+func (e *ChangeError) Error() string { return fmt.Sprintf("change %d: %v", e.Index, e.Err) }
+
+// Unwrap returns the cause.
+func (e *ChangeError) Unwrap() error { return e.Err }
+
+// Errors of Sink.Open. They are wrapped with what is in the way and what to do.
+var (
+	// ErrOwned: what the sink holds belongs to another projection.
+	ErrOwned = errors.New("owned by another projection")
+	// ErrNewStream: the topic was deleted and made anew since the sink was filled;
+	// its sequences begin anew, so that every new event would count as old. Rebuild it.
+	ErrNewStream = errors.New("the topic was made anew")
+	// ErrFenced: another replica has written to the sink in the meantime.
+	ErrFenced = errors.New("another replica took over")
+)
+
+// Rebuilder is a Sink that can be filled anew beside what it holds.
+type Rebuilder interface {
+	Sink
+	// Shadow returns an empty sink beside this one, to be filled and put into its
+	// place. One that an earlier rebuild left behind is removed.
+	Shadow(ctx context.Context) (Shadow, error)
+}
+
+// Shadow is a sink that is being filled to replace another.
+type Shadow interface {
+	Sink
+	// Swap puts the shadow into the place of the other sink, whose content is gone.
+	// The shadow stays usable: it writes to what it has become.
+	Swap(ctx context.Context) error
+	// Drop removes the shadow where it was not swapped, and does nothing after that.
+	Drop(ctx context.Context) error
+}
