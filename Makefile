@@ -74,8 +74,9 @@ fuzz: ## Run every fuzz target for FUZZTIME=30s
 		done; \
 	done
 
-contract: ## Run the contract suite around each decorator, and not only around all of them
+contract: ## Run the contract suite around each decorator, and not only around all of them, and whole over the gateway's client
 	go test -race -timeout 60m -run '^TestContract$$' ./registry -each
+	go test -race -timeout 60m -run '^TestContract' ./gateway/client -whole
 
 fuzz-schema: ## Look for a wrong proof in PAIRS=50000 pairs of schemas, attacked by INSTANCES=2000 values each, drawn from SEED
 	go test -timeout 0 -count=1 -run '^TestChanges$$' ./registry/schema -instances $(INSTANCES)
@@ -87,10 +88,12 @@ mongo-conformance: ## Run the official MongoDB driver's own suites against the s
 bench: ## Compare with raw nats.go and peers; JSON=file writes the table, QUICK=1 is a smoke run
 	cd e2e && go run ./bench$(if $(JSON), -json '$(abspath $(JSON))')$(if $(QUICK), -quick)
 
-lint: ## Check both modules: linters, format, import groups
+lint: ## Check both modules: linters, format, import groups, and their use of the bus
 	@echo 'On a machine that has not run it before, golangci-lint is compiled first: that takes minutes.'
 	$(GOLANGCI) run ./...
 	cd e2e && $(GOLANGCI) run ./...
+	go run ./cmd/topiclint ./...
+	go run ./cmd/topiclint -C e2e ./...
 
 fmt: ## Format both modules
 	$(GOLANGCI) fmt

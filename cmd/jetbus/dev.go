@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,13 +23,19 @@ import (
 )
 
 const (
-	// drainTimeout is how long dev waits at its end for heartbeats to be projected.
+	// drainTimeout is how long dev waits at its end for clients of the gateway to settle
+	// what they hold, and then for heartbeats to be projected.
 	drainTimeout = 5 * time.Second
 	viewEvery    = time.Second
 )
 
-// devTopics are what dev declares: an hour of both, bounded in size as well, the
-// states more tightly, since the projector reads them all when it starts.
+// devSnapshot is the last state of each process.
+const devSnapshot = projector.DefaultStates + ".snapshot"
+
+// devTopics are what dev declares: an hour of heartbeats, states and changes, bounded in
+// size as well, the states more tightly, since the projector reads them all when it
+// starts; and a day of the last states. The changes have a stream of their own, in which
+// the feed finds its position.
 var devTopics = []jetbus.TopicConfig{
 	{
 		Name: projector.DefaultHeartbeats, Description: "heartbeats of this machine's processes, by jetbus dev",
@@ -38,11 +45,22 @@ var devTopics = []jetbus.TopicConfig{
 		Name: projector.DefaultStates, Description: "what the heartbeats say of each process, by jetbus dev",
 		Retention: time.Hour, MaxBytes: 128 << 20, KeyInSubject: true,
 	},
+	{
+		Name: devSnapshot, Description: "the last state of each process, by jetbus dev",
+		SnapshotOf: projector.DefaultStates, Retention: 24 * time.Hour, Discard: jetbus.DiscardOld,
+	},
+	{
+		Name: devChanged, Description: "what changes in the collection of processes, by jetbus dev",
+		Retention: time.Hour, MaxBytes: 128 << 20, Discard: jetbus.DiscardOld,
+	},
 }
 
 // devOptions are the flags of dev.
 type devOptions struct {
 	dir, listen string
+	gateway     string
+	metrics     string
+	mongo       string
 	interval    time.Duration
 	plain       bool
 	runFor      time.Duration
@@ -55,28 +73,44 @@ func newDev(a *app) *cobra.Command {
 		Short: "Run a broker on this machine, with real events in it, and watch",
 		Long: `Runs everything with nothing installed: a NATS server with JetStream in this process,
 heartbeats of this machine's processes in the topic heartbeat.received, and the projector
-that makes the state of each process of them, in the topic process.state. Any NATS client
-on this machine can join.
+that makes the state of each process of them, in the topic process.state and its snapshot,
+and the collection processes of a MongoDB, which has a document for each process. A change
+feed follows that collection, and publishes each change in the topic processes.changed.
+Each topic has a schema: what does not follow it is refused, or becomes a dead letter. Any
+NATS client on this machine can join, and through the gateway whatever speaks WebSocket or
+HTTP.
+
+The MongoDB is a stand-in in this process, unless --mongo names a real one: any driver can
+use it, and it keeps nothing. It is filled again from the snapshot when it starts, and
+processes.changed goes on with an event "gap" and a copy of all documents. With --mongo it
+goes on where it was, and begins anew where that is another MongoDB than before. With
+--metrics it serves Prometheus, as jetbus serve does, and tells of the projection and the
+feed as well.
 
 A process is alive while it beats and stale after 15 seconds without a beat. At most the
 200 busiest processes beat, so one that falls behind in a crowd may turn stale although it
-runs. Topics keep an hour of events, the heartbeats at most 512 MiB and the states 128 MiB.
+runs. Topics keep an hour of events, the heartbeats at most 512 MiB, the states and the
+changes 128 MiB each, and the snapshot a day.
 
 On a terminal it shows topics and processes, redrawn in place; elsewhere, and with --plain,
 it prints a line a second. Ctrl-C ends it in order, a second Ctrl-C at once. Started again
 it goes on where it was.`,
 		Example: `  jetbus dev
   jetbus dev --plain --for 30s
-  jetbus dev --dir ./dev-store --listen 4333`,
+  jetbus dev --dir ./dev-store --listen 4333
+  jetbus dev --mongo mongodb://127.0.0.1:27017/?replicaSet=rs0`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.dev(cmd, o) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.dir, "dir", "", "folder of the store (default jetbus/dev in the user's cache folder)")
 	f.StringVar(&o.listen, "listen", "", "address for NATS clients, host:port or port, 0 for a free one (default 127.0.0.1:4222 if free, else a free one)")
+	f.StringVar(&o.gateway, "gateway", "", "address for WebSocket and HTTP, host:port or port of this machine, 0 for a free one (default "+devGateway+" if free, else a free one)")
+	f.StringVar(&o.metrics, "metrics", "", "address for Prometheus, at /metrics, host:port or port (env JETBUS_METRICS; default none)")
+	f.StringVar(&o.mongo, "mongo", "", "MongoDB for the collection processes, mongodb://host:port (default a stand-in in this process)")
 	f.DurationVar(&o.interval, "interval", time.Second, "time between the heartbeats of a process")
 	f.BoolVar(&o.plain, "plain", false, "print lines instead of a screen")
-	f.DurationVar(&o.runFor, "for", 0, "end after this time (default never)")
+	f.DurationVar(&o.runFor, "for", 0, "end this time after the start (default never)")
 	return cmd
 }
 
@@ -86,7 +120,8 @@ func (a *app) dev(cmd *cobra.Command, o devOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	d := &devRun{o: o, out: cmd.OutOrStdout(), started: time.Now(), prefix: a.prefix}
+	o.metrics = address(a.env(o.metrics, "JETBUS_METRICS"))
+	d := &devRun{o: o, out: cmd.OutOrStdout(), started: time.Now(), prefix: a.prefix, mongo: devMongo{uri: o.mongo}}
 	d.tty, d.live = terminalOf(d.out)
 	d.live = d.live && !o.plain && a.getenv("TERM") != "dumb"
 	d.log = slog.New(slog.NewTextHandler(&d.notes, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -96,10 +131,8 @@ func (a *app) dev(cmd *cobra.Command, o devOptions) (err error) {
 	if d.broker, err = embedded.Start(cmd.Context(), c); err != nil {
 		return listenError(err, c.Listen)
 	}
-	ctx, cancel := endAfter(cmd.Context(), o.runFor)
-	defer cancel()
-	runErr := d.run(ctx)
-	stopErr := d.stop(context.WithoutCancel(ctx))
+	runErr := d.run(cmd.Context())
+	stopErr := d.stop(context.WithoutCancel(cmd.Context()))
 	if text := d.notes.String(); text != "" { // what could not be said while the screen was up
 		fmt.Fprint(cmd.ErrOrStderr(), text)
 	}
@@ -114,6 +147,9 @@ func (o devOptions) config(ctx context.Context) (embedded.Config, error) {
 		return c, usagef("--interval %v: use 100ms to 10s", o.interval)
 	case o.runFor < 0:
 		return c, usagef("--for %v: use more than 0", o.runFor)
+	}
+	if _, err := o.gatewayAddress(); err != nil {
+		return c, err
 	}
 	if c.Dir == "" {
 		cache, err := os.UserCacheDir()
@@ -147,16 +183,24 @@ type devRun struct {
 	broker    *embedded.Broker
 	nc        *nats.Conn
 	bus       *adapter.Bus
+	meter     *meter // nil: nobody asked for metrics
+	edge      *edge  // the gateway
 	projector *projector.ProcessState
+	schemas   devSchemas
+	mongo     devMongo
+	feed      devFeed
 	heart     *heart
 	beating   sync.WaitGroup
 	quit      context.CancelFunc // ends the heart
 }
 
-// run starts everything and shows it until ctx ends, which is no error.
+// run starts everything and shows it until ctx ends or --for is over, which is no error.
 func (d *devRun) run(ctx context.Context) error {
 	err := d.start(ctx)
 	if err == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = endAfter(ctx, d.o.runFor)
+		defer cancel()
 		err = d.watch(ctx)
 	}
 	if ctx.Err() == nil {
@@ -170,7 +214,19 @@ func (d *devRun) start(ctx context.Context) (err error) {
 	if d.nc, err = d.broker.Connect(nats.Name("jetbus dev")); err != nil {
 		return err
 	}
-	if d.bus, err = adapter.Open(ctx, d.nc, adapter.Config{Prefix: d.prefix, Logger: d.log}); err != nil {
+	if d.meter, err = startMeter(ctx, d.broker, d.prefix, d.o.metrics, nil, d.log); err != nil {
+		return err
+	}
+	if d.bus, err = adapter.Open(ctx, d.nc, adapter.Config{Prefix: d.prefix, Logger: d.log, Observer: d.meter.observer()}); err != nil {
+		return err
+	}
+	if err = d.schemas.open(ctx, d.nc, d.bus, d.meter.observer(), d.log); err != nil {
+		return err
+	}
+	if err = d.feed.prepare(ctx, d.bus, d.o.mongo); err != nil {
+		return err
+	}
+	if err = d.mongo.open(ctx, d); err != nil {
 		return err
 	}
 	infos := make([]jetbus.TopicInfo, len(devTopics))
@@ -178,6 +234,9 @@ func (d *devRun) start(ctx context.Context) (err error) {
 		if infos[i], err = d.bus.EnsureTopic(ctx, c); err != nil {
 			return err
 		}
+	}
+	if err = d.serve(ctx); err != nil {
+		return err
 	}
 	found, err := d.found(ctx, infos)
 	if err != nil {
@@ -188,15 +247,28 @@ func (d *devRun) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	return d.turn(ctx)
+}
+
+// turn starts what makes states of heartbeats, documents of states and changes of documents.
+func (d *devRun) turn(ctx context.Context) error {
 	s, err := newSampler()
 	if err != nil {
 		return err
 	}
-	// The projector drains at the end, when ctx is over.
-	if d.projector, err = projector.StartProcessState(context.WithoutCancel(ctx), d.bus, projector.ProcessStateOptions{Logger: d.log}); err != nil {
+	// All but the heart drains at the end, when ctx is over.
+	if d.projector, err = projector.StartProcessState(context.WithoutCancel(ctx), d.schemas.bus, projector.ProcessStateOptions{Logger: d.log}); err != nil {
 		return err
 	}
-	d.heart = &heart{bus: d.bus, sample: s.sample, interval: d.o.interval, log: d.log}
+	if err = d.mongo.start(context.WithoutCancel(ctx), d.schemas.bus, d); err != nil {
+		return err
+	}
+	d.meter.watchProjection(devCollection, d.mongo.projection)
+	// The projection has filled the collection anew by now, where it had to: the feed
+	// would see the new one take the place of the old, and not its documents.
+	d.feed.start(context.WithoutCancel(ctx), d.schemas.bus, &d.mongo, d.log)
+	d.meter.watchFeed(devCollection, d.feed.feed)
+	d.heart = &heart{bus: d.schemas.bus, sample: s.sample, interval: d.o.interval, log: d.log}
 	beatCtx, quit := context.WithCancel(ctx)
 	d.quit = quit
 	d.beating.Go(func() { d.heart.run(beatCtx) })
@@ -211,10 +283,17 @@ func (d *devRun) intro() []string {
 	}
 	lines := []string{
 		"broker  " + url,
+		"gateway " + d.edge.web.url,
 		"store   " + d.broker.Dir(),
+		d.mongo.intro(),
 		"try     " + jetbus + " sub process.state" + server,
+		"        " + jetbus + " sub " + devChanged + server,
 		"        " + jetbus + " topics" + server,
 		"        nats sub '" + d.prefix + ".process.state.>' --server " + url,
+		"        curl " + d.edge.web.url + "/v1/topics/process.state/snapshot",
+	}
+	if d.meter != nil {
+		lines = slices.Insert(lines, 2, "metrics "+d.meter.url())
 	}
 	if d.o.listen == "" && url != defaultServer {
 		lines[0] += "  (" + strings.TrimPrefix(defaultServer, "nats://") + " is taken)"
@@ -244,6 +323,9 @@ func (d *devRun) found(ctx context.Context, infos []jetbus.TopicInfo) ([]string,
 		return []string{"found   nothing: the store is new"}, nil
 	}
 	lines := []string{"found   " + strings.Join(parts, ", ")}
+	if d.feed.gap {
+		lines = append(lines, "feed    the stand-in forgot the collection: "+devChanged+" goes on with a gap and a copy")
+	}
 	groups, err := d.bus.Groups(ctx, projector.DefaultHeartbeats)
 	if err != nil {
 		return nil, err
@@ -271,8 +353,11 @@ func (d *devRun) watch(ctx context.Context) error {
 	ticker := time.NewTicker(viewEvery)
 	defer ticker.Stop()
 	var r rates
+	var c collectionCount
 	for {
+		c = d.mongo.count(ctx, c)
 		p, err := d.picture(ctx, &r)
+		p.collection, p.feed = c, d.feed.look()
 		if err == nil {
 			err = show(p)
 		}
@@ -284,6 +369,14 @@ func (d *devRun) watch(ctx context.Context) error {
 			return nil
 		case <-d.projector.Done():
 			return d.projector.Err()
+		case <-d.mongo.projection.Done():
+			return d.mongo.projection.Err()
+		case err := <-d.edge.web.ended:
+			d.edge.web.ended <- err // close says it
+			return nil
+		case err := <-d.meter.server().end():
+			d.meter.web.ended <- err
+			return nil
 		case <-ticker.C:
 		}
 	}

@@ -12,24 +12,37 @@ import (
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
-// stop ends what start began, in the opposite order, and says what was done.
+// stop ends what start began, each part when what it follows has ended and it has caught
+// up with that, and says what was done.
 func (d *devRun) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	var errs []error
 	var summary []string
+	if d.edge != nil {
+		errs = append(errs, d.edge.close(ctx, drainTimeout))
+	}
 	if d.heart != nil {
 		d.quit()
 		d.beating.Wait()
-		d.drain(ctx)
+		d.drain(ctx, projector.DefaultHeartbeats, projector.DefaultGroup, d.projector.Done())
 	}
 	if d.projector != nil {
 		errs = append(errs, d.projector.Stop(ctx))
+	}
+	if d.mongo.projection != nil {
+		d.drain(ctx, projector.DefaultStates, devCollection, d.mongo.projection.Done())
+		errs = append(errs, d.mongo.projection.Stop(ctx))
+	}
+	errs = append(errs, d.feed.stop(ctx, &d.mongo))
+	if d.projector != nil {
 		summary = d.summary(ctx)
 	}
+	errs = append(errs, d.schemas.close(ctx))
 	if d.bus != nil {
 		errs = append(errs, d.bus.Close(ctx))
 	}
+	errs = append(errs, d.mongo.close(ctx), d.meter.close(ctx))
 	if d.nc != nil {
 		d.nc.Close()
 	}
@@ -42,22 +55,22 @@ func (d *devRun) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// drain lets the projector finish the heartbeats that are stored, as long as it
-// gets on with them; what is left waits for the next start.
-func (d *devRun) drain(ctx context.Context) {
+// drain lets a group finish the events that are stored, as long as it gets on with
+// them; what is left waits for the next start.
+func (d *devRun) drain(ctx context.Context, topic, group string, done <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
 	last, unchanged := uint64(0), 0
-	for unchanged < 10 { // half a second: the rest is held by a projector that was killed
-		groups, err := d.bus.Groups(ctx, projector.DefaultHeartbeats)
+	for unchanged < 40 { // two seconds: the rest is held by a projector that was killed
+		groups, err := d.bus.Groups(ctx, topic)
 		if err != nil {
 			return
 		}
 		left := uint64(0)
 		for _, g := range groups {
-			if g.Group == projector.DefaultGroup {
+			if g.Group == group {
 				left = g.Pending + uint64(g.Held) //nolint:gosec // a count is not negative
 			}
 		}
@@ -70,7 +83,7 @@ func (d *devRun) drain(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.projector.Done():
+		case <-done:
 			return
 		case <-ticker.C:
 		}
@@ -101,7 +114,14 @@ func (d *devRun) summary(ctx context.Context) []string {
 	if d.o.dir != "" {
 		again += " --dir " + d.o.dir
 	}
-	return []string{first, kept, again}
+	if d.o.mongo != "" {
+		again += " --mongo " + mongoAddress(d.o.mongo)
+	}
+	lines := []string{first, kept}
+	if d.mongo.projection != nil {
+		lines = append(lines, d.mongo.summary(ctx), d.feed.summary(d.mongo.standIn != nil))
+	}
+	return append(lines, again)
 }
 
 // maxNotes bounds what is kept for the end.

@@ -30,16 +30,25 @@ func lineWith(t *testing.T, text, prefix string) string {
 
 func TestDevInUse(t *testing.T) {
 	dir := t.TempDir()
-	r := begin(t, nil, "dev", "--dir", dir, "--listen", "0", "--plain")
+	r := begin(t, nil, "dev", "--gateway", "0", "--dir", dir, "--listen", "0", "--plain")
 	out := r.wait(t, "busiest")
-	got := command(t, "", "dev", "--dir", dir, "--listen", "0")
+	got := command(t, "", "dev", "--gateway", "0", "--dir", dir, "--listen", "0")
 	if got.code != exitConflict || !strings.Contains(got.errOut, "in use by another broker: "+dir) {
 		t.Errorf("a second one on the same folder: %+v", got)
 	}
 	listen := strings.TrimSpace(strings.TrimPrefix(lineWith(t, out, "broker "), "broker  nats://"))
-	got = command(t, "", "dev", "--dir", t.TempDir(), "--listen", listen)
+	got = command(t, "", "dev", "--gateway", "0", "--dir", t.TempDir(), "--listen", listen)
 	if got.code != exitFailure || !strings.Contains(got.errOut, "listen on "+listen+": address already in use; choose another") {
 		t.Errorf("a second one on the same address: %+v", got)
+	}
+	gateway := strings.TrimPrefix(strings.TrimSpace(lineWith(t, out, "gateway ")), "gateway http://")
+	got = command(t, "", "dev", "--dir", t.TempDir(), "--listen", "0", "--gateway", gateway)
+	if got.code != exitFailure || !strings.Contains(got.errOut, "listen tcp "+gateway+": bind: address already in use") {
+		t.Errorf("a second gateway on the same address: %+v", got)
+	}
+	got = command(t, "", "dev", "--dir", t.TempDir(), "--listen", "0", "--gateway", "0.0.0.0:0")
+	if got.code != exitUsage || !strings.Contains(got.errOut, "--gateway 0.0.0.0:0: anybody who can reach it could use the bus") {
+		t.Errorf("a gateway for all: %+v", got)
 	}
 	// The other commands work on it, as any NATS client does.
 	b := &bench{"nats://" + listen}
@@ -56,7 +65,10 @@ func TestDevInUse(t *testing.T) {
 
 func TestPicture(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
-	p := picture{head: []string{"broker  nats://127.0.0.1:4222"}, now: now, topics: []topicCount{{"heartbeat.received", 12345, 1 << 20, 200}}}
+	p := picture{
+		head: []string{"broker  nats://127.0.0.1:4222"}, now: now, topics: []topicCount{{"heartbeat.received", 12345, 1 << 20, 200}},
+		collection: collectionCount{name: "processes", documents: 4321, lag: 17, phase: projector.Away},
+	}
 	for i := range 300 {
 		status := projector.Alive
 		if i%10 == 0 {
@@ -80,7 +92,7 @@ func TestPicture(t *testing.T) {
 		}
 	}
 	text := strings.Join(p.screen(80, 24), "\n")
-	for _, want := range []string{"12,345", "200/s", "270 alive, 30 stale", "298 ", "stale"} {
+	for _, want := range []string{"12,345", "200/s", "4,321         17  away", "270 alive, 30 stale", "298 ", "stale"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the screen does not show %q:\n%s", want, text)
 		}
@@ -88,7 +100,7 @@ func TestPicture(t *testing.T) {
 	if strings.Contains(text, "299 ") {
 		t.Errorf("a process that ended is shown as the busiest:\n%s", text)
 	}
-	if line := p.line(); strings.ContainsAny(line, "\x1b\n") || !strings.Contains(line, "heartbeat.received 12,345 +200/s  processes 270 alive 30 stale  busiest ") {
+	if line := p.line(); strings.ContainsAny(line, "\x1b\n") || !strings.Contains(line, "heartbeat.received 12,345 +200/s  collection processes 4,321 documents lag 17 (away)  processes 270 alive 30 stale  busiest ") {
 		t.Errorf("line %q", line)
 	}
 	if got := frame([]string{"a", "b"}); got != "\x1b[?2026h\x1b[Ha\x1b[K\r\nb\x1b[K\x1b[J\x1b[?2026l" {

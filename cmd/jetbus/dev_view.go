@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/changefeed"
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
@@ -16,11 +17,13 @@ const staleRows = 3
 
 // picture is what the live view shows at a moment.
 type picture struct {
-	head      []string // of the screen
-	now       time.Time
-	topics    []topicCount
-	waiting   uint64 // heartbeats that the projector has not got yet
-	processes []projector.Process
+	head       []string // of the screen
+	now        time.Time
+	topics     []topicCount
+	waiting    uint64 // heartbeats that the projector has not got yet
+	feed       feedState
+	collection collectionCount
+	processes  []projector.Process
 }
 
 // topicCount is one topic with its speed.
@@ -67,6 +70,18 @@ func (p picture) line() string {
 	b.WriteString(p.now.Format("15:04:05"))
 	for _, t := range p.topics {
 		fmt.Fprintf(&b, "  %s %s +%.0f/s", t.name, count(t.events), t.rate)
+	}
+	if f := p.feed; f.state != "" {
+		fmt.Fprintf(&b, "  feed %s lag %v", devCollection, f.lag)
+		if f.state != changefeed.Streaming {
+			fmt.Fprintf(&b, " (%s)", f.state)
+		}
+	}
+	if c := p.collection; c.phase != "" {
+		fmt.Fprintf(&b, "  collection %s %s lag %s", c.name, plural(c.documents, "document"), count(c.lag))
+		if c.phase != projector.Following {
+			fmt.Fprintf(&b, " (%s)", c.phase)
+		}
 	}
 	alive, stale := p.split()
 	fmt.Fprintf(&b, "  processes %s alive %s stale", count(len(alive)), count(len(stale)))
@@ -115,6 +130,14 @@ func (p picture) screen(width, height int) []string {
 	lines = append(lines, "", bold+cut(fmt.Sprintf("%-24s %12s %10s %10s", "TOPIC", "EVENTS", "SIZE", "RATE"), width)+plain)
 	for _, t := range p.topics {
 		lines = append(lines, fmt.Sprintf("%-24s %12s %10s %8.0f/s", t.name, count(t.events), size(t.bytes), t.rate))
+	}
+	if c := p.collection; c.phase != "" {
+		lines = append(lines, "", bold+cut(fmt.Sprintf("%-24s %12s %10s  %s", "COLLECTION", "DOCUMENTS", "LAG", "STATE"), width)+plain,
+			fmt.Sprintf("%-24s %12s %10s  %s", c.name, count(c.documents), count(c.lag), c.phase))
+	}
+	if f := p.feed; f.state != "" {
+		lines = append(lines, bold+cut(fmt.Sprintf("%-24s %12s %10s  %s", "FEED", "PUBLISHED", "LAG", "STATE"), width)+plain,
+			fmt.Sprintf("%-24s %12s %10v  %s", f.topic, count(f.published), f.lag, f.state))
 	}
 	alive, stale := p.split()
 	title := fmt.Sprintf("PROCESSES  %s alive, %s stale", count(len(alive)), count(len(stale)))

@@ -132,7 +132,7 @@ func remedy(err error) string {
 	case errors.Is(err, errNoRow):
 		return "see jetbus outbox ls"
 	case errors.Is(err, syscall.EADDRINUSE):
-		return "choose another address with --listen; port 0 takes a free one"
+		return "choose another address with --listen, or for the gateway with --gateway; port 0 takes a free one"
 	}
 	return feedRemedy(err)
 }

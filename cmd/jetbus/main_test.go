@@ -15,7 +15,10 @@ import (
 	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// A server that stops leaves a goroutine to wait for what a snapshot asked its topic, for up to 30 seconds.
+var waitsForSource = goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*stream).trySetupSourceConsumer.func3")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, waitsForSource) }
 
 // patience is how long what is to happen may take: it matters only where that does not.
 const patience = time.Minute
@@ -145,11 +148,17 @@ func (b *buffer) String() string {
 // wait returns the output once it contains some text.
 func (r *running) wait(t *testing.T, text string) string {
 	t.Helper()
+	return r.waitTimes(t, text, 1)
+}
+
+// waitTimes returns the output once it contains some text so many times.
+func (r *running) waitTimes(t *testing.T, text string, times int) string {
+	t.Helper()
 	for {
 		r.out.mu.Lock()
 		have, changed := r.out.text.String(), r.out.changed
 		r.out.mu.Unlock()
-		if strings.Contains(have, text) {
+		if strings.Count(have, text) >= times {
 			return have
 		}
 		select {

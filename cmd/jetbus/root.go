@@ -37,6 +37,8 @@ func newRoot(getenv func(string) string) *cobra.Command {
   jetbus project     keeps a MongoDB collection up to date with a topic
   jetbus changefeed  publishes what changes in a MongoDB collection to a topic
   jetbus outbox      publishes what services have put into an outbox in their database
+  jetbus token       makes tokens for the gateway, for development
+  jetbus lint        checks Go programs that use the bus
 
 Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 partly done.`,
 		Example: `  jetbus dev
@@ -60,7 +62,7 @@ Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 
 	f.StringVar(&a.tlsCA, "tls-ca", "", "file with certificates of authorities to trust, PEM")
 	f.StringVar(&a.prefix, "prefix", "ev", "first token of the bus's subjects")
 	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "bound of each request")
-	root.AddCommand(newDev(a), newServe(a), newPub(a), newSub(a), newTopics(a), newGroups(a), newDLQ(a), newSchema(a), newBackfill(a), newProject(a), newChangefeed(a), newOutbox(a), newVersion())
+	root.AddCommand(newDev(a), newServe(a), newPub(a), newSub(a), newTopics(a), newGroups(a), newDLQ(a), newSchema(a), newBackfill(a), newProject(a), newChangefeed(a), newOutbox(a), newToken(a), newLint(), newVersion())
 	return root
 }
 

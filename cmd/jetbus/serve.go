@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -21,9 +22,11 @@ type serveOptions struct {
 	dir, listen, tlsCert, tlsKey string
 	webSocket                    string
 	webSocketOrigins             []string
+	metrics                      string
 	logFormat, logLevel          string
 	syncAlways                   bool
 	maxStore                     int64
+	gateway                      gatewaySettings
 }
 
 func newServe(a *app) *cobra.Command {
@@ -40,10 +43,28 @@ address that other machines can reach is refused without. They are best given as
 JETBUS_USER, JETBUS_PASSWORD and JETBUS_TOKEN, since the process list shows flags.
 
 What was acknowledged survives the end of the process, however it ends. Only with
---sync-always it survives a loss of power as well; each event then costs a disk sync.`,
+--sync-always it survives a loss of power as well; each event then costs a disk sync.
+
+With --gateway it serves browsers, scripts and services in other languages as well, over
+WebSocket and HTTP, with the same --tls-cert. They need a token, of --tokens or a JSON Web
+Token of --jwks, --jwt-keys or --jwt-secret-file; without any of these the gateway answers
+to this machine alone. --gateway-config names a file with these settings,
+
+  {"listen": "127.0.0.1:8080", "origins": [], "headers": [], "tokens": "tokens.json",
+   "jwt": {"issuer": "", "audience": "", "jwks": "", "keysFile": "", "secretFile": "",
+           "previousSecretFile": ""}, "limits": {"inFlight": 1000, "leaseMaxMs": 600000}}
+
+below flags and environment. When it is ended, clients have 20 seconds to settle what they
+hold, and then connect anew elsewhere.
+
+With --metrics it serves Prometheus at /metrics of an address of its own, with the same
+--tls-cert: topics, groups, how far they are behind and dead letters, which it asks the
+broker for at most every 15 seconds, and what the gateway does. It asks for no token, and
+tells the names of topics and groups. The line on standard output ends with its URL then.`,
 		Example: `  jetbus serve --dir /var/lib/jetbus
   JETBUS_USER=shop JETBUS_PASSWORD=... jetbus serve --dir /var/lib/jetbus --listen 0.0.0.0:4222 \
-      --tls-cert cert.pem --tls-key key.pem --log-format json`,
+      --tls-cert cert.pem --tls-key key.pem --log-format json
+  jetbus serve --dir /var/lib/jetbus --gateway 0.0.0.0:8080 --tokens tokens.json --metrics 9090`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd, o) },
 	}
@@ -56,6 +77,8 @@ What was acknowledged survives the end of the process, however it ends. Only wit
 	f.StringArrayVar(&o.webSocketOrigins, "websocket-origin", nil, "origin from which browsers may connect, https://app.example.com; may be repeated")
 	f.BoolVar(&o.syncAlways, "sync-always", false, "sync each event to disk before it is acknowledged")
 	f.Var((*sizeFlag)(&o.maxStore), "max-store", "bound of the limits of all topics together (default none; each topic has its own)")
+	o.gateway.flags(cmd)
+	f.StringVar(&o.metrics, "metrics", "", "address for Prometheus, host:port or port (env JETBUS_METRICS; default none)")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
@@ -106,30 +129,60 @@ func (a *app) serve(cmd *cobra.Command, o serveOptions) error {
 	if err != nil {
 		return err
 	}
+	edgeConfig, err := o.gateway.prepare(a)
+	if err != nil {
+		return err
+	}
 	ctx := cmd.Context()
 	b, err := embedded.Start(ctx, c)
 	if err != nil {
 		return listenError(err, c.Listen)
 	}
 	log := c.Logger
+	m, err := startMeter(ctx, b, a.prefix, address(a.env(o.metrics, "JETBUS_METRICS")), c.TLS, log)
+	if err != nil {
+		return errors.Join(err, stopBroker(ctx, b))
+	}
+	var e *edge
+	if edgeConfig != nil {
+		if e, err = startEdge(ctx, b, a.prefix, o.gateway.Listen, *edgeConfig, c.TLS, m, log); err != nil {
+			return errors.Join(err, m.close(context.WithoutCancel(ctx)), stopBroker(ctx, b))
+		}
+	}
 	log.LogAttrs(ctx, slog.LevelInfo, "ready", slog.String("listen", c.Listen), slog.String("url", b.URL()), slog.String("websocket", b.WebSocketURL()),
 		slog.String("dir", b.Dir()), slog.Bool("auth", c.User != "" || c.Token != ""), slog.Bool("tls", c.TLS != nil))
 	line := "ready " + b.URL()
 	if ws := b.WebSocketURL(); ws != "" {
 		line += " " + ws
 	}
+	if e != nil {
+		log.LogAttrs(ctx, slog.LevelInfo, "gateway ready", slog.String("url", e.web.url), slog.Bool("auth", edgeConfig.Auth != nil))
+		line += " " + e.web.url
+	}
+	if m != nil {
+		log.LogAttrs(ctx, slog.LevelInfo, "metrics ready", slog.String("url", m.url()))
+		line += " " + m.url()
+	}
 	if _, err := fmt.Fprintln(cmd.OutOrStdout(), line); err != nil {
 		log.LogAttrs(ctx, slog.LevelWarn, "standard output is closed", slog.Any("err", err)) // no reason to end a broker
 	}
-	<-ctx.Done()
+	awaitEnd(ctx, e.server(), m.server())
 	log.LogAttrs(ctx, slog.LevelInfo, "stopping")
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-	defer cancel()
-	if err := b.Stop(ctx); err != nil {
+	if e != nil {
+		err = e.close(context.WithoutCancel(ctx), edgeDrainTimeout)
+	}
+	if err = errors.Join(err, m.close(context.WithoutCancel(ctx)), stopBroker(ctx, b)); err != nil {
 		return err
 	}
 	log.LogAttrs(ctx, slog.LevelInfo, "stopped", slog.String("dir", b.Dir()))
 	return nil
+}
+
+// stopBroker ends a broker in order, whether ctx has ended or not.
+func stopBroker(ctx context.Context, b *embedded.Broker) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	return b.Stop(ctx)
 }
 
 // newLogger makes the logger that the flags name.

@@ -3,7 +3,10 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -43,11 +46,38 @@ func lineWith(t *testing.T, text, prefix string) string {
 	return found
 }
 
+// get asks a server by HTTP.
+func get(t *testing.T, url string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v: %s", url, res.Status, err, body)
+	}
+	return string(body)
+}
+
 func TestDev(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
-	first := ok(t, "dev", "--dir", dir, "--listen", "0", "--interval", "200ms", "--for", "2s")
-	for _, want := range []string{"broker  nats://127.0.0.1:", "store   " + dir, "try     jetbus sub process.state --server nats://", "found   nothing: the store is new", "again   jetbus dev --dir " + dir} {
+	p := start(t, "dev", "--gateway", "0", "--dir", dir, "--listen", "0", "--interval", "200ms")
+	gateway := strings.TrimSpace(strings.TrimPrefix(lineWith(t, p.wait(t, "busiest", 1), "gateway "), "gateway"))
+	if states := get(t, gateway+"/v1/topics/process.state/snapshot"); !strings.Contains(states, `"status":"alive"`) {
+		t.Errorf("the gateway at %s: %s", gateway, states)
+	}
+	p.interrupt(t)
+	first := p.stdout.String()
+	for _, want := range []string{"broker  nats://127.0.0.1:", "gateway http://127.0.0.1:", "store   " + dir, "try     jetbus sub process.state --server nats://", "found   nothing: the store is new", "again   jetbus dev --dir " + dir} {
 		if !strings.Contains(first, want) {
 			t.Errorf("does not say %q:\n%s", want, first)
 		}
@@ -64,7 +94,7 @@ func TestDev(t *testing.T) {
 		t.Errorf("%d heartbeats and %d states are kept, want the same number of both", heartbeats, states)
 	}
 
-	second := ok(t, "dev", "--dir", dir, "--listen", "0", "--for", "1s")
+	second := ok(t, "dev", "--gateway", "0", "--dir", dir, "--listen", "0", "--for", "5s")
 	found := lineWith(t, second, "found ")
 	if events(t, found, "heartbeat.received") != heartbeats || events(t, found, "process.state") != states {
 		t.Errorf("kept %q, but found %q", kept, found)
@@ -82,7 +112,7 @@ func TestDevKilled(t *testing.T) {
 	dir := t.TempDir()
 	said := 0
 	for range 3 {
-		p := start(t, "dev", "--plain", "--dir", dir, "--listen", "0", "--interval", "100ms")
+		p := start(t, "dev", "--gateway", "0", "--plain", "--dir", dir, "--listen", "0", "--interval", "100ms")
 		found := lineWith(t, p.wait(t, "busiest", 1), "found ")
 		if said > 0 && (events(t, found, "heartbeat.received") < said || events(t, found, "process.state") == 0) {
 			t.Errorf("said that it has %d heartbeats, was killed, and then %s", said, found)
@@ -96,7 +126,7 @@ func TestDevKilled(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	p := start(t, "dev", "--plain", "--dir", dir, "--listen", "0", "--interval", "10s")
+	p := start(t, "dev", "--gateway", "0", "--plain", "--dir", dir, "--listen", "0", "--interval", "10s")
 	url := strings.TrimSpace(strings.TrimPrefix(lineWith(t, p.wait(t, "busiest", 1), "broker "), "broker"))
 	beats := 0
 	eventually(t, func() string {

@@ -84,6 +84,18 @@ func (p *process) kill() {
 	<-p.ended
 }
 
+// interrupt ends the process in order.
+func (p *process) interrupt(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	<-p.ended
+	if p.err != nil || p.stderr.String() != "" {
+		t.Fatalf("interrupted, it ended with %v: %s", p.err, p.stderr.String())
+	}
+}
+
 // buffer collects output while somebody looks at it.
 type buffer struct {
 	mu   sync.Mutex

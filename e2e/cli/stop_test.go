@@ -64,7 +64,7 @@ func TestTerminated(t *testing.T) {
 	} {
 		p := start(t, append(c.args, "--server", broker.URL())...)
 		p.wait(t, c.ready, 1)
-		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil { // not the interrupt of a terminal
 			t.Fatal(err)
 		}
 		<-p.ended

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/gateway"
+	"github.com/seed-63e9a637/jetbus/registry"
+	"github.com/seed-63e9a637/jetbus/registry/rest"
+)
+
+// edgeDrainTimeout is how long clients of the gateway have to settle what they hold.
+const edgeDrainTimeout = 20 * time.Second
+
+// edge is a gateway that listens, with the bus that it serves.
+type edge struct {
+	nc      *nats.Conn
+	bus     *adapter.Bus
+	schemas *registry.Registry
+	gateway *gateway.Gateway
+	web     *web
+}
+
+// startEdge opens a bus at the broker and serves it; m counts what it does, and may be nil.
+// Whatever it returns has to be closed.
+func startEdge(ctx context.Context, b *embedded.Broker, prefix, listen string, c gateway.Config, t *tls.Config, m *meter, log *slog.Logger) (e *edge, err error) {
+	e = &edge{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("gateway: %w", err), e.close(context.WithoutCancel(ctx), edgeDrainTimeout))
+			e = nil
+		}
+	}()
+	if e.nc, err = b.Connect(nats.Name("jetbus gateway")); err != nil {
+		return e, err
+	}
+	if e.bus, err = adapter.Open(ctx, e.nc, adapter.Config{Prefix: prefix, Logger: log, Observer: m.observer()}); err != nil {
+		return e, err
+	}
+	if e.schemas, err = registry.Open(ctx, e.nc, registry.Config{Logger: log}); err != nil {
+		return e, err
+	}
+	c.SchemaOf = e.schemas.Document
+	c.Log, c.Schemas = log, rest.New(e.schemas, rest.Config{Allow: allowSchemas, By: func(r *http.Request) string { return gateway.Subject(r.Context()) }, Log: log})
+	if e.gateway, err = gateway.New(registry.Validated(e.bus, e.schemas, registry.ValidatedOptions{Observer: m.observer()}), c); err != nil {
+		return e, &usageError{err}
+	}
+	if t == nil && !loopbackAddress(listen) {
+		log.LogAttrs(ctx, slog.LevelWarn, "the gateway has no certificate: tokens can be read on their way, unless a proxy in front of it has one")
+	}
+	if e.web, err = listenWeb(ctx, listen, e.gateway, t, log); err == nil {
+		m.watchGateway(e.gateway)
+	}
+	return e, err
+}
+
+// server is what listens, nil for a nil edge.
+func (e *edge) server() *web {
+	if e == nil {
+		return nil
+	}
+	return e.web
+}
+
+// allowSchemas says what the scopes of a request allow it to do with schemas.
+func allowSchemas(r *http.Request, topic string, write bool) error {
+	switch {
+	case topic == "" && write:
+		return gateway.Authorize(r.Context(), gateway.OpsAdmin, "")
+	case topic == "":
+		return nil // the settings of all topics, without the name of any
+	case write:
+		return gateway.Authorize(r.Context(), gateway.SchemaWrite, topic)
+	}
+	return gateway.Authorize(r.Context(), gateway.SchemaRead, topic)
+}
+
+// close ends the gateway, in order, and what it stands on; clients have that long to settle
+// what they hold. It may be called on an edge that did not start.
+func (e *edge) close(ctx context.Context, drain time.Duration) (err error) {
+	if e.gateway != nil {
+		draining, cancel := context.WithTimeout(ctx, drain)
+		err = e.gateway.Drain(draining)
+		cancel()
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout-edgeDrainTimeout)
+	defer cancel()
+	err = errors.Join(err, e.web.close(ctx))
+	if e.schemas != nil {
+		err = errors.Join(err, e.schemas.Close(ctx))
+	}
+	if e.bus != nil {
+		err = errors.Join(err, e.bus.Close(ctx))
+	}
+	if e.nc != nil {
+		e.nc.Close()
+	}
+	return err
+}

@@ -1,0 +1,126 @@
+package check
+
+import (
+	"fmt"
+	"go/ast"
+	"go/types"
+	"strconv"
+	"strings"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// headerSchemaVersion is the header by which the registry names the version of a schema.
+const headerSchemaVersion = "x-schema-version"
+
+// checkNames looks at what is said of topics, groups and headers by name.
+func (l *linter) checkNames() {
+	for _, s := range l.sites.topics {
+		name, ok := l.constant(s.expr)
+		if !ok {
+			l.checkDynamic(s)
+			continue
+		}
+		if name == "" { // no topic yet, or any
+			continue
+		}
+		if err := jetbus.ValidTopic(name); err != nil {
+			l.report("BUS001", s.expr, err.Error(), l.lowered(s.expr, jetbus.ValidTopic)...)
+			continue
+		}
+		l.checkKnown(s, name)
+	}
+	for _, e := range l.sites.groups {
+		if name, ok := l.constant(e); ok && name != "" {
+			if err := jetbus.ValidGroup(name); err != nil {
+				l.report("BUS011", e, err.Error())
+			}
+		}
+	}
+	for _, h := range l.sites.headers {
+		if name, ok := l.constant(h.name); ok {
+			if err := validHeader(name); err != nil {
+				l.report("BUS005", h.name, err.Error(), l.lowered(h.name, validHeader)...)
+			}
+		}
+	}
+}
+
+func validHeader(name string) error { return jetbus.ValidHeader(name, "v") }
+
+// checkDynamic looks at a topic that is not constant. One that is a parameter is looked
+// at where the function is called; one of a Topic or TopicConfig, where that is declared.
+func (l *linter) checkDynamic(s topicSite) {
+	if s.use == declares || s.use == binds || l.silence.isDynamic(l.pass.Fset, s.expr.Pos()) {
+		return
+	}
+	switch e := ast.Unparen(s.expr).(type) {
+	case *ast.Ident:
+		if v, ok := l.info.Uses[e].(*types.Var); ok && v.Kind() == types.ParamVar {
+			return
+		}
+	case *ast.SelectorExpr:
+		if l.isField(e, "Topic", "Name") || l.isField(e, "TopicConfig", "Name") || l.isField(e, "Event", "Topic") {
+			return
+		}
+	case *ast.CallExpr:
+		if len(e.Args) == 1 && l.info.Types[e.Fun].IsType() { // string(topic)
+			l.checkDynamic(topicSite{expr: e.Args[0], use: s.use})
+			return
+		}
+		if is(l.callee(e), busPath, "DeadLetterTopic") {
+			return
+		}
+	}
+	l.report("BUS004", s.expr, "the topic is not known before the program runs: use a constant, of constants with + between them, or say //topiclint:dynamic")
+}
+
+// checkKnown looks at a valid topic against what is known of it.
+func (l *linter) checkKnown(s topicSite, name string) {
+	origin := strings.TrimPrefix(name, jetbus.DeadLetterTopic(""))
+	t, ok := l.known.of(origin)
+	if !ok {
+		_, version := jetbus.TopicVersion(origin)
+		versioned := !l.options.Strict && (version > 1 || strings.HasSuffix(origin, ".v1"))
+		if l.known.complete && s.use != declares && !versioned {
+			hint := ""
+			if near := nearest(origin, l.known.names()); near != "" {
+				hint = ", did you mean " + near + "?"
+			}
+			l.report("BUS002", s.expr, fmt.Sprintf("no topic %s is declared%s", origin, hint))
+		}
+		return
+	}
+	if t.Deprecated != "" && s.use != declares && s.use != binds {
+		l.report("BUS016", s.expr, fmt.Sprintf("topic %s is deprecated: %s", origin, t.Deprecated))
+	}
+	if l.options.Catalog != nil && s.use == publishes && origin == name {
+		l.checkSchema(s, t)
+	}
+}
+
+// checkSchema looks at an event against the version of its topic's schema.
+func (l *linter) checkSchema(s topicSite, t Topic) {
+	if t.Schema == 0 {
+		l.report("BUS003", s.expr, fmt.Sprintf("topic %s has no schema in the catalog", t.Name))
+		return
+	}
+	if s.lit == nil {
+		return
+	}
+	headers, ok := ast.Unparen(valueOf(s.lit, "Headers")).(*ast.CompositeLit)
+	if !ok {
+		return
+	}
+	for _, e := range headers.Elts {
+		kv, ok := e.(*ast.KeyValueExpr)
+		if !ok {
+			continue
+		}
+		name, _ := l.constant(kv.Key)
+		value, isConst := l.constant(kv.Value)
+		if version, err := strconv.Atoi(value); name == headerSchemaVersion && isConst && err == nil && version != t.Schema {
+			l.report("BUS003", kv.Value, fmt.Sprintf("the event says version %d of the schema of %s, the latest is %d", version, t.Name, t.Schema))
+		}
+	}
+}

@@ -1,0 +1,2 @@
+// Package intests is checked with its tests.
+package intests

@@ -1,0 +1,142 @@
+package client_test
+
+import (
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// proxy passes TCP connections on, slowly, and cuts them.
+type proxy struct {
+	net.Listener
+	to    string
+	delay time.Duration // of each piece that passes, at most
+	made  atomic.Int64  // connections
+	work  sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+	over  bool
+}
+
+// startProxy starts a proxy until the end of the test.
+func startProxy(t *testing.T, to string, delay time.Duration) *proxy {
+	t.Helper()
+	on, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{Listener: on, to: to, delay: delay, conns: map[net.Conn]struct{}{}}
+	p.work.Go(p.serve)
+	t.Cleanup(func() {
+		p.mu.Lock()
+		p.over = true
+		p.mu.Unlock()
+		_ = on.Close()
+		p.cut()
+		p.work.Wait()
+	})
+	return p
+}
+
+// url is where a client finds the proxy.
+func (p *proxy) url() string { return "http://" + p.Addr().String() }
+
+func (p *proxy) serve() {
+	for {
+		here, err := p.Accept()
+		if err != nil {
+			return
+		}
+		there, err := net.Dial("tcp", p.to)
+		if err != nil {
+			_ = here.Close()
+			continue
+		}
+		if !p.keep(here, there) {
+			return
+		}
+		p.made.Add(1) // cut reaches it from here on
+		p.work.Go(func() { p.pass(here, there) })
+		p.work.Go(func() { p.pass(there, here) })
+	}
+}
+
+func (p *proxy) keep(conns ...net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range conns {
+		if p.over {
+			_ = c.Close()
+			continue
+		}
+		p.conns[c] = struct{}{}
+	}
+	return !p.over
+}
+
+// pass passes on what one side says until either closes.
+func (p *proxy) pass(from, to net.Conn) {
+	defer func() {
+		_, _ = from.Close(), to.Close()
+		p.mu.Lock()
+		delete(p.conns, from)
+		p.mu.Unlock()
+	}()
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		if p.delay > 0 {
+			<-time.After(rand.N(p.delay))
+		}
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// cut breaks all connections.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		if tcp, ok := c.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0) // a reset, and what is on its way is lost
+		}
+		_ = c.Close()
+	}
+}
+
+// cutting breaks all connections again and again until the end of the test.
+func (p *proxy) cutting(t *testing.T, each time.Duration) {
+	t.Helper()
+	stop := make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			select {
+			case <-time.After(each/2 + rand.N(each)):
+				p.cut()
+			case <-stop:
+				return
+			}
+		}
+	})
+	t.Cleanup(func() {
+		close(stop)
+		work.Wait()
+	})
+}
+
+// open is how many connections there are.
+func (p *proxy) open() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}

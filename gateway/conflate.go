@@ -1,0 +1,154 @@
+package gateway
+
+import (
+	"slices"
+	"sync"
+)
+
+// box is where the events of a slow reader wait: the last one of each key, in the order of
+// their topic.
+type box struct {
+	limit int
+	ready chan struct{} // signaled when there is something to send; capacity 1
+	room  chan struct{} // signaled when something was sent; capacity 1
+
+	mu    sync.Mutex
+	items []boxed // some of them replaced since
+	last  map[string]uint64
+	bytes int
+}
+
+// boxed is one event that waits, or a frame of a topic that is no event.
+type boxed struct {
+	topic, key string
+	e          *encoded
+	text       []byte
+	lost       gap // what was replaced in front of it, behind the one before it of the topic
+}
+
+// boxOverhead is what an event without a payload counts for.
+const boxOverhead = 256
+
+func newBox(limit int) *box {
+	return &box{limit: limit, ready: make(chan struct{}, 1), room: make(chan struct{}, 1), last: map[string]uint64{}}
+}
+
+// put adds an event, in place of the one of its key that waits. Where there is too much of
+// other keys it waits, and reports false when done is closed.
+func (b *box) put(e *encoded, done <-chan struct{}) bool {
+	for !b.add(e) {
+		select {
+		case <-b.room:
+		case <-done:
+			return false
+		}
+	}
+	signal(b.ready)
+	return true
+}
+
+func (b *box) add(e *encoded) bool {
+	key := e.Topic + "\x00" + e.Key
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	old, there := b.last[key]
+	if b.bytes >= b.limit && (!there || len(e.Payload) > b.sizeLocked(key, old)) {
+		return false // so that it is never more than the limit and one event
+	}
+	b.items = append(b.items, boxed{topic: e.Topic, key: key, e: e})
+	if there {
+		b.replaceLocked(key, old)
+	}
+	b.last[key] = e.Seq
+	b.bytes += len(e.Payload) + boxOverhead
+	return true
+}
+
+// sizeLocked is how long the payload of the event is that waits for a key.
+func (b *box) sizeLocked(key string, seq uint64) int {
+	for i := range b.items {
+		if it := &b.items[i]; it.key == key && it.e != nil && it.e.Seq == seq {
+			return len(it.e.Payload)
+		}
+	}
+	return 0
+}
+
+// replaceLocked takes the event of a key out, and notes that before the next one of its topic.
+// What waits is at most limit/boxOverhead events.
+func (b *box) replaceLocked(key string, seq uint64) {
+	for i := range b.items {
+		if it := &b.items[i]; it.key == key && it.e != nil && it.e.Seq == seq {
+			b.bytes -= len(it.e.Payload) + boxOverhead
+			lost := gap{it.topic, seq, seq, gapConflated}
+			if it.lost.from != 0 {
+				lost.from = it.lost.from
+			}
+			b.items = slices.Delete(b.items, i, i+1)
+			for b.items[i].topic != lost.topic { // one of it is there: what it is replaced by
+				i++
+			}
+			if b.items[i].lost.from != 0 {
+				lost.to = b.items[i].lost.to
+			}
+			b.items[i].lost = lost
+			return
+		}
+	}
+}
+
+// mark adds a frame of a topic behind the events that wait.
+func (b *box) mark(topic string, text []byte) {
+	b.mu.Lock()
+	b.items = append(b.items, boxed{topic: topic, text: text})
+	b.mu.Unlock()
+	signal(b.ready)
+}
+
+// take returns the next one: what was replaced in front of an event or a frame, then that.
+func (b *box) take() (next boxed, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.items) == 0 {
+		return boxed{}, false
+	}
+	if lost := b.items[0].lost; lost.from != 0 {
+		b.items[0].lost = gap{}
+		return boxed{lost: lost}, true
+	}
+	next = b.items[0]
+	b.items[0] = boxed{}
+	b.items = b.items[1:]
+	if next.e != nil {
+		delete(b.last, next.key)
+		b.bytes -= len(next.e.Payload) + boxOverhead
+	}
+	signal(b.room)
+	return next, true
+}
+
+// sendBoxed sends what waits, when there is room.
+func (r *reader) sendBoxed() {
+	for {
+		select {
+		case <-r.box.ready:
+		case <-r.s.ctx.Done():
+			return
+		}
+		for more := true; more; {
+			if !r.s.ses.pushFrame(r.s.done, func() outgoing {
+				var next boxed
+				next, more = r.box.take()
+				switch {
+				case next.e != nil:
+					return r.s.readFrame(next.e)
+				case next.lost.from != 0 && !r.s.ses.sketch: // the first clients know no such frame
+					next.text = gapFrame(r.s.id, next.lost)
+				}
+				return outgoing{text: next.text}
+			}) {
+				return
+			}
+		}
+	}
+}

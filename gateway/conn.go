@@ -1,0 +1,380 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/seed-63e9a637/jetbus/internal/frame"
+)
+
+// Bounds of what a connection does at once besides reading the next frame.
+const (
+	maxTasks   = 64               // settling
+	maxWaits   = 16               // SEEK, and UNSUBSCRIBE with drain
+	taskTime   = 10 * time.Second // for the broker to do what was asked
+	maxEarly   = 32               // frames before AUTH
+	earlyBytes = 1 << 10          // of one of them, besides two tokens
+	flushTime  = 5 * time.Second  // for what was said before a close
+	warnTime   = time.Minute      // TOKEN_EXPIRING before the end
+)
+
+// closing is why a connection is closed.
+type closing struct {
+	code   int
+	reason string
+}
+
+var (
+	closeNormal       = closing{int(websocket.StatusNormalClosure), ""}
+	closeDone         = closing{int(websocket.StatusNormalClosure), "done"} // the client said so
+	closeUTF8         = closing{int(websocket.StatusInvalidFramePayloadData), "the frame is no UTF-8"}
+	closeTooBig       = closing{int(websocket.StatusMessageTooBig), "the frame is too big"}
+	closeGoingAway    = closing{frame.CloseGoingAway, "going_away"}
+	closeReplaced     = closing{frame.CloseGoingAway, "replaced"} // its client is back on another one
+	closeSlow         = closing{frame.CloseSlow, "slow_consumer"}
+	closeNoPong       = closing{frame.CloseNoPong, "no_pong"}
+	closeRateLimited  = closing{frame.CloseRateLimited, "rate_limited"}
+	closeTokenExpired = closing{frame.CloseTokenExpired, "token_expired"}
+	closeProtocol     = closing{frame.CloseProtocol, "protocol_error: frames are text"}
+	closeUnauthorized = closing{frame.CloseUnauthorized, "unauthorized"}
+	closeForbidden    = closing{frame.CloseForbidden, "forbidden"}
+	closeConnections  = closing{frame.CloseConnections, "conn_limit"}
+	closeAuthTimeout  = closing{frame.CloseAuthTimeout, "auth_timeout"}
+	closeVersion      = closing{frame.CloseVersion, "unsupported_version"}
+)
+
+// conn is one WebSocket. Its frames are read by the goroutine of its request, and written by
+// one more.
+type conn struct {
+	g      *Gateway
+	r      *http.Request
+	ws     *websocket.Conn
+	nc     *corked // below ws
+	sketch bool    // without the subprotocol
+	out    *queue
+	rate   *limiter
+	pub    publishing
+	tasks  chan struct{} // one in it for each that runs
+	waits  chan struct{} // the same for what may take long
+	work   sync.WaitGroup
+	ctx    context.Context //nolint:containedctx // the connection's, for what was asked there
+	cancel context.CancelFunc
+	ended  chan struct{} // closed by end
+	wrote  chan struct{} // closed by write, when it returns
+
+	refusals int // frames refused for their rate, one after the other; the reader's
+	early    int // frames before AUTH; the reader's
+
+	mu       sync.Mutex
+	why      closing // set by end
+	who      Principal
+	authed   bool
+	checking bool // a token, which may take longer than the client has for AUTH
+	overdue  bool // that time is over
+	ses      *session
+	handling bool        // the reader is busy with a frame
+	pong     *time.Timer // ends a connection that does not answer; nil before the first PING
+	ping     *time.Timer
+	expiry   *time.Timer // of AUTH, then of the token
+	warned   time.Time   // the end of a token that the client was told of
+	leaving  *time.Timer // of Drain
+	pings    int64
+}
+
+func (g *Gateway) webSocketRoutes(mux *http.ServeMux) {
+	mux.HandleFunc("GET /ws", g.webSocket)
+	mux.HandleFunc("GET /{$}", g.root)
+}
+
+// root is where the first clients connect to.
+func (g *Gateway) root(w http.ResponseWriter, r *http.Request) {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		g.problem(w, r, refuse(CodeNotFound, "there is nothing here; see /openapi.json, or connect a WebSocket to /ws"))
+		return
+	}
+	g.webSocket(w, r)
+}
+
+// webSocket serves a connection.
+func (g *Gateway) webSocket(w http.ResponseWriter, r *http.Request) {
+	if !g.originAllowed(r) {
+		g.problem(w, r, refuse(CodeForbidden, "pages of this origin may not use the gateway"))
+		return
+	}
+	if err := g.enter(); err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	defer g.leave()
+	var who Principal
+	token, authed := bearer(r), g.c.Auth == nil
+	if authed {
+		var err error
+		if who, err = g.authenticate(r.Context(), r, token); err != nil {
+			g.problem(w, r, err)
+			return
+		}
+	}
+	room := g.open() == nil
+	if !room && g.openDenied() != nil {
+		g.problem(w, r, errConnections)
+		return
+	}
+	taken := &hijacked{ResponseWriter: w}
+	ws, err := websocket.Accept(taken, r, &websocket.AcceptOptions{
+		Subprotocols:       []string{frame.Subprotocol},
+		InsecureSkipVerify: true, // see originAllowed
+	})
+	if !room && g.open() == nil { // somebody has left meanwhile
+		room = true
+		g.closeDenied()
+	}
+	if room {
+		defer g.close()
+	} else {
+		defer g.closeDenied()
+	}
+	if err != nil {
+		return // Accept has answered
+	}
+	c := newConn(g, r, ws, taken.nc)
+	if !room {
+		c.deny(closeConnections)
+		return
+	}
+	if ws.Subprotocol() == "" && otherVersion(r) {
+		c.deny(closeVersion)
+		return
+	}
+	c.serve(who, authed, token) //nolint:contextcheck // what the client holds is given back when the request is over
+}
+
+// otherVersion reports whether a client speaks another version of the protocol only.
+func otherVersion(r *http.Request) bool {
+	return slices.ContainsFunc(r.Header.Values("Sec-WebSocket-Protocol"), func(v string) bool {
+		for p := range strings.SplitSeq(v, ",") {
+			if strings.HasPrefix(strings.TrimSpace(p), "jetbus.") {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func newConn(g *Gateway, r *http.Request, ws *websocket.Conn, nc *corked) *conn {
+	c := &conn{
+		g: g, r: r, ws: ws, nc: nc, sketch: ws.Subprotocol() == "",
+		out:   newQueue(g.c.Limits.QueueBytes),
+		rate:  newLimiter(g.c.Limits.Rate, g.c.Limits.Burst, time.Now()),
+		tasks: make(chan struct{}, maxTasks), waits: make(chan struct{}, maxWaits), ended: make(chan struct{}), wrote: make(chan struct{}),
+	}
+	c.pub.room = make(chan struct{}, 1)
+	ws.SetReadLimit(min(g.c.Limits.FrameBytes, 2*int64(g.c.Limits.TokenBytes)+earlyBytes)) // see admitted
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(r.Context()))
+	return c
+}
+
+// deny closes a connection that does not begin.
+func (c *conn) deny(why closing) {
+	c.cancel()
+	c.closeSocket(why)
+}
+
+// closeSocket tells the client and closes the socket, whether or not the client was told.
+func (c *conn) closeSocket(why closing) {
+	// It waits for the writer and for the client, 5 seconds each; and for good for the rest of
+	// a frame that a client began.
+	late := time.AfterFunc(2*flushTime, func() { _ = c.nc.Close() })
+	defer late.Stop()
+	if err := c.ws.Close(websocket.StatusCode(why.code), why.reason); err != nil && !errors.Is(err, io.EOF) {
+		_ = c.ws.CloseNow() // closed already
+	}
+}
+
+// hijacked keeps the connection that a WebSocket takes over.
+type hijacked struct {
+	http.ResponseWriter
+	nc *corked
+}
+
+// Hijack implements http.Hijacker.
+func (h *hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	nc, buffered, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	h.nc = &corked{Conn: nc}
+	buffered.Writer.Reset(h.nc) // nothing is in it: the handshake is out
+	return h.nc, buffered, nil
+}
+
+// Unwrap is for http.ResponseController.
+func (h *hijacked) Unwrap() http.ResponseWriter { return h.ResponseWriter }
+
+// serve returns when nothing of the connection runs any more.
+func (c *conn) serve(who Principal, authed bool, token string) {
+	ses := newSession(c)
+	c.mu.Lock()
+	c.ses = ses
+	c.mu.Unlock()
+	c.g.mu.Lock()
+	draining := c.g.draining
+	c.g.conns[c] = struct{}{}
+	c.g.mu.Unlock()
+	c.work.Go(c.write)
+	c.mu.Lock()
+	c.expiry = time.AfterFunc(c.g.c.Limits.AuthTimeout, c.late)
+	c.ping = time.AfterFunc(c.g.c.Limits.Ping, c.sendPing)
+	c.mu.Unlock()
+	c.hello()
+	switch {
+	case draining:
+		c.end(closeGoingAway)
+	case authed:
+		if err := c.admitted(who); err != nil {
+			c.end(closeConnections)
+		}
+	case token != "":
+		c.auth(frame.Request{Op: frame.Auth, Token: token}, false)
+	}
+	c.read()
+	c.work.Wait()
+	c.g.mu.Lock()
+	delete(c.g.conns, c)
+	c.g.mu.Unlock()
+	c.mu.Lock()
+	who, authed = c.who, c.authed
+	c.mu.Unlock()
+	if authed {
+		c.g.discount(who.Subject)
+	}
+}
+
+// read handles the client's frames, one after the other.
+func (c *conn) read() {
+	for {
+		kind, text, err := c.ws.Read(context.Background())
+		switch {
+		case errors.Is(err, websocket.ErrMessageTooBig):
+			c.end(closeTooBig)
+			return
+		case websocket.CloseStatus(err) == websocket.StatusNormalClosure:
+			c.end(closeDone)
+			return
+		case err != nil:
+			c.end(closeNormal)
+			return
+		}
+		c.busy(true)
+		if kind != websocket.MessageText {
+			c.end(closeProtocol)
+		} else if !c.isOver() {
+			c.receive(text)
+		}
+		c.busy(false)
+	}
+}
+
+// busy says that the client is there, and that what it sends next waits.
+func (c *conn) busy(now bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handling = now
+	if now && c.pong != nil {
+		c.pong.Stop()
+	}
+}
+
+// isOver reports whether end was called.
+func (c *conn) isOver() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// end closes the connection; of several reasons the first counts. What the client holds is
+// given back at once, or kept for a while where it asked for that.
+func (c *conn) end(why closing) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isOver() {
+		return
+	}
+	c.why = why
+	for _, t := range []*time.Timer{c.pong, c.ping, c.expiry, c.leaving} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+	close(c.ended)
+	c.cancel()
+	ses := c.ses
+	c.work.Go(func() { ses.detach(c) })
+	c.work.Go(func() { c.shut(why) })
+}
+
+// shut says what is left to say, and closes the socket.
+func (c *conn) shut(why closing) {
+	if why == closeSlow {
+		c.out.drop()
+	}
+	c.out.close()
+	if why != closeNormal {
+		c.g.c.Log.LogAttrs(c.ctx, slog.LevelDebug, "connection closed", slog.Int("code", why.code), slog.String("reason", why.reason))
+	}
+	late := time.NewTimer(flushTime)
+	select {
+	case <-c.wrote:
+	case <-late.C:
+	}
+	late.Stop()
+	c.closeSocket(why)
+}
+
+// say sends what is no event. A nil frame is none.
+func (c *conn) say(m *frame.Message) {
+	text := m.Text()
+	if c.sketch {
+		text = sketchText(m)
+	}
+	c.push(text, answerFrame)
+}
+
+func (c *conn) push(text []byte, kind kindOfFrame) {
+	if text != nil && errors.Is(c.out.push(text, kind), errSlow) {
+		c.end(closeSlow)
+	}
+}
+
+// ok answers a frame.
+func (c *conn) ok(m frame.Message) {
+	m.Op = frame.OK
+	c.say(&m)
+}
+
+// refuse answers a frame with an error.
+func (c *conn) refuse(corr string, err error) {
+	f := c.explain(err)
+	c.say(errorFrame(corr, f))
+}
+
+// explain is what the client is told of an error; the log gets the rest.
+func (c *conn) explain(err error) *failure {
+	f := explain(err)
+	c.g.report(c.r, f.Code, err)
+	return f
+}

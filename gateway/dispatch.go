@@ -1,0 +1,129 @@
+package gateway
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus/internal/frame"
+)
+
+// receive handles one frame of the client.
+func (c *conn) receive(text []byte) {
+	req, err := frame.ParseRequest(text)
+	if errors.Is(err, frame.ErrUTF8) {
+		c.end(closeUTF8)
+		return
+	}
+	if wait, ok := c.charge(); !ok {
+		c.say(errorFrame(req.Corr, &failure{Code: CodeRateLimited, Msg: "too many frames at once", After: max(wait, time.Millisecond)}))
+		return
+	}
+	if err != nil {
+		c.refuse(req.Corr, frameFailure(err))
+		return
+	}
+	if req.Op == frame.Auth {
+		c.auth(req, true)
+		return
+	}
+	if !c.isAuthed() {
+		if c.early++; c.early > maxEarly {
+			c.end(closeUnauthorized)
+			return
+		}
+		if req.Op == frame.Ping {
+			c.say(&frame.Message{Op: frame.Pong, N: req.N})
+		} else if req.Op != frame.Pong {
+			c.refuse(req.Corr, refuse(CodeUnauthorized, "Call AUTH first."))
+		}
+		return
+	}
+	c.dispatch(req)
+}
+
+func (c *conn) dispatch(req frame.Request) {
+	switch req.Op {
+	case frame.Subscribe:
+		c.subscribe(req)
+	case frame.Unsubscribe:
+		c.unsubscribe(req)
+	case frame.Flow:
+		c.flow(req)
+	case frame.Publish:
+		c.publish(req)
+	case frame.PublishBatch:
+		c.publishBatch(req)
+	case frame.Ack, frame.Nack, frame.ModAck:
+		c.settle(req)
+	case frame.Acks:
+		c.settleAll(req)
+	case frame.Seek:
+		c.seek(req)
+	case frame.Cursor:
+		c.cursor(req)
+	case frame.Ping:
+		c.say(&frame.Message{Op: frame.Pong, N: req.N, Corr: req.Corr})
+	case frame.Pong:
+	default:
+		c.refuse(req.Corr, refuse(CodeUnknownOp, "there is no op %.40q", req.Op))
+	}
+}
+
+// charge counts a frame. A client that goes on although it is told to slow down is closed.
+func (c *conn) charge() (wait time.Duration, ok bool) {
+	ok, wait = c.rate.take(time.Now(), 1)
+	if ok {
+		c.refusals = 0
+		return 0, true
+	}
+	if c.refusals++; c.refusals > c.g.c.Limits.Burst {
+		c.end(closeRateLimited)
+	}
+	return wait, false
+}
+
+// frameFailure is what a client is told of a frame that cannot be read.
+func frameFailure(err error) error {
+	switch {
+	case errors.Is(err, frame.ErrMember):
+		return refuse(CodeBadRequest, "%v", err)
+	case errors.Is(err, frame.ErrJSON), errors.Is(err, frame.ErrUTF8):
+		return refuse(CodeBadJSON, "Invalid JSON")
+	}
+	return err
+}
+
+// errorFrame is an ERR frame.
+func errorFrame(corr string, f *failure) *frame.Message {
+	m := &frame.Message{Op: frame.Err, Corr: corr, Code: string(f.Code), Msg: f.Msg, Retryable: f.Code.Retryable(), RetryAfterMs: f.After.Milliseconds()}
+	if f.Details != nil {
+		if text, err := json.Marshal(f.Details); err == nil {
+			m.Details = text
+		}
+	}
+	return m
+}
+
+// hello tells a client of the protocol what holds here.
+func (c *conn) hello() {
+	if c.sketch {
+		return
+	}
+	l := c.g.c.Limits
+	limits, err := json.Marshal(map[string]any{
+		"maxMessage": l.FrameBytes, "maxSubs": l.Subscriptions, "maxInFlight": l.InFlight, "maxBatch": l.BatchEvents,
+		"maxLeaseMs": l.LeaseMax.Milliseconds(), "resumeGraceMs": l.ResumeGrace.Milliseconds(), "rate": l.Rate,
+	})
+	if err != nil {
+		limits = nil // numbers never fail
+	}
+	auth := "required"
+	if c.g.c.Auth == nil {
+		auth = "none"
+	}
+	c.mu.Lock()
+	id := c.ses.id
+	c.mu.Unlock()
+	c.say(&frame.Message{Op: frame.Hello, V: 1, Server: "jetbus", Session: id, Limits: limits, PingMs: l.Ping.Milliseconds(), Auth: auth})
+}

@@ -1,0 +1,316 @@
+package gateway
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Bounds of key sets.
+const (
+	keySetBytes   = 1 << 20
+	maxSetKeys    = 200
+	maxKidBytes   = 256
+	keysOfKid     = 4 // that are tried for one token
+	keySetRefresh = time.Hour
+	keySetSpacing = 10 * time.Second // between two reads
+	keySetStale   = 24 * time.Hour   // for how long a set counts that cannot be read again
+	unknownKid    = time.Minute      // for how long a kid is not looked for again
+	maxUnknown    = 1024
+	keySetTimeout = 5 * time.Second
+)
+
+// keySet is the key set of an issuer, read when it is needed: by the call that needs it,
+// one at a time. Nothing runs in between.
+type keySet struct {
+	url    string
+	client *http.Client
+
+	mu      sync.Mutex
+	keys    []setKey
+	read    time.Time            // when keys were read; zero: never
+	tried   time.Time            // when that was last begun
+	err     error                // of the last try
+	unknown map[string]time.Time // kids that the set does not have, and when that was found
+	flight  chan struct{}        // closed when the read that is under way ends; nil: there is none
+}
+
+// setKey is a key of a set.
+type setKey struct {
+	kid string
+	alg string // that it is for; empty: any that fits it
+	publicKey
+}
+
+func newKeySet(address string, client *http.Client) (*keySet, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.User != nil || !mayFetch(u) {
+		return nil, errors.New("use an https URL without user, or http of a loopback host")
+	}
+	c := http.Client{Timeout: keySetTimeout}
+	if client != nil {
+		c = *client
+	}
+	c.Jar = nil
+	c.CheckRedirect = func(r *http.Request, via []*http.Request) error {
+		if len(via) > 3 || !mayFetch(r.URL) {
+			return errors.New("redirected to where keys are not read from")
+		}
+		return nil
+	}
+	return &keySet{url: address, client: &c, unknown: map[string]time.Time{}}, nil
+}
+
+// mayFetch reports whether keys may be read from a URL: nobody on the way can change them.
+func mayFetch(u *url.URL) bool {
+	return u.Scheme == "https" || u.Scheme == "http" && isLoopbackHost(u.Hostname())
+}
+
+// ready reads the set if that was never done, and returns why it does not count.
+func (s *keySet) ready(ctx context.Context) error {
+	s.mu.Lock()
+	due := time.Since(s.read) >= keySetRefresh && time.Since(s.tried) >= keySetSpacing
+	s.mu.Unlock()
+	if due {
+		s.refresh(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.usable()
+}
+
+// usable returns nil while what was read counts. The lock is held.
+func (s *keySet) usable() error {
+	if !s.read.IsZero() && time.Since(s.read) < keySetStale {
+		return nil
+	}
+	if s.err == nil {
+		return errors.New("the key set is not read yet")
+	}
+	return fmt.Errorf("the key set cannot be read: %w", s.err)
+}
+
+// find returns the keys that may have signed a token with this kid (empty: it has none) and
+// algorithm. The error wraps [ErrBadToken], but where the set cannot be read.
+func (s *keySet) find(ctx context.Context, kid, alg string) ([]crypto.PublicKey, error) {
+	s.mu.Lock()
+	found, known := s.lookup(kid, alg)
+	due := s.due(kid, known)
+	wait := s.flight != nil && (s.read.IsZero() || !known)
+	s.mu.Unlock()
+	if due || wait {
+		s.refresh(ctx)
+		s.mu.Lock()
+		found, known = s.lookup(kid, alg)
+		if !known && kid != "" && s.err == nil {
+			s.miss(kid)
+		}
+		s.mu.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%w: no key of the set fits it", ErrBadToken)
+	}
+	return found, nil
+}
+
+// due reports whether it is time to read the set: it is old, or lacks the kid. The lock is
+// held.
+func (s *keySet) due(kid string, known bool) bool {
+	if time.Since(s.tried) < keySetSpacing && !s.tried.IsZero() {
+		return false
+	}
+	if s.read.IsZero() || time.Since(s.read) >= keySetRefresh {
+		return true
+	}
+	missed, ok := s.unknown[kid]
+	return !known && kid != "" && (!ok || time.Since(missed) >= unknownKid)
+}
+
+// miss notes that the set does not have a kid. The lock is held.
+func (s *keySet) miss(kid string) {
+	if len(s.unknown) >= maxUnknown {
+		for k, t := range s.unknown {
+			if time.Since(t) >= unknownKid {
+				delete(s.unknown, k)
+			}
+		}
+	}
+	if len(s.unknown) < maxUnknown {
+		s.unknown[kid] = time.Now()
+	}
+}
+
+// lookup finds keys in what was read. The lock is held.
+func (s *keySet) lookup(kid, alg string) (found []crypto.PublicKey, known bool) {
+	for _, k := range s.keys {
+		if kid != "" && k.kid != kid {
+			continue
+		}
+		known = true
+		if slices.Contains(k.algs, alg) && (k.alg == "" || k.alg == alg) && len(found) < keysOfKid {
+			found = append(found, k.key)
+		}
+	}
+	if kid == "" && len(found) > 1 {
+		return nil, known // a token that does not say which needs a set that has one
+	}
+	return found, known
+}
+
+// refresh reads the set, or waits for the read that is under way.
+func (s *keySet) refresh(ctx context.Context) {
+	s.mu.Lock()
+	if f := s.flight; f != nil {
+		s.mu.Unlock()
+		select {
+		case <-f:
+		case <-ctx.Done():
+		}
+		return
+	}
+	if !s.tried.IsZero() && time.Since(s.tried) < keySetSpacing {
+		s.mu.Unlock()
+		return // another call was faster
+	}
+	f := make(chan struct{})
+	s.flight, s.tried = f, time.Now()
+	s.mu.Unlock()
+
+	// Others wait for it, too: a client that goes away does not end it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keySetTimeout)
+	defer cancel()
+	keys, err := s.fetch(ctx)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err = err; err == nil {
+		s.keys, s.read = keys, time.Now()
+		clear(s.unknown)
+	}
+	s.flight = nil
+	close(f)
+}
+
+func (s *keySet) fetch(ctx context.Context) (_ []setKey, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Accept", "application/jwk-set+json, application/json")
+	answer, err := s.client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", s.url, answer.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, keySetBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(body) > keySetBytes {
+		return nil, fmt.Errorf("the key set has more than %d bytes", keySetBytes)
+	}
+	return parseKeySet(body)
+}
+
+// jsonKey is a key in a set (RFC 7517).
+type jsonKey struct {
+	Kty    string   `json:"kty"`
+	Kid    string   `json:"kid"`
+	Alg    string   `json:"alg"`
+	Use    string   `json:"use"`
+	KeyOps []string `json:"key_ops"`
+	Crv    string   `json:"crv"`
+	N      string   `json:"n"`
+	E      string   `json:"e"`
+	X      string   `json:"x"`
+	Y      string   `json:"y"`
+}
+
+// parseKeySet reads the public keys for signatures of a set. Others are passed over, secrets
+// above all: a set that anyone can read has none.
+func parseKeySet(text []byte) ([]setKey, error) {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.Unmarshal(text, &set); err != nil || set.Keys == nil {
+		return nil, errors.New("it is no key set")
+	}
+	if len(set.Keys) > maxSetKeys {
+		return nil, fmt.Errorf("the key set has %d keys, at most %d are allowed", len(set.Keys), maxSetKeys)
+	}
+	var out []setKey
+	for _, raw := range set.Keys {
+		var k jsonKey
+		if json.Unmarshal(raw, &k) != nil || len(k.Kid) > maxKidBytes || k.Use != "" && k.Use != "sig" ||
+			k.KeyOps != nil && !slices.Contains(k.KeyOps, "verify") {
+			continue
+		}
+		key, err := k.public()
+		if err != nil {
+			continue
+		}
+		if bound, err := newPublicKey(key); err == nil {
+			out = append(out, setKey{kid: k.Kid, alg: k.Alg, publicKey: bound})
+		}
+	}
+	return out, nil
+}
+
+func (k *jsonKey) public() (crypto.PublicKey, error) {
+	switch k.Kty {
+	case "RSA":
+		n, err := base64.RawURLEncoding.DecodeString(k.N)
+		if err != nil {
+			return nil, err
+		}
+		e, err := base64.RawURLEncoding.DecodeString(k.E)
+		if err != nil {
+			return nil, err
+		}
+		exponent := new(big.Int).SetBytes(e)
+		if exponent.BitLen() > 31 || exponent.Int64() < 3 || exponent.Bit(0) == 0 {
+			return nil, errors.New("no exponent")
+		}
+		return &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: int(exponent.Int64())}, nil
+	case "EC":
+		curve, ok := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(), "P-521": elliptic.P521()}[k.Crv]
+		if !ok {
+			return nil, errors.New("no such curve")
+		}
+		x, errX := base64.RawURLEncoding.DecodeString(k.X)
+		y, errY := base64.RawURLEncoding.DecodeString(k.Y)
+		if size := (curve.Params().BitSize + 7) / 8; errX != nil || errY != nil || len(x) != size || len(y) != size {
+			return nil, errors.New("no coordinates")
+		}
+		return ecdsa.ParseUncompressedPublicKey(curve, slices.Concat([]byte{4}, x, y))
+	case "OKP":
+		x, err := base64.RawURLEncoding.DecodeString(k.X)
+		if err != nil || k.Crv != "Ed25519" || len(x) != ed25519.PublicKeySize {
+			return nil, errors.New("no Ed25519 key")
+		}
+		return ed25519.PublicKey(x), nil
+	}
+	return nil, fmt.Errorf("keys of type %q are not used", k.Kty)
+}

@@ -1,0 +1,221 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// drainTime is how long Drain takes at most where its context does not say.
+const drainTime = 25 * time.Second
+
+// spread is over how long connections are closed, so that not all clients come back to
+// another gateway at one moment.
+const spread = 5 * time.Second
+
+// errDraining ends the streams of a gateway that stops.
+var errDraining = errors.New("the gateway stops")
+
+// life counts what a gateway serves, and ends it.
+type life struct {
+	mu       sync.Mutex
+	draining bool
+	total    int            // connections and streams
+	of       map[string]int // of them by a subject
+	denied   int            // connections beyond that, which are told so
+	busy     int            // goroutines that Drain waits for
+	conns    map[*conn]struct{}
+	kept     map[string]*session // by their ids; of connections that broke
+	keptOf   map[string]int      // of them by a subject
+
+	stopping chan struct{} // closed when Drain begins
+	idle     chan struct{} // closed when nothing runs any more after that
+}
+
+func (l *life) init() {
+	l.of, l.conns, l.kept, l.keptOf = map[string]int{}, map[*conn]struct{}{}, map[string]*session{}, map[string]int{}
+	l.stopping, l.idle = make(chan struct{}), make(chan struct{})
+}
+
+// isDraining reports whether Drain has begun.
+func (g *Gateway) isDraining() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.draining
+}
+
+// enter lets something run that Drain waits for, unless that has begun.
+func (l *life) enter() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.draining {
+		return refuse(CodeDraining, "the gateway stops; use another one")
+	}
+	l.busy++
+	return nil
+}
+
+// leave is the end of what entered.
+func (l *life) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy--
+	if l.draining && l.busy == 0 {
+		close(l.idle)
+	}
+}
+
+// errConnections is the refusal of one connection too many.
+var errConnections = refuse(CodeRateLimited, "too many connections")
+
+// count counts a connection or stream of a subject, if there may be one more.
+func (g *Gateway) count(subject string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.of[subject] >= g.c.Limits.PerPrincipal {
+		return errConnections
+	}
+	g.of[subject]++
+	return nil
+}
+
+func (g *Gateway) discount(subject string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.of[subject]--; g.of[subject] == 0 {
+		delete(g.of, subject)
+	}
+}
+
+// open counts a connection or stream before it is known whose it is.
+func (g *Gateway) open() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.total >= g.c.Limits.Connections {
+		return errConnections
+	}
+	g.total++
+	return nil
+}
+
+func (g *Gateway) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.total--
+}
+
+// maxDenied is how many connections beyond the limit are accepted at once, only to be told: a
+// browser shows its page nothing of a handshake that is refused. More are refused so.
+const maxDenied = 64
+
+// openDenied counts a connection beyond the limit.
+func (g *Gateway) openDenied() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.denied >= maxDenied {
+		return errConnections
+	}
+	g.denied++
+	return nil
+}
+
+func (g *Gateway) closeDenied() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.denied--
+}
+
+// track counts an event stream or a long poll of a subject, against the limits of
+// connections. The context that it returns ends when Drain begins, or the principal's token
+// does; release must be called when the stream is over. The error is a failure.
+func (g *Gateway) track(ctx context.Context, who Principal) (tracked context.Context, release func(), err error) {
+	if err := g.enter(); err != nil {
+		return nil, nil, err
+	}
+	if err := g.open(); err != nil {
+		g.leave()
+		return nil, nil, err
+	}
+	if err := g.count(who.Subject); err != nil {
+		g.close()
+		g.leave()
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	forget := func() bool { return true }
+	if !who.Expires.IsZero() {
+		forget = time.AfterFunc(time.Until(who.Expires), func() { cancel(refuse(CodeTokenExpired, "%s", plain[CodeTokenExpired])) }).Stop
+	}
+	over := make(chan struct{})
+	go func() { // ends with release
+		select {
+		case <-g.stopping:
+			cancel(errDraining)
+		case <-over:
+		}
+	}()
+	var once sync.Once
+	return ctx, func() {
+		once.Do(func() {
+			close(over)
+			forget()
+			cancel(nil)
+			g.discount(who.Subject)
+			g.close()
+			g.leave()
+		})
+	}, nil
+}
+
+// Drain ends the gateway: it refuses new connections and requests that wait, tells clients
+// to go (GOAWAY), sends no more events but still takes acknowledgements, closes each
+// connection when nothing is held there or ctx ends (25 seconds where ctx has no deadline),
+// and returns when nothing of the gateway runs any more. What clients still hold then is
+// given back; what clients hold over HTTP, who cannot be told, after 5 seconds. The error
+// is that of ctx where it came to that. It may be called again, and concurrently.
+func (g *Gateway) Drain(ctx context.Context) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, drainTime)
+		defer cancel()
+	}
+	g.mu.Lock()
+	if !g.draining {
+		g.draining = true
+		close(g.stopping)
+		if g.busy == 0 {
+			close(g.idle)
+		}
+	}
+	conns := make([]*conn, 0, len(g.conns))
+	for c := range g.conns {
+		conns = append(conns, c)
+	}
+	kept := g.kept
+	g.kept = map[string]*session{}
+	g.mu.Unlock()
+	for _, s := range kept {
+		go func() { // ends before g.idle is closed
+			defer g.leave() // what detach entered
+			s.end()
+		}()
+	}
+	until, _ := ctx.Deadline()
+	left := time.Until(until)
+	for _, c := range conns {
+		c.goAway(left, rand.N(max(min(spread, left/2), time.Millisecond))) //nolint:gosec // it spreads load, and is no secret
+	}
+	select {
+	case <-g.idle:
+		return nil
+	case <-ctx.Done():
+	}
+	for _, c := range conns {
+		c.end(closeGoingAway)
+	}
+	g.pulls.end()
+	<-g.idle
+	return context.Cause(ctx)
+}

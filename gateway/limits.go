@@ -1,0 +1,101 @@
+package gateway
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// Limits bound what one client may use. The zero value of each field is its default;
+// -1 means none where that is said.
+type Limits struct {
+	FrameBytes    int64         // of a frame after inflation, and of an event's payload over HTTP. Defaults to 1 MiB
+	TokenBytes    int           // of a token. Defaults to 8 KiB
+	AuthTimeout   time.Duration // until the first AUTH. Defaults to 5 seconds
+	Connections   int           // WebSockets and event streams at once. Defaults to 10,000
+	PerPrincipal  int           // of them by one subject. Defaults to 1,000
+	Subscriptions int           // of a connection. Defaults to 64
+	Groups        int           // of a topic, beyond which clients make no more. Defaults to 1,000
+	InFlight      int           // events of a subscription. Defaults to 1,000
+	BatchEvents   int           // events of a batch. Defaults to 256
+	QueueBytes    int           // that wait to be written to a connection. Defaults to 1 MiB
+	WriteTimeout  time.Duration // of one write. Defaults to 10 seconds
+	Ping          time.Duration // between PING frames. Defaults to 25 seconds
+	PongTimeout   time.Duration // until the answer. Defaults to 8 seconds
+	LeaseMax      time.Duration // of one lease or extension. Defaults to 10 minutes
+	LeaseTotal    time.Duration // of all extensions of one delivery. Defaults to 1 hour
+	ResumeGrace   time.Duration // that a client may ask for. Defaults to 30 seconds
+	Rate          float64       // frames or requests a second of a connection or subject. Defaults to 2,000; -1: none
+	Burst         int           // beyond Rate at once. Defaults to 4,000
+	Wait          time.Duration // of a long poll. Defaults to 60 seconds
+	PageEvents    int           // events or keys of one answer. Defaults to 1,000
+}
+
+// normalize returns the limits with defaults filled in, or an error that wraps
+// [jetbus.ErrInvalidOption] and names the field.
+func (l Limits) normalize() (Limits, error) {
+	counts := []struct {
+		name       string
+		field      *int
+		value, min int
+	}{
+		{"TokenBytes", &l.TokenBytes, maxTokenBytes, 16},
+		{"Connections", &l.Connections, 10_000, 1},
+		{"PerPrincipal", &l.PerPrincipal, 1_000, 1},
+		{"Subscriptions", &l.Subscriptions, 64, 1},
+		{"Groups", &l.Groups, 1_000, 1},
+		{"InFlight", &l.InFlight, 1_000, 1},
+		{"BatchEvents", &l.BatchEvents, 256, 1},
+		{"QueueBytes", &l.QueueBytes, 1 << 20, 4 << 10},
+		{"Burst", &l.Burst, 4_000, 1},
+		{"PageEvents", &l.PageEvents, 1_000, 1},
+	}
+	for _, c := range counts {
+		if err := setLimit(c.name, c.field, c.value, c.min); err != nil {
+			return l, err
+		}
+	}
+	times := []struct {
+		name       string
+		field      *time.Duration
+		value, min time.Duration
+	}{
+		{"AuthTimeout", &l.AuthTimeout, 5 * time.Second, time.Millisecond},
+		{"WriteTimeout", &l.WriteTimeout, 10 * time.Second, time.Millisecond},
+		{"Ping", &l.Ping, 25 * time.Second, time.Millisecond},
+		{"PongTimeout", &l.PongTimeout, 8 * time.Second, time.Millisecond},
+		{"LeaseMax", &l.LeaseMax, 10 * time.Minute, time.Second},
+		{"LeaseTotal", &l.LeaseTotal, time.Hour, time.Second},
+		{"ResumeGrace", &l.ResumeGrace, 30 * time.Second, time.Millisecond},
+		{"Wait", &l.Wait, time.Minute, time.Millisecond},
+	}
+	for _, c := range times {
+		if err := setLimit(c.name, c.field, c.value, c.min); err != nil {
+			return l, err
+		}
+	}
+	if err := setLimit("FrameBytes", &l.FrameBytes, 1<<20, 1<<10); err != nil {
+		return l, err
+	}
+	switch {
+	case l.Rate == 0:
+		l.Rate = 2_000
+	case l.Rate < 0 && l.Rate != -1:
+		return l, fmt.Errorf("%w: Limits.Rate is %v, use more than 0, or -1 for none", jetbus.ErrInvalidOption, l.Rate)
+	}
+	if l.LeaseTotal < l.LeaseMax {
+		return l, fmt.Errorf("%w: Limits.LeaseTotal is %v, use at least LeaseMax (%v)", jetbus.ErrInvalidOption, l.LeaseTotal, l.LeaseMax)
+	}
+	return l, nil
+}
+
+func setLimit[T int | int64 | time.Duration](name string, field *T, value, least T) error {
+	if *field == 0 {
+		*field = value
+	}
+	if *field < least {
+		return fmt.Errorf("%w: Limits.%s is %v, use at least %v", jetbus.ErrInvalidOption, name, *field, least)
+	}
+	return nil
+}

@@ -1,0 +1,319 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/frame"
+)
+
+// Bounds of what a connection has sent to be published and has no answer for yet. Beyond
+// them its next frame waits.
+const (
+	maxPublishes = 256
+	maxTogether  = 64 // that are published as one batch
+)
+
+// publishing is what a connection publishes: in order, several at a time where they come
+// faster than the broker answers.
+type publishing struct {
+	room chan struct{} // signaled when a publish is answered; capacity 1
+
+	mu      sync.Mutex
+	queue   []publishJob
+	count   int // queued or under way
+	bytes   int
+	running bool
+}
+
+// publishJob is one PUBLISH frame, or one PUBLISH_BATCH.
+type publishJob struct {
+	corr  string
+	bytes int
+	event jetbus.Event
+	o     jetbus.PublishOptions
+	plain bool // without options: it may be published together with others
+	batch []jetbus.Event
+	bad   []error // of the batch: why an event is not published; nil where it is
+	how   jetbus.BatchOptions
+}
+
+// mayPublish reports why the connection may not publish an event.
+func (c *conn) mayPublish(e *jetbus.Event) error {
+	if err := jetbus.ValidTopic(e.Topic); err != nil {
+		return err
+	}
+	if !c.principal().Scopes.Allow(TopicWrite, e.Topic) {
+		return forbidden(TopicWrite, e.Topic)
+	}
+	return e.Validate()
+}
+
+// publish handles a PUBLISH frame.
+func (c *conn) publish(req frame.Request) {
+	item := req.Item()
+	e, o, err := item.Event()
+	if err != nil {
+		c.refusePublish(req.Corr, frameFailure(err))
+		return
+	}
+	if err = c.mayPublish(&e); err == nil {
+		err = o.Validate()
+	}
+	if err == nil && c.g.isDraining() {
+		err = refuse(CodeDraining, "the gateway stops; use another one")
+	}
+	if err != nil {
+		c.refusePublish(req.Corr, err)
+		return
+	}
+	if e.ID == "" {
+		e.ID = jetbus.NewID() // so that it can be published again
+	}
+	c.enqueue(publishJob{corr: req.Corr, bytes: len(e.Payload) + len(req.Opts), event: e, o: o, plain: o.ExpectLastSeq == nil && o.TTL == 0 && o.DeliverAt.IsZero()})
+}
+
+// refusePublish answers a PUBLISH that failed. The first clients know one code for that.
+func (c *conn) refusePublish(corr string, err error) {
+	if c.sketch {
+		f := c.explain(err)
+		err = &failure{Code: CodePublishFailed, Msg: f.Msg}
+	}
+	c.refuse(corr, err)
+}
+
+// publishBatch handles a PUBLISH_BATCH frame.
+func (c *conn) publishBatch(req frame.Request) {
+	most := c.g.c.Limits.BatchEvents
+	switch n := len(req.Events); {
+	case n == 0:
+		c.refuse(req.Corr, refuse(CodeBadRequest, "the batch has no events"))
+		return
+	case n > most:
+		c.refuse(req.Corr, refuse(CodeTooLarge, "the batch has %d events, at most %d are allowed", n, most))
+		return
+	case c.g.isDraining():
+		c.refuse(req.Corr, refuse(CodeDraining, "the gateway stops; use another one"))
+		return
+	}
+	job := publishJob{corr: req.Corr, batch: make([]jetbus.Event, len(req.Events)), bad: make([]error, len(req.Events))}
+	job.how = jetbus.BatchOptions{Atomic: req.Atomic, Chain: req.Chain}
+	for i := range req.Events {
+		item := &req.Events[i]
+		e, o, err := item.Event()
+		job.bytes += len(e.Payload) + len(item.Opts)
+		if i == 0 && req.Atomic {
+			job.how.ExpectLastSeq, o.ExpectLastSeq = o.ExpectLastSeq, nil
+		}
+		switch {
+		case err != nil:
+			err = frameFailure(err)
+		case o != (jetbus.PublishOptions{}):
+			err = refuse(CodeUnsupported, "ttlMs and deliverAt are for PUBLISH, expect is for PUBLISH and the first event of an atomic batch")
+		default:
+			err = c.mayPublish(&e)
+		}
+		if err != nil && (req.Atomic || req.Chain != nil) { // nothing may be left out
+			c.refuse(req.Corr, err)
+			return
+		}
+		if e.ID == "" {
+			e.ID = jetbus.NewID()
+		}
+		job.batch[i], job.bad[i] = e, err
+	}
+	c.enqueue(job)
+}
+
+// enqueue lets a job be done in its turn. It waits where too much is under way.
+func (c *conn) enqueue(j publishJob) {
+	p := &c.pub
+	for {
+		p.mu.Lock()
+		if p.count == 0 || p.count < maxPublishes && p.bytes+j.bytes <= c.g.c.Limits.QueueBytes {
+			break
+		}
+		p.mu.Unlock()
+		select {
+		case <-p.room:
+		case <-c.ended:
+			return
+		}
+	}
+	defer p.mu.Unlock()
+	p.queue = append(p.queue, j)
+	p.count++
+	p.bytes += j.bytes
+	if !p.running {
+		p.running = true
+		c.work.Go(c.publishAll)
+	}
+}
+
+// publishAll does what there is to do.
+func (c *conn) publishAll() {
+	p := &c.pub
+	for {
+		jobs := c.nextJobs()
+		if len(jobs) == 0 {
+			return
+		}
+		switch {
+		case jobs[0].batch != nil:
+			c.publishMany(&jobs[0])
+		case len(jobs) == 1:
+			c.publishOne(&jobs[0])
+		default:
+			c.publishTogether(jobs)
+		}
+		p.mu.Lock()
+		for _, j := range jobs {
+			p.count--
+			p.bytes -= j.bytes
+		}
+		p.mu.Unlock()
+		signal(p.room)
+	}
+}
+
+// nextJobs takes the next job, or several that can be published together.
+func (c *conn) nextJobs() []publishJob {
+	p := &c.pub
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queue) == 0 || c.isOver() {
+		p.queue, p.running = nil, false
+		return nil
+	}
+	n := 1
+	for n < len(p.queue) && n < maxTogether && p.queue[0].plain && p.queue[n].plain {
+		n++
+	}
+	jobs := p.queue[:n:n]
+	p.queue = p.queue[n:]
+	return jobs
+}
+
+func (c *conn) publishOne(j *publishJob) {
+	ctx, cancel := context.WithTimeout(c.ctx, taskTime)
+	defer cancel()
+	receipt, err := c.g.b.Publish(ctx, j.event, j.o)
+	c.published(j.corr, receipt, err)
+}
+
+// published answers a PUBLISH.
+func (c *conn) published(corr string, receipt jetbus.Receipt, err error) {
+	if err != nil {
+		c.refusePublish(corr, withStored(err))
+		return
+	}
+	e := &receipt.Event
+	ts := e.Time.UnixMilli()
+	m := frame.Message{Corr: corr, ID: e.ID, Seq: e.Seq, TS: &ts, SID: e.SID, Duplicate: receipt.Duplicate, Scheduled: receipt.Scheduled}
+	if e.Partition >= 0 {
+		m.Partition = &e.Partition
+	}
+	c.ok(m)
+}
+
+// withStored adds to a failed publish whether the event may be stored all the same.
+func withStored(err error) error {
+	var p *jetbus.PublishError
+	if !errors.As(err, &p) {
+		return err
+	}
+	f := *explain(err)
+	if f.Details == nil {
+		f.Details = map[string]any{"id": p.Event.ID, "stored": p.Stored.String()}
+	}
+	return &f
+}
+
+// publishTogether publishes events as one batch, in their order. Those that it left out
+// are published one by one, under the ids they have, so that each gets its own answer.
+func (c *conn) publishTogether(jobs []publishJob) {
+	ctx, cancel := context.WithTimeout(c.ctx, taskTime)
+	defer cancel()
+	events := make([]jetbus.Event, len(jobs))
+	for i := range jobs {
+		events[i] = jobs[i].event
+	}
+	receipts, err := c.g.b.PublishBatch(ctx, events, jetbus.BatchOptions{})
+	for i := range jobs {
+		if err != nil && (i >= len(receipts) || receipts[i].Event.Seq == 0) {
+			c.publishOne(&jobs[i])
+			continue
+		}
+		c.published(jobs[i].corr, receipts[i], nil)
+	}
+}
+
+// publishMany answers a PUBLISH_BATCH, with one result an event.
+func (c *conn) publishMany(j *publishJob) {
+	ctx, cancel := context.WithTimeout(c.ctx, taskTime)
+	defer cancel()
+	var events []jetbus.Event
+	for i, e := range j.batch {
+		if j.bad[i] == nil {
+			events = append(events, e)
+		}
+	}
+	var receipts []jetbus.Receipt
+	var err error
+	if len(events) > 0 {
+		receipts, err = c.g.b.PublishBatch(ctx, events, j.how)
+	}
+	if err != nil && j.how.Atomic {
+		c.refuse(j.corr, withStored(err))
+		return
+	}
+	failed := failures(err)
+	results := make([]frame.Result, len(j.batch))
+	next := 0
+	for i, e := range j.batch {
+		why := j.bad[i]
+		if why == nil {
+			if next < len(receipts) && receipts[next].Event.Seq != 0 {
+				results[i] = resultOf(receipts[next])
+				next++
+				continue
+			}
+			next++
+			if why = failed[e.ID]; why == nil {
+				why = err
+			}
+		}
+		f := errorFrame("", c.explain(why))
+		results[i] = frame.Result{ID: e.ID, Code: f.Code, Msg: f.Msg, Retryable: f.Retryable, Details: f.Details, Stored: storedOf(why)}
+	}
+	c.ok(frame.Message{Corr: j.corr, Results: results})
+}
+
+// failures are the errors of a batch by the ids of their events.
+func failures(err error) map[string]error {
+	out := map[string]error{}
+	if b, ok := errors.AsType[*jetbus.BatchError](err); ok {
+		for _, p := range b.Failed {
+			out[p.Event.ID] = p
+		}
+	}
+	return out
+}
+
+func storedOf(err error) string {
+	if p, ok := errors.AsType[*jetbus.PublishError](err); ok {
+		return p.Stored.String()
+	}
+	return jetbus.StoredNo.String()
+}
+
+func resultOf(r jetbus.Receipt) frame.Result {
+	ts := r.Event.Time.UnixMilli()
+	out := frame.Result{ID: r.Event.ID, Seq: r.Event.Seq, TS: &ts, SID: r.Event.SID, Duplicate: r.Duplicate}
+	if r.Event.Partition >= 0 {
+		out.Partition = &r.Event.Partition
+	}
+	return out
+}

@@ -1,0 +1,276 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// Bounds of the events that clients hold over HTTP.
+const (
+	maxPulled  = 100_000         // by all clients
+	pullTick   = time.Second     // between looks at leases
+	pullGrace  = 5 * time.Second // for acknowledgements when the gateway stops: nobody can tell these clients to go
+	pullAtOnce = 32              // leases that are extended, or end, at the same time
+)
+
+// pulled is an event that a client took over HTTP and holds, until its deadline.
+type pulled struct {
+	subject, topic, group string
+	d                     *jetbus.Delivery
+	since, deadline       time.Time
+	lease                 time.Duration // of an extension that says nothing
+	busy                  bool          // it is being settled
+}
+
+// pulls are the events that clients hold over HTTP, by tokens that say nothing to them.
+// Their leases are kept at the broker while there are any.
+type pulls struct {
+	mu      sync.Mutex
+	held    map[string]*pulled
+	of      map[string]int // held or asked for, by subject
+	total   int
+	running bool          // keepPulled does
+	ended   bool          // it has, for good
+	over    chan struct{} // closed when nothing is to be held any longer
+	once    sync.Once
+}
+
+func (p *pulls) init() {
+	p.held, p.of, p.over = map[string]*pulled{}, map[string]int{}, make(chan struct{})
+}
+
+// reserve makes room for up to n events of a subject.
+func (p *pulls) reserve(subject string, n, most int) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n = min(n, most-p.of[subject], maxPulled-p.total)
+	if n <= 0 {
+		return 0, refuse(CodeTooManyInFlight, "%d events are held already; acknowledge some of them", p.of[subject])
+	}
+	p.of[subject] += n
+	p.total += n
+	return n, nil
+}
+
+func (p *pulls) unreserveLocked(subject string, n int) {
+	p.total -= n
+	if p.of[subject] -= n; p.of[subject] == 0 {
+		delete(p.of, subject)
+	}
+}
+
+// unreserve gives room back that was not needed.
+func (p *pulls) unreserve(subject string, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unreserveLocked(subject, n)
+}
+
+// holdPulled puts an event, for which room was made, into a client's hands. Empty: the gateway
+// stops.
+func (g *Gateway) holdPulled(ctx context.Context, h *pulled) string {
+	var raw [16]byte
+	_, _ = rand.Read(raw[:]) // it never fails
+	token := base64.RawURLEncoding.EncodeToString(raw[:])
+	p := &g.pulls
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return ""
+	}
+	if !p.running {
+		if g.enter() != nil {
+			return ""
+		}
+		p.running = true
+		go g.keepPulled(context.WithoutCancel(ctx)) // ends when nothing is held, and Drain waits for it
+	}
+	p.held[token] = h
+	return token
+}
+
+// take finds an event that a client holds. With settle it is the caller's from then on, to
+// be given to drop or back. Nil: the token is of somebody else, or the time is over.
+func (p *pulls) take(token, subject, topic, group string, settle bool) *pulled {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.held[token]
+	if h == nil || h.busy || h.subject != subject || h.topic != topic || h.group != group || !time.Now().Before(h.deadline) {
+		return nil
+	}
+	h.busy = settle
+	return h
+}
+
+// drop forgets an event that was settled.
+func (p *pulls) drop(token string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h := p.held[token]; h != nil {
+		delete(p.held, token)
+		p.unreserveLocked(h.subject, 1)
+	}
+}
+
+// back leaves an event that could not be settled where it was.
+func (p *pulls) back(h *pulled) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h.busy = false
+}
+
+// extend moves a deadline, as far as the limits allow, and returns how long the client has
+// now; 0: the limit of all extensions is reached.
+func (p *pulls) extend(h *pulled, by time.Duration, l Limits) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if by <= 0 {
+		by = h.lease
+	}
+	now := time.Now()
+	until := now.Add(min(by, l.LeaseMax))
+	if last := h.since.Add(l.LeaseTotal); until.After(last) {
+		until = last
+	}
+	if !until.After(now) {
+		return 0
+	}
+	h.deadline = until
+	return until.Sub(now)
+}
+
+// end lets go of everything that is held, when the gateway's time is over.
+func (p *pulls) end() { p.once.Do(func() { close(p.over) }) }
+
+// keepPulled keeps the leases of what clients hold, and ends those whose deadline passed. It
+// runs while there is anything, and for a grace after Drain has begun.
+func (g *Gateway) keepPulled(ctx context.Context) {
+	defer g.leave()
+	tick := time.NewTicker(pullTick)
+	defer tick.Stop()
+	stopping, grace := g.stopping, (<-chan time.Time)(nil)
+	for {
+		select {
+		case <-stopping:
+			stopping, grace = nil, time.After(pullGrace)
+		case <-grace:
+			g.givePulledBack(ctx)
+			return
+		case <-tick.C:
+			if g.lookPulled(ctx) {
+				return
+			}
+		case <-g.pulls.over:
+			g.givePulledBack(ctx)
+			return
+		}
+	}
+}
+
+// lookPulled looks at all leases once. It reports whether nothing is held any more.
+func (g *Gateway) lookPulled(ctx context.Context) bool {
+	p := &g.pulls
+	now := time.Now()
+	var ended, short []*pulled
+	p.mu.Lock()
+	if len(p.held) == 0 {
+		p.running = false
+		p.mu.Unlock()
+		return true
+	}
+	for token, h := range p.held {
+		switch {
+		case h.busy:
+		case !now.Before(h.deadline):
+			ended = append(ended, h)
+			delete(p.held, token)
+			p.unreserveLocked(h.subject, 1)
+		case h.deadline.After(h.d.Deadline()) && h.d.Deadline().Sub(now) < groupAckTimeout*2/3:
+			short = append(short, h)
+		}
+	}
+	p.mu.Unlock()
+	settleEach(ctx, ended, func(ctx context.Context, d *jetbus.Delivery) error {
+		return d.Nack(ctx, jetbus.NackOptions{Reason: "lease expired"}) // else the broker's lease ends, too
+	})
+	settleEach(ctx, short, func(ctx context.Context, d *jetbus.Delivery) error {
+		return d.Extend(ctx, groupAckTimeout) // else the client's acknowledgement is not applied, and it is told so
+	})
+	return false
+}
+
+// givePulledBack returns everything at once, without an attempt.
+func (g *Gateway) givePulledBack(ctx context.Context) {
+	p := &g.pulls
+	p.mu.Lock()
+	p.ended = true
+	var all []*pulled
+	for token, h := range p.held {
+		if !h.busy {
+			all = append(all, h)
+		}
+		delete(p.held, token)
+		p.unreserveLocked(h.subject, 1)
+	}
+	p.mu.Unlock()
+	giveBack(ctx, all)
+}
+
+// giveBack returns events at once, without an attempt.
+func giveBack(ctx context.Context, list []*pulled) {
+	settleEach(ctx, list, func(ctx context.Context, d *jetbus.Delivery) error { return d.GiveBack(ctx) })
+}
+
+// settleEach does the same to several events, some of them at once, also where ctx has ended.
+func settleEach(ctx context.Context, list []*pulled, f func(context.Context, *jetbus.Delivery) error) {
+	if len(list) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTime)
+	defer cancel()
+	var work sync.WaitGroup
+	next := make(chan *pulled)
+	for range min(pullAtOnce, len(list)) {
+		work.Go(func() {
+			for h := range next {
+				_ = f(ctx, h.d) // the broker's lease ends by itself
+			}
+		})
+	}
+	for _, h := range list {
+		next <- h
+	}
+	close(next)
+	work.Wait()
+}
+
+// settlePulled does to an event what a client says, and whether that was applied.
+func settlePulled(ctx context.Context, d *jetbus.Delivery, v verdict) (reason string, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTime) // also where the client has gone
+	defer cancel()
+	switch {
+	case v.op == "ack":
+		err = d.Ack(ctx)
+	case v.back:
+		err = d.GiveBack(ctx)
+	case v.dead:
+		err = d.RejectAs(ctx, jetbus.DeadReason(v.as), v.reason)
+	case v.snooze:
+		err = d.Snooze(ctx, max(v.by, time.Millisecond))
+	default:
+		err = d.Nack(ctx, jetbus.NackOptions{Delay: v.by, Reason: v.reason})
+	}
+	switch {
+	case errors.Is(err, jetbus.ErrLeaseExpired):
+		return "expired", nil
+	case errors.Is(err, jetbus.ErrAlreadySettled), errors.Is(err, jetbus.ErrNotHeld):
+		return "settled", nil
+	}
+	return "", err
+}

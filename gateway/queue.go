@@ -1,0 +1,204 @@
+package gateway
+
+import (
+	"errors"
+	"sync"
+)
+
+// errSlow: what waits to be written to a connection is more than it may be.
+var errSlow = errors.New("the client does not read")
+
+// errQueueClosed: the connection is over.
+var errQueueClosed = errors.New("the connection is closed")
+
+// highWater is how many bytes wait to be written before events are not taken from the bus
+// any more.
+const highWater = 256 << 10
+
+// keepItems is how many frames there is room for in a queue that has nothing to do.
+const keepItems = 512
+
+// queue is what waits to be written to a connection. Events wait until there is room for
+// them, so that at most highWater bytes and one event are in it; answers do not wait, and
+// more than the limit of them is the end of the connection.
+type queue struct {
+	high, limit int
+	turn        chan struct{} // whoever is in it may push an event; capacity 1
+	ready       chan struct{} // signaled when there is something to write; capacity 1
+	room        chan struct{} // signaled when there is less than high; capacity 1
+	over        chan struct{} // closed by close
+
+	mu      sync.Mutex
+	items   []outgoing
+	bytes   int // of all that waits
+	answers int // of what waits and is no event
+	closed  bool
+	dropped bool
+}
+
+// outgoing is one frame on its way: head and text, one behind the other. The text may be
+// that of other connections, too.
+type outgoing struct {
+	head, text []byte
+	kind       kindOfFrame
+}
+
+func (o *outgoing) size() int { return len(o.head) + len(o.text) }
+
+type kindOfFrame int
+
+const (
+	answerFrame kindOfFrame = iota
+	eventFrame
+	pingFrame // the client must say something in time
+)
+
+func newQueue(limit int) *queue {
+	return &queue{
+		high: min(highWater, max(limit/4, 1)), limit: limit, turn: make(chan struct{}, 1),
+		ready: make(chan struct{}, 1), room: make(chan struct{}, 1), over: make(chan struct{}),
+	}
+}
+
+// push adds what is no event. The error is errSlow or errQueueClosed.
+func (q *queue) push(text []byte, kind kindOfFrame) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed:
+		return errQueueClosed
+	case kind != eventFrame && q.answers > 0 && q.answers+len(text) > q.limit:
+		return errSlow
+	}
+	q.addLocked(outgoing{text: text, kind: kind})
+	return nil
+}
+
+func (q *queue) addLocked(o outgoing) {
+	q.items = append(q.items, o)
+	q.bytes += o.size()
+	if o.kind != eventFrame {
+		q.answers += o.size()
+	}
+	signal(q.ready)
+}
+
+// pushEvent waits until there is room, and adds what build makes then. It reports false,
+// and does not call build, where done was closed or the connection is over first.
+func (q *queue) pushEvent(done <-chan struct{}, build func() []byte) bool {
+	return q.pushFrame(done, func() outgoing { return outgoing{text: build()} })
+}
+
+// pushFrame is pushEvent of a frame in two parts; a nil text is none.
+func (q *queue) pushFrame(done <-chan struct{}, build func() outgoing) bool {
+	select {
+	case q.turn <- struct{}{}:
+	case <-done:
+		return false
+	case <-q.over:
+		return false
+	}
+	defer func() { <-q.turn }()
+	for !q.hasRoom() {
+		select {
+		case <-q.room:
+		case <-done:
+			return false
+		case <-q.over:
+			return false
+		}
+	}
+	select {
+	case <-done:
+		return false
+	default:
+	}
+	o := build()
+	if o.text == nil {
+		return true
+	}
+	o.kind = eventFrame
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false
+	}
+	q.addLocked(o)
+	return true
+}
+
+// hasRoom reports whether an event may be added.
+func (q *queue) hasRoom() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.bytes < q.high
+}
+
+// take returns all that waits, for the one writer, which gives the slice back.
+func (q *queue) take(into []outgoing) []outgoing {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	items := q.items
+	clear(into)
+	if cap(into) > keepItems {
+		into = nil
+	}
+	q.items = into[:0]
+	return items
+}
+
+// written makes room when frames are out.
+func (q *queue) written(frames []outgoing) {
+	q.mu.Lock()
+	for i := range frames {
+		o := &frames[i]
+		q.bytes -= o.size()
+		if o.kind != eventFrame {
+			q.answers -= o.size()
+		}
+	}
+	room := q.bytes < q.high
+	q.mu.Unlock()
+	if room {
+		signal(q.room)
+	}
+}
+
+// close lets nothing in any more. What waits is still written.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed {
+		q.closed = true
+		close(q.over)
+	}
+}
+
+// drop gives up what waits to be written.
+func (q *queue) drop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.items, q.dropped = nil, true
+}
+
+// isDropped reports whether nothing is to be written any more.
+func (q *queue) isDropped() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.dropped
+}
+
+// isDone reports whether nothing is left to write.
+func (q *queue) isDone() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.dropped || q.bytes == 0
+}
+
+// signal wakes whoever waits at a channel of capacity 1.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

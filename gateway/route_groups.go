@@ -1,0 +1,269 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/frame"
+)
+
+// callGroup serves POST /v1/groups/{topic}/{group}:{verb}.
+func (g *Gateway) callGroup(w http.ResponseWriter, r *http.Request) {
+	who, ok := g.admit(w, r, "", "")
+	if !ok {
+		return
+	}
+	group, verb, _ := strings.Cut(r.PathValue("call"), ":")
+	topic, err := topicOf(r)
+	if err == nil {
+		err = jetbus.ValidGroup(group)
+	}
+	switch {
+	case err != nil:
+	case !who.mayJoin(topic, group):
+		err = forbidden(GroupJoin, group)
+	case verb == "pull":
+		err = g.pull(w, r, who, topic, group)
+	case verb == "ack" || verb == "nack" || verb == "modack" || verb == "extend":
+		err = g.settlePulls(w, r, who, topic, group, verb)
+	default:
+		err = refuse(CodeNotFound, "%.40q is none of pull, ack, nack, modack and extend", verb)
+	}
+	if err != nil {
+		g.problem(w, r, err)
+	}
+}
+
+// pullRequest is the body of a pull: what a group is asked for.
+type pullRequest struct {
+	jetbus.ReceiveOptions
+	Wait string // "20s", in place of waitMs
+}
+
+// UnmarshalJSON reads the options of the bus, and wait.
+func (p *pullRequest) UnmarshalJSON(text []byte) error {
+	var own struct {
+		Wait string `json:"wait"`
+	}
+	if err := json.Unmarshal(text, &own); err != nil {
+		return err
+	}
+	p.Wait = own.Wait
+	return json.Unmarshal(text, &p.ReceiveOptions)
+}
+
+// pull takes events of a group, at once if there are some, else when the first one comes or
+// the wait is over.
+func (g *Gateway) pull(w http.ResponseWriter, r *http.Request, who Principal, topic, group string) error {
+	var req pullRequest
+	if err := g.readJSON(w, r, &req); err != nil {
+		return err
+	}
+	o, lease, err := g.pullOptions(req)
+	if err != nil {
+		return err
+	}
+	ctx, release, err := g.track(r.Context(), who)
+	if err != nil {
+		return err
+	}
+	defer release()
+	info, err := g.b.TopicInfo(ctx, topic)
+	if err != nil {
+		return cause(ctx, err)
+	}
+	if err := g.mayMake(ctx, info, group); err != nil {
+		return cause(ctx, err)
+	}
+	p := &g.pulls
+	if o.Max, err = p.reserve(who.Subject, o.Max, g.c.Limits.InFlight); err != nil {
+		return err
+	}
+	got, err := g.receive(ctx, topic, group, o)
+	p.unreserve(who.Subject, o.Max-len(got))
+	if ctx.Err() != nil || err != nil { // nobody is there to take them
+		giveBack(ctx, wrap(got))
+		p.unreserve(who.Subject, len(got))
+		return cause(ctx, err)
+	}
+	now := time.Now()
+	b := []byte(`{"events":[`)
+	tokens := make([]string, 0, len(got))
+	for i, d := range got {
+		h := &pulled{subject: who.Subject, topic: topic, group: group, d: d, since: now, deadline: now.Add(lease), lease: lease}
+		token := g.holdPulled(ctx, h)
+		if token == "" {
+			giveBack(ctx, wrap(got[i:]))
+			p.unreserve(who.Subject, len(got)-i)
+			break
+		}
+		tokens = append(tokens, token)
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendPulled(b, streamOf(info), token, h)
+	}
+	answerText(w, http.StatusOK, append(b, "]}\n"...))
+	if http.NewResponseController(w).Flush() != nil { // the answer is not on its way
+		for _, token := range tokens {
+			if h := p.take(token, who.Subject, topic, group, true); h != nil {
+				p.drop(token)
+				giveBack(ctx, []*pulled{h})
+			}
+		}
+	}
+	return nil
+}
+
+// wrap makes of deliveries what settleEach takes.
+func wrap(list []*jetbus.Delivery) []*pulled {
+	out := make([]*pulled, len(list))
+	for i, d := range list {
+		out[i] = &pulled{d: d}
+	}
+	return out
+}
+
+// pullOptions are what the bus is asked for, and the client's own lease.
+func (g *Gateway) pullOptions(req pullRequest) (jetbus.ReceiveOptions, time.Duration, error) {
+	l := g.c.Limits
+	o := req.ReceiveOptions
+	if req.Wait != "" {
+		wait, err := g.waitOf(req.Wait)
+		if err != nil {
+			return o, 0, err
+		}
+		o.Wait = wait
+		if wait == 0 {
+			o.Wait = -1
+		}
+	}
+	o, err := o.Normalize()
+	if err != nil {
+		return o, 0, err
+	}
+	lease := o.AckTimeout
+	if lease < minLease || lease > l.LeaseMax {
+		return o, 0, refuse(CodeBadRequest, "ackTimeoutMs is %d, use %d to %d", lease.Milliseconds(), minLease.Milliseconds(), l.LeaseMax.Milliseconds())
+	}
+	o.AckTimeout = groupAckTimeout // the broker's; see keepPulled
+	o.Max = min(o.Max, l.BatchEvents)
+	o.Wait = min(o.Wait, l.Wait)
+	return o, lease, nil
+}
+
+// receive asks the bus, in pieces.
+func (g *Gateway) receive(ctx context.Context, topic, group string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
+	until := time.Now().Add(o.Wait)
+	for {
+		if o.Wait != -1 {
+			o.Wait = min(time.Until(until), creditWait)
+			if o.Wait <= 0 {
+				return nil, nil
+			}
+		}
+		got, err := g.b.Receive(ctx, topic, group, o)
+		if len(got) > 0 || err != nil || o.Wait == -1 {
+			return got, err
+		}
+	}
+}
+
+// appendPulled appends an event as a client takes it.
+func appendPulled(b []byte, stream uint64, token string, h *pulled) []byte {
+	d := h.d
+	start := len(b)
+	b = append(b, `{"ack_id":"`...)
+	b = append(append(b, token...), `","ctx":`...)
+	b = append(b, text(frame.EventContext{
+		Attempt: d.Attempt, MaxAttempts: d.MaxAttempts, AckDeadlineMs: time.Until(h.deadline).Milliseconds(),
+		Redelivered: d.Redelivered, ReplayOf: d.ReplayOf, Epoch: d.Epoch,
+	})...)
+	b, err := frame.AppendEvent(append(b, ','), &d.Event, offset{stream, d.Seq}.String())
+	if err != nil { // a string of the event that is no UTF-8: no event has one
+		return append(b[:start], `{"ack_id":`+strconv.Quote(token)+`}`...)
+	}
+	return append(b, '}')
+}
+
+// settleRequest is the body of ack, nack, modack and extend.
+type settleRequest struct {
+	AckIDs   []string `json:"ack_ids"`
+	DelayMs  int64    `json:"delay_ms"`
+	ExtendMs int64    `json:"extend_ms"`
+	Reason   string   `json:"reason"`
+	Dead     bool     `json:"dead"`
+	DeadAs   string   `json:"dead_reason"`
+	Snooze   bool     `json:"snooze"`
+	GiveBack bool     `json:"give_back"`
+}
+
+// settled is what became of one token.
+type settled struct {
+	frame.Result
+	DeadlineMs int64 `json:"deadline_ms,omitempty"`
+}
+
+// settlePulls settles or extends what a client holds. Each token has its own result: one that
+// is not, or no longer, the client's has applied false.
+func (g *Gateway) settlePulls(w http.ResponseWriter, r *http.Request, who Principal, topic, group, verb string) error {
+	var req settleRequest
+	if err := g.readJSON(w, r, &req); err != nil {
+		return err
+	}
+	most := g.c.Limits.InFlight
+	switch n := len(req.AckIDs); {
+	case n == 0:
+		return refuse(CodeBadRequest, "the member ack_ids is missing: what is it about?")
+	case n > most:
+		return refuse(CodeTooLarge, "%d ids in one request, at most %d are allowed", n, most)
+	}
+	v := verdict{op: verb, reason: cut(req.Reason, maxReason), dead: req.Dead, as: req.DeadAs, snooze: req.Snooze, back: req.GiveBack}
+	ms := req.DelayMs
+	if verb == "modack" || verb == "extend" {
+		ms = req.ExtendMs
+	}
+	if err := v.check(ms); err != nil {
+		return err
+	}
+	results := make([]settled, len(req.AckIDs))
+	for i, token := range req.AckIDs {
+		results[i] = g.settleOne(r.Context(), token, who, topic, group, v)
+	}
+	answer(w, http.StatusOK, map[string]any{"results": results})
+	return nil
+}
+
+func (g *Gateway) settleOne(ctx context.Context, token string, who Principal, topic, group string, v verdict) settled {
+	yes, no := true, false
+	out := settled{Result: frame.Result{AckID: cut(token, frame.MaxCorr), Applied: &no, Reason: "expired"}}
+	longer := v.op == "modack" || v.op == "extend"
+	h := g.pulls.take(token, who.Subject, topic, group, !longer)
+	if h == nil {
+		return out
+	}
+	out.ID = h.d.ID
+	if longer {
+		left := g.pulls.extend(h, v.by, g.c.Limits)
+		if out.Reason = "limit"; left > 0 {
+			out.Applied, out.Reason, out.DeadlineMs = &yes, "", left.Milliseconds()
+		}
+		return out
+	}
+	reason, err := settlePulled(ctx, h.d, v)
+	if err != nil {
+		g.pulls.back(h)
+		out.Reason, out.Code, out.Msg, out.Retryable = "", string(CodeAckFailed), plain[CodeAckFailed], true
+		return out
+	}
+	g.pulls.drop(token)
+	if out.Reason = reason; reason == "" {
+		out.Applied = &yes
+	}
+	return out
+}

@@ -1,0 +1,448 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/frame"
+)
+
+// firstPath is where the first clients publish.
+const firstPath = "/publish/"
+
+// batchBodies is how many times as long as an event's payload the body of a batch may be.
+const batchBodies = 8
+
+// Headers of requests that are fields of the event, and become no headers of it.
+const (
+	headerID       = "X-Evt-Id"
+	headerKey      = "X-Evt-Key"
+	headerTime     = "X-Evt-Ts"
+	headerTags     = "X-Evt-Tags"
+	headerCausedBy = "X-Evt-Caused-By"
+	headerSID      = "X-Evt-Sid"
+	evtPrefix      = "X-Evt-"
+)
+
+// published is the answer to a publish: a result of a batch, or the one of an event.
+type published struct {
+	frame.Result
+	Scheduled bool `json:"scheduled,omitempty"`
+	DryRun    bool `json:"dry_run,omitempty"`
+}
+
+// publishTopic serves POST /v1/topics/{topic}.
+func (g *Gateway) publishTopic(w http.ResponseWriter, r *http.Request) {
+	who, topic, ok := g.enterTopic(w, r, TopicWrite)
+	if !ok {
+		return
+	}
+	if err := g.enter(); err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	defer g.leave()
+	kind, err := mediaType(r.Header)
+	if err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	switch kind {
+	case cloudEventsType, "application/x-ndjson", "application/ndjson", "application/jsonl":
+		g.publishBatch(w, r, who, topic, kind == cloudEventsType)
+	default:
+		g.publishOne(w, r, topic, kind)
+	}
+}
+
+// publishOne answers the publish of one event.
+func (g *Gateway) publishOne(w http.ResponseWriter, r *http.Request, topic, kind string) {
+	e, err := g.readEvent(w, r, topic, kind)
+	var o jetbus.PublishOptions
+	if err == nil {
+		o, err = instructions(r)
+	}
+	var dry bool
+	if err == nil {
+		dry, err = isSet(r, "dry_run")
+	}
+	if err == nil && dry {
+		if _, err = g.b.TopicInfo(r.Context(), topic); err == nil {
+			answer(w, http.StatusOK, published{Result: frame.Result{ID: e.ID}, DryRun: true})
+			return
+		}
+	}
+	if err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), taskTime)
+	defer cancel()
+	receipt, err := g.b.Publish(ctx, e, o)
+	if err != nil {
+		g.problem(w, r, withStored(err))
+		return
+	}
+	if minimal(r) {
+		w.Header().Set("Preference-Applied", "return=minimal")
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	answer(w, http.StatusCreated, published{Result: resultOf(receipt), Scheduled: receipt.Scheduled})
+}
+
+// publishFirst serves POST /publish/{topic}, as the first clients know it: a JSON body, and
+// the id as the answer. What their HTTP library adds to headers does not get into the event.
+func (g *Gateway) publishFirst(w http.ResponseWriter, r *http.Request) {
+	_, topic, ok := g.enterTopic(w, r, TopicWrite)
+	if !ok {
+		return
+	}
+	if err := g.enter(); err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	defer g.leave()
+	e, err := g.readEvent(w, r, topic, "application/json")
+	if err == nil {
+		ctx, cancel := context.WithTimeout(r.Context(), taskTime)
+		defer cancel()
+		var receipt jetbus.Receipt
+		if receipt, err = g.b.Publish(ctx, e); err == nil {
+			answer(w, http.StatusOK, published{Result: frame.Result{ID: receipt.Event.ID}})
+			return
+		}
+		err = withStored(err)
+	}
+	g.problem(w, r, err)
+}
+
+// readEvent reads the one event of a request.
+func (g *Gateway) readEvent(w http.ResponseWriter, r *http.Request, topic, kind string) (jetbus.Event, error) {
+	switch kind {
+	case "application/x-www-form-urlencoded", "multipart/form-data":
+		return jetbus.Event{}, refuse(CodeUnsupportedEncoding, "the body is a form; send Content-Type: application/json, or another type that the payload has")
+	}
+	most := g.c.Limits.FrameBytes
+	if kind == cloudEventType {
+		most += 64 << 10 // of attributes
+	}
+	body, err := readBody(w, r, most)
+	if err != nil {
+		return jetbus.Event{}, err
+	}
+	e, err := g.parseEvent(topic, kind, r.Header, body)
+	if err != nil {
+		return e, err
+	}
+	if err := idempotent(&e, r.Header); err != nil {
+		return e, err
+	}
+	if int64(len(e.Payload)) > g.c.Limits.FrameBytes {
+		return e, refuse(CodeTooLarge, "the payload has %d bytes, at most %d are allowed", len(e.Payload), g.c.Limits.FrameBytes)
+	}
+	return e, e.Validate()
+}
+
+// parseEvent makes an event of headers and body, whatever mode they are in.
+func (g *Gateway) parseEvent(topic, kind string, h http.Header, body []byte) (jetbus.Event, error) {
+	var e jetbus.Event
+	binary, err := false, error(nil)
+	switch {
+	case kind == cloudEventType:
+		e, err = structuredCloudEvent(topic, body)
+		binary = true
+	case strings.HasPrefix(kind, cloudEventsAny):
+		return e, refuse(CodeUnsupportedEncoding, "the content type %s is not supported; use %s or %s", kind, cloudEventType, cloudEventsType)
+	default:
+		e, binary, err = binaryCloudEvent(topic, h, body)
+	}
+	if err == nil && !binary {
+		e = jetbus.Event{Topic: topic, Partition: jetbus.NoPartition, Payload: body}
+		if isJSONType(kind) {
+			if err := validJSON(body); err != nil {
+				return e, err
+			}
+		}
+		if kind != "" && kind != "application/json" {
+			err = setContentType(&e, h.Get("Content-Type"))
+		}
+	}
+	if err == nil {
+		err = g.takeHeaders(&e, h)
+	}
+	return e, err
+}
+
+// takeHeaders takes the headers that an event may have from a request, and no others.
+func (g *Gateway) takeHeaders(e *jetbus.Event, h http.Header) error {
+	for name, values := range h {
+		name = textproto.CanonicalMIMEHeaderKey(name)
+		if !g.isEventHeader(name) {
+			continue
+		}
+		if len(values) > 1 {
+			return refuse(CodeBadRequest, "the header %.100s is there %d times", name, len(values))
+		}
+		value := values[0]
+		switch name {
+		case headerID:
+			e.ID = value
+		case headerKey:
+			e.Key = value
+		case headerSID:
+			e.SID = value
+		case headerTags:
+			e.Tags = splitList(value)
+		case headerCausedBy:
+			e.CausedBy = splitList(value)
+		case headerTime:
+			t, err := parseTime(value)
+			if err != nil {
+				return err
+			}
+			e.Time = t.Truncate(time.Millisecond) // what an event has
+		default:
+			setHeader(e, strings.ToLower(name), value)
+		}
+	}
+	return nil
+}
+
+// isEventHeader reports whether a header of a request is one for the event.
+func (g *Gateway) isEventHeader(name string) bool {
+	switch strings.ToLower(name) {
+	case jetbus.HeaderTraceParent, jetbus.HeaderTraceState:
+		return true
+	case jetbus.HeaderContentType: // said by the payload's mode
+		return false
+	}
+	return strings.HasPrefix(name, evtPrefix) || slices.ContainsFunc(g.c.Headers, func(own string) bool { return strings.EqualFold(own, name) })
+}
+
+// idempotent makes the key of a request the id of its event.
+func idempotent(e *jetbus.Event, h http.Header) error {
+	key := idempotencyKey(h)
+	switch {
+	case key == "":
+	case e.ID != "" && e.ID != key:
+		return refuse(CodeBadRequest, "Idempotency-Key and the event's id differ; send one of them")
+	default:
+		e.ID = key
+	}
+	return nil
+}
+
+// idempotencyKey is what the header says, which may be in quotes.
+func idempotencyKey(h http.Header) string {
+	key := h.Get("Idempotency-Key")
+	if len(key) > 2 && key[0] == '"' && key[len(key)-1] == '"' {
+		key = key[1 : len(key)-1]
+	}
+	return key
+}
+
+// instructions are what the query tells the broker about an event.
+func instructions(r *http.Request) (jetbus.PublishOptions, error) {
+	var o jetbus.PublishOptions
+	q := r.URL.Query()
+	if text := q.Get("expectLastSeq"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return o, refuse(CodeBadRequest, "expectLastSeq is %.40q, use a sequence, or 0 for none", text)
+		}
+		o.ExpectLastSeq = &n
+	}
+	if text := q.Get("ttlMs"); text != "" {
+		ms, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || ms < 0 || ms > int64(time.Duration(1<<63-1)/time.Millisecond) {
+			return o, refuse(CodeBadRequest, "ttlMs is %.40q, use milliseconds", text)
+		}
+		o.TTL = time.Duration(ms) * time.Millisecond
+	}
+	if text := q.Get("deliverAt"); text != "" {
+		t, err := parseTime(text)
+		if err != nil {
+			return o, err
+		}
+		o.DeliverAt = t
+	}
+	return o, o.Validate()
+}
+
+// minimal reports whether the client wants no body (RFC 7240).
+func minimal(r *http.Request) bool {
+	for _, v := range r.Header.Values("Prefer") {
+		for preference := range strings.SplitSeq(v, ",") {
+			preference, _, _ = strings.Cut(preference, ";")
+			if name, value, _ := strings.Cut(strings.TrimSpace(preference), "="); strings.EqualFold(name, "return") && strings.Trim(value, `"`) == "minimal" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// batch is several events of one request, and why some of them are none.
+type batch struct {
+	events []jetbus.Event
+	bad    []error
+}
+
+// publishBatch answers a batch, with one result an event: 200 where all are stored, else 207.
+func (g *Gateway) publishBatch(w http.ResponseWriter, r *http.Request, who Principal, topic string, clouds bool) {
+	b, err := g.readBatch(w, r, topic, clouds)
+	if err == nil && len(b.events) > 1 {
+		err = g.charge(who, len(b.events)-1)
+	}
+	var dry bool
+	if err == nil {
+		dry, err = isSet(r, "dry_run")
+	}
+	if err == nil && dry {
+		_, err = g.b.TopicInfo(r.Context(), topic)
+	}
+	if err == nil && r.URL.Query().Has("expectLastSeq") {
+		err = refuse(CodeUnsupported, "expectLastSeq is for one event")
+	}
+	if err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	results := make([]published, len(b.events))
+	if dry {
+		for i, e := range b.events {
+			results[i] = published{Result: frame.Result{ID: e.ID}, DryRun: true}
+		}
+	} else {
+		ctx, cancel := context.WithTimeout(r.Context(), taskTime)
+		defer cancel()
+		g.store(ctx, b, results)
+	}
+	status := http.StatusOK
+	for i, err := range b.bad {
+		if err != nil {
+			g.report(r, codeOf(err), err)
+			f := explain(err)
+			results[i] = published{Result: frame.Result{ID: b.events[i].ID, Code: string(f.Code), Msg: f.Msg, Retryable: f.Code.Retryable(), Stored: storedOf(err)}}
+			status = http.StatusMultiStatus
+		}
+	}
+	if status == http.StatusOK && minimal(r) {
+		w.Header().Set("Preference-Applied", "return=minimal")
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	answer(w, status, map[string]any{"results": results})
+}
+
+// store publishes what of a batch is good, and notes why the rest is not.
+func (g *Gateway) store(ctx context.Context, b batch, results []published) {
+	var events []jetbus.Event
+	var at []int
+	for i, e := range b.events {
+		if b.bad[i] == nil {
+			events, at = append(events, e), append(at, i)
+		}
+	}
+	if len(events) == 0 {
+		return
+	}
+	receipts, err := g.b.PublishBatch(ctx, events, jetbus.BatchOptions{})
+	failed := failures(err)
+	_, together := errors.AsType[*jetbus.BatchError](err)
+	for n, i := range at {
+		switch {
+		case n < len(receipts) && receipts[n].Event.Seq != 0:
+			results[i].Result = resultOf(receipts[n])
+		case err != nil && !together && !codeOf(err).Retryable(): // nothing was sent, for the sake of one of them
+			receipt, err := g.b.Publish(ctx, events[n])
+			if results[i].Result = resultOf(receipt); err != nil {
+				b.bad[i] = err
+			}
+		case failed[events[n].ID] != nil:
+			b.bad[i] = failed[events[n].ID]
+		default:
+			b.bad[i] = err
+		}
+	}
+}
+
+// readBatch reads the events of a batch. The error is one of all of it.
+func (g *Gateway) readBatch(w http.ResponseWriter, r *http.Request, topic string, clouds bool) (batch, error) {
+	body, err := readBody(w, r, batchBodies*g.c.Limits.FrameBytes)
+	if err != nil {
+		return batch{}, err
+	}
+	items, err := split(body, clouds, g.c.Limits.BatchEvents)
+	if err != nil {
+		return batch{}, err
+	}
+	b := batch{make([]jetbus.Event, len(items)), make([]error, len(items))}
+	key := idempotencyKey(r.Header)
+	seen := make(map[string]bool, len(items))
+	parse := lineEvent
+	if clouds {
+		parse = structuredCloudEvent
+	}
+	for i, item := range items {
+		e, err := parse(topic, item)
+		b.events[i] = e
+		one := &b.events[i]
+		if one.ID == "" && key != "" {
+			one.ID = key + "/" + strconv.Itoa(i+1) // the same when the batch is sent again
+		}
+		if one.ID == "" {
+			one.ID = jetbus.NewID()
+		}
+		switch {
+		case err != nil:
+		case int64(len(one.Payload)) > g.c.Limits.FrameBytes:
+			err = refuse(CodeTooLarge, "the payload has %d bytes, at most %d are allowed", len(one.Payload), g.c.Limits.FrameBytes)
+		case seen[one.ID]:
+			err = refuse(CodeBadRequest, "the batch has two events with the id %.200q", one.ID)
+		default:
+			err = one.Validate()
+		}
+		b.bad[i], seen[one.ID] = err, true
+	}
+	return b, nil
+}
+
+// split takes a batch apart: lines, or the elements of a JSON array.
+func split(body []byte, clouds bool, most int) ([][]byte, error) {
+	var items [][]byte
+	if clouds {
+		if err := validJSON(body); err != nil {
+			return nil, err
+		}
+		var elements []json.RawMessage
+		if json.Unmarshal(body, &elements) != nil || bytes.Equal(body, []byte("null")) {
+			return nil, refuse(CodeBadJSON, "a batch of CloudEvents is a JSON array")
+		}
+		if len(elements) > most {
+			return nil, tooMany(most)
+		}
+		for _, e := range elements {
+			items = append(items, e)
+		}
+	} else {
+		var err error
+		if items, err = lines(body, most); err != nil {
+			return nil, err
+		}
+	}
+	if len(items) == 0 {
+		return nil, refuse(CodeBadRequest, "the batch has no events")
+	}
+	return items, nil
+}

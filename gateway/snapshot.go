@@ -1,0 +1,302 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// states is how many states of a time are made at once, each of which reads a topic.
+const states = 4
+
+// snapshotTag is the ETag of what a topic holds: it changes with every event that is
+// stored or removed.
+func snapshotTag(info jetbus.TopicInfo) string {
+	return fmt.Sprintf(`"%x-%d-%d-%d"`, streamOf(info), info.FirstSeq, info.LastSeq, info.Events)
+}
+
+// unchanged answers 304 where the client has what there is.
+func unchanged(w http.ResponseWriter, r *http.Request, tag string) bool {
+	w.Header().Set("ETag", tag)
+	w.Header().Set("Cache-Control", "no-cache") // kept, but asked for each time
+	for _, v := range r.Header.Values("If-None-Match") {
+		for one := range strings.SplitSeq(v, ",") {
+			if one = strings.TrimSpace(one); one == "*" || strings.TrimPrefix(one, "W/") == tag {
+				w.WriteHeader(http.StatusNotModified)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// snapshotPage is a page of the last events of keys, in the order of the topic.
+type snapshotPage struct {
+	after  uint64 // the page begins behind it
+	first  bool   // of all pages: there is nobody yet to be told that a key is gone
+	limit  int
+	most   int // bytes; the first event always has room
+	bytes  int
+	events []jetbus.Event
+	at     map[string]int // of events, by key
+}
+
+// errPageFull ends reading: there is another page.
+var errPageFull = errors.New("the page is full")
+
+// add takes an event.
+func (p *snapshotPage) add(e jetbus.Event) error {
+	if e.Seq <= p.after || p.first && e.IsTombstone() {
+		return nil
+	}
+	if i, ok := p.at[e.Key]; ok { // it changed meanwhile, or all comes again
+		p.bytes += len(e.Payload) - len(p.events[i].Payload)
+		p.events[i] = e
+		return nil
+	}
+	if len(p.events) == p.limit || len(p.events) > 0 && p.bytes+len(e.Payload) > p.most {
+		return errPageFull
+	}
+	p.at[e.Key] = len(p.events)
+	p.events = append(p.events, e)
+	p.bytes += len(e.Payload)
+	return nil
+}
+
+// snapshot serves GET /v1/topics/{topic}/snapshot: the last event of each key, in the order
+// of the topic, page by page. What changes between two pages comes again on a later one, keys
+// that were deleted meanwhile as tombstones: of several events of a key the last one counts.
+// The last page has the offset to read on from. With ?tombstones the first page has the keys
+// that are deleted, too; with ?key=, as often as there are keys, it is about these alone.
+func (g *Gateway) snapshot(w http.ResponseWriter, r *http.Request) {
+	who, topic, ok := g.enterTopic(w, r, TopicRead)
+	if !ok {
+		return
+	}
+	ctx, release, err := g.track(r.Context(), who)
+	if err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	defer release()
+	if keys := r.URL.Query()["key"]; len(keys) > 0 {
+		g.snapshotKeys(ctx, w, r, who, topic, keys)
+		return
+	}
+	limit, err := g.limitOf(r, pollEvents)
+	var info, origin jetbus.TopicInfo
+	if err == nil {
+		info, origin, err = g.stateTopic(ctx, topic)
+	}
+	if err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	page := &snapshotPage{limit: limit, most: g.c.Limits.QueueBytes, first: !r.URL.Query().Has("tombstones"), at: map[string]int{}}
+	if token := r.URL.Query().Get("cursor"); token != "" {
+		at, err := parseOffset(token)
+		if err == nil && at.stream != streamOf(info) {
+			err = refuse(CodeOffsetGone, "the topic was made anew; begin with its first page")
+		}
+		if err != nil {
+			g.problem(w, r, err)
+			return
+		}
+		page.after, page.first = at.seq, false
+	}
+	if unchanged(w, r, snapshotTag(info)) {
+		return
+	}
+	asOf, err := g.b.ScanLatest(ctx, topic, jetbus.LatestQuery{KeyPrefix: r.URL.Query().Get("prefix")}, page.add)
+	more := errors.Is(err, errPageFull)
+	if err != nil && !more {
+		g.problem(w, r, cause(ctx, err))
+		return
+	}
+	slices.SortFunc(page.events, func(a, b jetbus.Event) int { return cmp.Compare(a.Seq, b.Seq) })
+	if more {
+		next := offset{streamOf(info), page.events[len(page.events)-1].Seq}.String()
+		w.Header().Set("X-Next", next)
+		g.answerEvents(w, r, page.events, fmt.Appendf(nil, `"next":"%s"`, next))
+		return
+	}
+	w.Header().Set("X-As-Of", fmt.Sprint(asOf))
+	g.answerEvents(w, r, page.events, fmt.Appendf(nil, `"as_of":%d,"offset":"%s"`, asOf, offset{streamOf(origin), asOf}))
+}
+
+// keysAtOnce is how many keys count for a request, and are read before it is looked at how much
+// that was.
+const keysAtOnce = 64
+
+// snapshotKeys answers with the last events of some keys.
+func (g *Gateway) snapshotKeys(ctx context.Context, w http.ResponseWriter, r *http.Request, who Principal, topic string, keys []string) {
+	var err error
+	if most := g.c.Limits.PageEvents; len(keys) > most {
+		err = refuse(CodeTooLarge, "%d keys, at most %d are allowed", len(keys), most)
+	}
+	for _, key := range keys {
+		if err == nil {
+			err = jetbus.ValidKey(key)
+		}
+	}
+	if err == nil {
+		err = g.charge(who, (len(keys)-1)/keysAtOnce)
+	}
+	var events []jetbus.Event
+	bytes := 0
+	for part := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(keys))), keysAtOnce) {
+		if err != nil {
+			break
+		}
+		var found map[string]jetbus.Event
+		found, err = g.b.LatestByKey(ctx, topic, part...)
+		for _, e := range found {
+			events = append(events, e)
+			bytes += len(e.Payload)
+		}
+		if most := g.c.Limits.QueueBytes; bytes > most && len(events) > 1 {
+			err = refuse(CodeTooLarge, "the last events of %d keys have more than %d bytes; ask for fewer keys at a time", len(keys), most)
+		}
+	}
+	if err != nil {
+		g.problem(w, r, cause(ctx, err))
+		return
+	}
+	slices.SortFunc(events, func(a, b jetbus.Event) int { return cmp.Compare(a.Seq, b.Seq) })
+	g.answerEvents(w, r, events, fmt.Appendf(nil, `"keys":%d`, len(keys)))
+}
+
+// stateTopic looks up a topic, and the one whose positions its events have: itself, or the
+// one that it is the snapshot of.
+func (g *Gateway) stateTopic(ctx context.Context, topic string) (info, origin jetbus.TopicInfo, err error) {
+	if info, err = g.b.TopicInfo(ctx, topic); err != nil {
+		return info, info, err
+	}
+	if info.Config.SnapshotOf == "" {
+		return info, info, nil
+	}
+	origin, err = g.b.TopicInfo(ctx, info.Config.SnapshotOf)
+	return info, origin, err
+}
+
+// answerEvents answers with events, and further members of the object.
+func (g *Gateway) answerEvents(w http.ResponseWriter, r *http.Request, events []jetbus.Event, rest []byte) {
+	b := []byte(`{"events":[`)
+	for i := range events {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		var err error
+		if b, err = jetbus.AppendJSON(b, &events[i]); err != nil {
+			g.problem(w, r, err)
+			return
+		}
+	}
+	b = append(append(append(b, "],"...), rest...), "}\n"...)
+	answerText(w, http.StatusOK, b)
+}
+
+// snapshotKey serves GET /v1/topics/{topic}/snapshot/{key}: the last event of one key.
+func (g *Gateway) snapshotKey(w http.ResponseWriter, r *http.Request) {
+	_, topic, ok := g.enterTopic(w, r, TopicRead)
+	if !ok {
+		return
+	}
+	key := r.PathValue("key")
+	err := jetbus.ValidKey(key)
+	var found map[string]jetbus.Event
+	if err == nil {
+		found, err = g.b.LatestByKey(r.Context(), topic, key)
+	}
+	e, there := found[key]
+	if err == nil && (!there || e.IsTombstone()) {
+		err = refuse(CodeNotFound, "the topic %s has nothing of this key", topic)
+	}
+	var body []byte
+	if err == nil {
+		body, err = jetbus.AppendJSON(nil, &e)
+	}
+	var info jetbus.TopicInfo
+	if err == nil {
+		info, err = g.b.TopicInfo(r.Context(), topic)
+	}
+	if err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	if unchanged(w, r, fmt.Sprintf(`"%x-%d"`, streamOf(info), e.Seq)) {
+		return
+	}
+	answerText(w, http.StatusOK, append(body, '\n'))
+}
+
+// stateAt serves GET /v1/topics/{topic}/state: the last event of each key as of a time, in
+// the order of the keys, page by page.
+func (g *Gateway) stateAt(w http.ResponseWriter, r *http.Request) {
+	who, topic, ok := g.enterTopic(w, r, TopicRead)
+	if !ok {
+		return
+	}
+	ctx, release, err := g.track(r.Context(), who)
+	if err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	defer release()
+	q := r.URL.Query()
+	limit, err := g.limitOf(r, pollEvents)
+	if err == nil && q.Get("at") == "" {
+		err = refuse(CodeBadRequest, "at is missing: epoch milliseconds, or RFC 3339")
+	}
+	if err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	at, err := parseTime(q.Get("at"))
+	if err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	select {
+	case g.states <- struct{}{}:
+		defer func() { <-g.states }()
+	case <-ctx.Done():
+		g.problem(w, r, cause(ctx, ctx.Err()))
+		return
+	}
+	state, err := g.b.StateAt(ctx, topic, at)
+	if err != nil {
+		g.problem(w, r, cause(ctx, err))
+		return
+	}
+	var events []jetbus.Event
+	next, bytes := "", 0
+	for _, key := range slices.Sorted(maps.Keys(state.Events)) {
+		if q.Has("cursor") && key <= q.Get("cursor") || !strings.HasPrefix(key, q.Get("prefix")) {
+			continue
+		}
+		if n := len(events); n == limit || n > 0 && bytes > g.c.Limits.QueueBytes {
+			next = events[n-1].Key
+			break
+		}
+		events = append(events, state.Events[key])
+		bytes += len(state.Events[key].Payload)
+	}
+	rest := fmt.Appendf(nil, `"as_of":%d,"exact":%t`, state.AsOf, state.Exact)
+	if !state.Time.IsZero() {
+		rest = fmt.Appendf(rest, `,"ts":%d,"time":"%s"`, state.Time.UnixMilli(), state.Time.UTC().Format(time.RFC3339Nano))
+	}
+	if next != "" {
+		rest = append(append(rest, `,"next":`...), text(next)...)
+	}
+	w.Header().Set("X-As-Of", fmt.Sprint(state.AsOf))
+	g.answerEvents(w, r, events, rest)
+}

@@ -1,0 +1,111 @@
+package gateway_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway"
+	"github.com/seed-63e9a637/jetbus/internal/frame"
+)
+
+// kept makes a member whose session is kept, and returns that.
+func (r *wsRig) kept(opts string) (c *wsClient, session string) {
+	r.Helper()
+	c = r.dial()
+	session = c.next(frame.Hello).Session
+	c.join(`"resumeGraceMs":30000` + opts)
+	return c, session
+}
+
+// free returns the events that nobody holds.
+func (r *wsRig) free() []*jetbus.Delivery {
+	r.Helper()
+	got, err := r.bus.Receive(r.Context(), "orders", "g", jetbus.ReceiveOptions{Max: 10, Wait: -1})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return got
+}
+
+func TestAPauseOutlivesItsConnection(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		c, session := r.kept("")
+		c.ask(`{"op":"FLOW","topic":"orders","group":"g","pause":true,"corr":"p"}`, frame.OK)
+		time.Sleep(time.Minute) // what was asked for before may still be given back
+		_ = c.ws.CloseNow()
+		time.Sleep(time.Second)
+		again := r.dial()
+		again.next(frame.Hello)
+		if m := again.ask(`{"op":"AUTH","session":"`+session+`"}`, frame.OK); !*m.Recovered {
+			r.Fatalf("%+v", m)
+		}
+		r.publish("orders", "1")
+		again.quiet(time.Minute)
+		again.ask(`{"op":"FLOW","topic":"orders","group":"g","pause":false,"corr":"r"}`, frame.OK)
+		again.next(frame.Event)
+	})
+}
+
+// TestAClientThatTakesItsLeaveKeepsNothing: it closes its connection, which did not break.
+func TestAClientThatTakesItsLeaveKeepsNothing(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		c, session := r.kept("")
+		r.publish("orders", "1")
+		c.next(frame.Event)
+		if err := c.ws.Close(websocket.StatusNormalClosure, ""); err != nil {
+			r.Error(err)
+		}
+		time.Sleep(time.Second)
+		if got := r.free(); len(got) != 1 || got[0].Attempt != 1 {
+			r.Errorf("free are %+v", got)
+		}
+		again := r.dial()
+		again.next(frame.Hello)
+		if m := again.ask(`{"op":"AUTH","session":"`+session+`"}`, frame.OK); *m.Recovered {
+			r.Errorf("%+v", m)
+		}
+	})
+}
+
+// TestAResumeThatBreaks: the connection breaks again while it is told what its client holds.
+func TestAResumeThatBreaks(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		c, session := r.kept(`,"maxInFlight":10,"ackTimeoutMs":600000`)
+		large := `"` + strings.Repeat("x", 200<<10) + `"`
+		r.publish("orders", large, large, large, large)
+		for range 4 {
+			c.next(frame.Event)
+		}
+		_ = c.ws.CloseNow()
+		time.Sleep(time.Second)
+		again := r.dial()
+		again.next(frame.Hello)
+		again.stall()
+		again.send(`{"op":"AUTH","session":"` + session + `"}`)
+		time.Sleep(time.Second) // there is no room for all that is held
+		again.unstall()
+		_ = again.ws.CloseNow()
+		time.Sleep(time.Second)
+		r.publish("orders", "1")
+		time.Sleep(time.Second)
+		if got := r.free(); len(got) != 1 || string(got[0].Payload) != "1" {
+			r.Errorf("%d events are free", len(got))
+		}
+	})
+}
+
+// TestALeaseThatRanOutIsNeverSettled: however often the client asks.
+func TestALeaseThatRanOutIsNeverSettled(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		c, e := r.outlived()
+		for range 2 {
+			if m := c.ask(`{"op":"ACK","ack_id":"`+e.AckID+`","corr":"x"}`, frame.OK); *m.Applied || m.Reason != "expired" {
+				r.Errorf("%+v", m)
+			}
+		}
+	})
+}
