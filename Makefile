@@ -2,17 +2,22 @@
 
 GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
+CHAOS    ?= 10m
 COUNT    ?= 5
 DAYS     ?= 30
 DIR      ?= .
 FUZZTIME ?= 30s
 INSTANCES ?= 2000
+KILLS    ?= 100
+MONGO_PORT ?= 27017
 N        ?= 10000
+NATS_PORT ?= 4222
 NOISE    ?=
 PAIRS    ?= 50000
 PKG      ?= ./...
 RERUN    ?= 0
 RUN      ?= .
+RUNS     ?= 1
 SEED     ?= $(shell date +%s)
 SEEDS    ?= 2000
 SIM      ?= 200x1024
@@ -20,7 +25,7 @@ SUITE    ?= test
 TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e stress trials model month prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
+.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions kills model month prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
@@ -45,8 +50,42 @@ e2e: ## Vet and test the module e2e: processes, clusters, cuts, other people's l
 stress: ## Test PKG=./... matching RUN=. COUNT=5 times (DIR=e2e: of that module); NOISE=1 beside two busy loops
 	@$(if $(NOISE),.ci/noise) .ci/stress $(DIR) $(COUNT) -run '$(RUN)' $(PKG)
 
+e2e-real: export NATS_PORT := $(NATS_PORT)
+e2e-real: export MONGO_PORT := $(MONGO_PORT)
+e2e-real: export NATS_URL := nats://127.0.0.1:$(NATS_PORT)
+e2e-real: export MONGODB_URI := mongodb://127.0.0.1:$(MONGO_PORT)/?replicaSet=rs0
+e2e-real: ## Start a real NATS and a real MongoDB with Docker, and run the tests that take them
+	@trap 'docker compose down --volumes' EXIT; set -ex; \
+	docker compose up --detach --wait; \
+	(cd e2e && go test -race -count=1 -v ./mongotest); \
+	go test -race -count=1 ./projector/...; \
+	go test -race -count=1 -timeout 40m ./changefeed/...; \
+	go test -race -count=1 -run 'Project|Mongo' ./cmd/jetbus; \
+	go run ./cmd/jetbus topics create e2e.real --key-in-subject; \
+	go run ./cmd/jetbus pub e2e.real '{"total":120}' --key 7; \
+	go run ./cmd/jetbus project e2e.real --for 2s; \
+	go run ./cmd/jetbus project ls
+
+e2e-sql: ## Test the outbox with KILLS=100 on SQLite, MongoDB (MONGODB_URI or the stand-in) and PostgreSQL (POSTGRES_URI or its programs)
+	cd e2e && go test -race -count=1 -timeout 90m -v ./outbox -postgres -kills $(KILLS)
+
+e2e-web: ## Test the gateway's ES module in Node and in headless Chromium; first npm ci in gateway/web
+	cd e2e && go test -race -tags web -count=1 -timeout 45m -v ./web
+
 trials: ## Make SUITE=test TIMES=8 times, a line each; NOISE=1 beside two busy loops
 	@$(if $(NOISE),.ci/noise) .ci/trials $(SUITE) $(TIMES)
+
+chaos: ## Kill, freeze and cut off brokers and members under load for CHAOS=10m, and account for every event
+	cd e2e && go test ./faults -run '^TestChaos$$' -count=1 -timeout 0 -v -chaos $(CHAOS)
+
+chaos-feed: ## Kill, freeze and cut off change feeds, their broker and their MongoDB for CHAOS=10m; the topic must be the history
+	cd e2e && go test ./changefeed -run '^TestChaos$$' -count=1 -timeout 0 -v -chaos $(CHAOS)
+
+chaos-partitions: ## Kill, add, stop and freeze members of a partitioned group under load while the topic grows, for CHAOS=10m, RUNS=1 times; nothing is lost, skipped or overlaps
+	cd e2e && go test ./partitions -run '^TestChaos$$' -count=$(RUNS) -timeout 0 -v -chaos $(CHAOS)
+
+kills: ## Kill a projector KILLS=100 times under load, and rebuilds; the collection must be exact
+	cd e2e && go test ./faults -run '^Test(Projector|Rebuild)Killed$$' -count=1 -timeout 0 -v -kills $(KILLS)
 
 model: ## Compare the bus with its model on N=10000 scripts, drawn from SEED
 	go test -v -timeout 0 -run '^TestModelIn' ./embedded/bustest -rapid.checks=$$(( $(N) / 2 )) -rapid.seed=$(SEED)

@@ -35,6 +35,8 @@ type env struct {
 	js, js2 jetstream.JetStream // of raw and raw2
 	peer    *nats.Conn
 	topics  int
+
+	database *mongoEnv // nil: not needed yet
 }
 
 // The session id of all events.
@@ -98,6 +100,9 @@ func (e *env) close() {
 	for _, nc := range e.conns {
 		nc.Close()
 	}
+	if e.database != nil {
+		e.database.close()
+	}
 	_ = e.broker.Stop(ctx)
 }
 
@@ -110,9 +115,15 @@ type lane struct {
 }
 
 func (e *env) lane(ctx context.Context) (*lane, error) {
+	return e.laneOf(ctx, jetbus.TopicConfig{})
+}
+
+// laneOf makes a lane with these settings.
+func (e *env) laneOf(ctx context.Context, config jetbus.TopicConfig) (*lane, error) {
 	e.topics++
 	name := "bench" + strconv.Itoa(e.topics)
-	if _, err := e.bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: name}); err != nil {
+	config.Name = name
+	if _, err := e.bus.EnsureTopic(ctx, config); err != nil {
 		return nil, err
 	}
 	subject := "ev." + name + "._"

@@ -35,6 +35,7 @@ type row struct {
 	bus    job
 	raw    []job   // the fastest of them is the yardstick
 	goal   float64 // of the ratio to the yardstick; 0: informative
+	floor  float64 // goal of the bus's own rate; 0: none
 	peer   *job
 	peers  float64 // goal of the ratio to the peer
 	allocs string  // name of the row that says how many allocations an event costs above the yardstick; empty: none
@@ -57,6 +58,7 @@ type sample struct {
 	rate   float64 // events a second
 	cpu    float64 // seconds of CPU time, of the server too
 	allocs float64 // of the server too
+	server string  // the database that it was at, where there is one
 }
 
 func (c *clock) start() {
@@ -80,10 +82,8 @@ func (c *clock) stop(n int) {
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	c.result = sample{
-		rate: float64(n) / took.Seconds(), cpu: cpu.Seconds() / float64(n),
-		allocs: float64(m.Mallocs-c.mallocs) / float64(n),
-	}
+	c.result.rate, c.result.cpu = float64(n)/took.Seconds(), cpu.Seconds()/float64(n)
+	c.result.allocs = float64(m.Mallocs-c.mallocs) / float64(n)
 }
 
 // cpuTime is what this process used so far.
@@ -126,6 +126,35 @@ func (p *plan) measure(ctx context.Context) ([]line, error) {
 		more, err := p.row(ctx, e, &r)
 		if err != nil {
 			return lines, fmt.Errorf("%s: %w", r.name, err)
+		}
+		lines = append(lines, more...)
+	}
+	if p.match.MatchString("partitions-take-over") {
+		more, err := takeOver(ctx)
+		if err != nil {
+			return lines, fmt.Errorf("partitions-take-over: %w", err)
+		}
+		lines = append(lines, more...)
+	}
+	if p.match.MatchString("gateway-stopped") {
+		e, err := at(place{})
+		if err != nil {
+			return lines, err
+		}
+		more, err := stopped(ctx, e, p.scale)
+		if err != nil {
+			return lines, fmt.Errorf("gateway-stopped: %w", err)
+		}
+		lines = append(lines, more...)
+	}
+	if p.match.MatchString("gateway-idle") {
+		e, err := at(place{})
+		if err != nil {
+			return lines, err
+		}
+		more, err := idleGateway(ctx, e)
+		if err != nil {
+			return lines, fmt.Errorf("gateway-idle: %w", err)
 		}
 		lines = append(lines, more...)
 	}
@@ -201,12 +230,19 @@ func (r *row) lines(jobs []job, samples [][]sample) []line {
 		l := line{Name: r.name, Value: median(rates(0)), Unit: "/s", Against: jobs[with].name, yardstick: median(rates(with))}
 		ratios := quotients(rates(0), rates(with))
 		l.Ratio, l.low, l.high = median(ratios), slices.Min(ratios), slices.Max(ratios)
+		if server := serverOf(samples); server != "" {
+			l.Against += ", " + server
+		}
 		cpu := func(i int) []float64 { return pick(samples[i], func(s sample) float64 { return s.cpu }) }
 		l.cpu = median(quotients(cpu(0), cpu(with)))
 		l.atLeast(goal)
 		return l
 	}
 	lines := []line{compare(best, r.goal)}
+	if r.floor > 0 {
+		rate := median(rates(0))
+		lines = append(lines, line{Name: r.name + "-rate", Value: rate, Unit: "/s", Goal: fmt.Sprintf(">= %g /s", r.floor), Met: rate >= r.floor})
+	}
 	if r.peer != nil {
 		lines = append(lines, compare(len(jobs)-1, r.peers))
 	}

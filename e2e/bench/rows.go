@@ -1,9 +1,9 @@
 package main
 
 // rows are what is measured and the goals, beside what counts what a
-// subscription costs at rest.
+// subscription costs at rest and how long partitions take to pass on.
 func rows() []row {
-	peerBatch, peerPull := peerPublish(6_000, 128), peerConsume(6_000, 128)
+	peerBatch, peerPull, peerFeed := peerPublish(6_000, 128), peerConsume(6_000, 128), feedNaively(5_000)
 	tcp := place{tcp: true}
 	return []row{
 		{name: "publish", bus: publishOne(12_000, 128), raw: []job{rawPublishOne(12_000, 128)}, goal: 0.9, allocs: "publish-allocs"},
@@ -22,9 +22,19 @@ func rows() []row {
 			peer: &peerPull, peers: 5,
 		},
 		{name: "consume-1k", bus: consume(30_000, 1024), raw: []job{rawConsume(30_000, 1024), rawConsumeCallback(30_000, 1024)}, goal: 0.8},
+		{name: "partitions", bus: consumePartitions(40_000, 128), raw: []job{consumeSeparately(40_000, 128)}, goal: 0.8},
 		{name: "end-to-end", bus: endToEnd(50_000, 128), raw: []job{rawEndToEnd(50_000, 128)}, goal: 0.8},
 		{name: "end-to-end-tcp", at: tcp, bus: endToEnd(50_000, 128), raw: []job{rawEndToEnd(50_000, 128)}, goal: 0.8},
 		{name: "end-to-end-1k", bus: endToEnd(30_000, 1024), raw: []job{rawEndToEnd(30_000, 1024)}, goal: 0.8},
+		{name: "project", bus: project(100_000, true), raw: []job{updateOneByOne(5_000)}, goal: 20},
+		{name: "project-log", bus: project(100_000, false), raw: []job{updateOneByOne(5_000)}},
+		{name: "project-live", bus: projectLive(100_000), raw: []job{updateOneByOne(5_000)}},
+		{name: "changefeed", bus: feed(100_000), raw: []job{drain(100_000)}, goal: 0.8, peer: &peerFeed},
+		{name: "changefeed-by-hand", bus: feed(100_000), raw: []job{feedByHand(100_000)}},     // what the machine can do besides draining
+		{name: "changefeed-no-broker", bus: feedNowhere(100_000), raw: []job{drain(100_000)}}, // what the feed itself costs
+		{name: "gateway", bus: fanOut(4_000, 128), raw: []job{bareFanOut(4_000, 128)}, goal: 0.5, floor: gatewayFloor},
+		{name: "validate", bus: validate(50_000), raw: []job{rawValidate(50_000)}, goal: 0.77}, // 1.3 times the library's time
+		{name: "verdict", bus: verdict(20_000), raw: []job{rawValidate(20_000)}, goal: 0.04},   // 25 validations
 	}
 }
 

@@ -24,7 +24,7 @@ const (
 )
 
 // limit bounds every wait.
-const limit = 20 * time.Second
+const limit = 2 * time.Minute
 
 // fixture is a broker, a bus, and a connection of a program that knows nothing of JetBus.
 type fixture struct {

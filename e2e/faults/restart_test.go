@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
 )
 
 // load publishes from several goroutines at once, each with a key of its own:
@@ -70,7 +70,7 @@ func (l *load) batches(ctx context.Context, key string, n, size int) {
 // the order around, and says so; that is rare, and no loss.
 func outOfOrder(err error) int {
 	failed, ok := errors.AsType[*jetbus.BatchError](err)
-	if !ok || !strings.Contains(err.Error(), "a later event of its key is stored") {
+	if !ok || !errors.Is(err, jetbus.ErrOvertaken) {
 		return 0
 	}
 	return len(failed.Failed)
@@ -144,15 +144,16 @@ func (l *load) check(t *testing.T, total int) []string {
 // TestBrokerKilled ends the broker by SIGKILL, again and again, under 10,000
 // publishes and a group that processes them.
 func TestBrokerKilled(t *testing.T) {
+	t.Parallel()
 	const (
 		total = 10_000
 		kills = 4
 	)
-	b := startBroker(t)
-	l := &load{bus: openBus(t, b.url()), topic: "load"}
+	b := broker.Start(t)
+	l := &load{bus: openBus(t, b.URL()), topic: "load"}
 	declare(t, l.bus, jetbus.TopicConfig{Name: "load"})
-	config := consumerConfig{URL: b.url(), Topic: "load", Group: "g", AckTimeout: 2 * time.Second}
-	members := []*child{spawn(t, "consumer", config), spawn(t, "consumer", config)}
+	config := consumerConfig{URL: b.URL(), Topic: "load", Group: "g", AckTimeout: 2 * time.Second}
+	members := []*process{spawn(t, "consumer", config), spawn(t, "consumer", config)}
 	for _, m := range members {
 		m.first(t, "ready")
 	}
@@ -167,8 +168,7 @@ func TestBrokerKilled(t *testing.T) {
 	}
 	for i := range int64(kills) {
 		l.at(t, (i+1)*total/(kills+1))
-		b.process.kill()
-		b.restart(t)
+		killAndRestart(t, b)
 	}
 	ids := l.check(t, total)
 	awaitHandled(t, ids, members...)

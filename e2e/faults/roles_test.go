@@ -7,78 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
-
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
-	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
 )
-
-// brokerConfig is that of a broker process.
-type brokerConfig struct{ Listen, Dir string }
-
-func runBroker(ctx context.Context, config []byte, p *parent) error {
-	var c brokerConfig
-	if err := json.Unmarshal(config, &c); err != nil {
-		return err
-	}
-	b, err := embedded.Start(ctx, embedded.Config{Listen: c.Listen, Dir: c.Dir})
-	if err != nil {
-		return err
-	}
-	p.tell(report{What: "ready"})
-	<-ctx.Done()
-	return b.Stop(context.Background())
-}
-
-// nodeConfig is that of a node of a cluster.
-type nodeConfig struct {
-	Name, Dir   string
-	Port, Route int
-	Routes      []int
-}
-
-func runNode(ctx context.Context, config []byte, p *parent) error {
-	var c nodeConfig
-	if err := json.Unmarshal(config, &c); err != nil {
-		return err
-	}
-	o := &server.Options{
-		ServerName: c.Name, Host: "127.0.0.1", Port: c.Port, NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: filepath.Join(c.Dir, c.Name), DisableJetStreamBanner: true,
-		Cluster: server.ClusterOpts{Name: "faults", Host: "127.0.0.1", Port: c.Route, NoAdvertise: true},
-	}
-	for _, port := range c.Routes {
-		o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
-	}
-	s, err := server.NewServer(o)
-	if err != nil {
-		return err
-	}
-	s.Start()
-	if !s.ReadyForConnections(limit) {
-		return fmt.Errorf("node %s does not come up", c.Name)
-	}
-	p.tell(report{What: "ready"})
-	<-ctx.Done()
-	s.Shutdown()
-	s.WaitForShutdown()
-	return nil
-}
-
-// dial connects as a program would that is to survive its broker.
-func dial(url string) (*nats.Conn, error) {
-	return nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
-		nats.ReconnectJitter(10*time.Millisecond, 10*time.Millisecond), nats.Timeout(10*time.Second),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // else it prints what the test breaks
-}
 
 // consumerConfig is that of a member of a group.
 type consumerConfig struct {
@@ -104,12 +40,12 @@ func runConsumer(ctx context.Context, config []byte, p *parent) error {
 	if err := json.Unmarshal(config, &c.consumerConfig); err != nil {
 		return err
 	}
-	nc, err := dial(c.URL)
+	nc, err := broker.Dial(c.URL)
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	if c.bus, err = adapter.Open(ctx, nc, adapter.Config{}); err != nil {
+	if c.bus, err = adapter.Open(ctx, nc, adapter.Config{Timeout: limit}); err != nil {
 		return err
 	}
 	s, err := c.bus.Subscribe(context.WithoutCancel(ctx), c.Topic, c.Group, c.handle, jetbus.SubscribeOptions{
@@ -131,7 +67,7 @@ func runConsumer(ctx context.Context, config []byte, p *parent) error {
 }
 
 func (c *consumer) obey() {
-	for order := range c.p.orders {
+	for order := range c.p.Orders() {
 		if id, ok := strings.CutPrefix(order, "publish "); ok {
 			go c.publish(id)
 			continue
@@ -150,20 +86,35 @@ func (c *consumer) publish(id string) {
 }
 
 func (c *consumer) handle(ctx context.Context, d *jetbus.Delivery) error {
-	c.p.tell(report{What: "started", ID: d.ID, Seq: d.Seq, Attempt: d.Attempt})
-	if d.ID == c.Hold && d.Attempt == 1 {
+	c.p.tell(report{What: "started", ID: d.ID, Seq: d.Seq, Attempt: d.Attempt, Redelivered: d.Redelivered})
+	if d.ID == c.Hold && !d.Redelivered && !c.hold(ctx, d) {
+		c.p.tell(report{What: "canceled", ID: d.ID, Until: d.Deadline(), Err: context.Cause(ctx).Error(), Is: condition(context.Cause(ctx))})
+		err := d.Ack(context.Background())
+		c.p.tell(report{What: "acked late", ID: d.ID, Err: text(err), Is: condition(err)})
+		return nil
+	}
+	c.p.tell(report{What: "handled", ID: d.ID, Seq: d.Seq, Attempt: d.Attempt, Redelivered: d.Redelivered})
+	return nil
+}
+
+// hold waits until the event is released, and tells when its lease was extended.
+// It reports false when the handler was canceled instead.
+func (c *consumer) hold(ctx context.Context, d *jetbus.Delivery) bool {
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for until := d.Deadline(); ; {
 		select {
 		case <-c.release:
+			return true
 		case <-ctx.Done():
-			now := report{What: "canceled", ID: d.ID, Err: context.Cause(ctx).Error(), Is: condition(context.Cause(ctx))}
-			c.p.tell(now)
-			err := d.Ack(context.Background())
-			c.p.tell(report{What: "acked late", ID: d.ID, Err: text(err), Is: condition(err)})
-			return nil
+			return false
+		case <-look.C:
+			if now := d.Deadline(); now.After(until) {
+				until = now
+				c.p.tell(report{What: "extended", ID: d.ID, Until: until})
+			}
 		}
 	}
-	c.p.tell(report{What: "handled", ID: d.ID, Seq: d.Seq, Attempt: d.Attempt})
-	return nil
 }
 
 // condition names the conditions that tests ask for.
@@ -197,17 +148,17 @@ func runMover(ctx context.Context, config []byte, p *parent) error {
 	if err := json.Unmarshal(config, &c); err != nil {
 		return err
 	}
-	nc, err := dial(c.URL)
+	nc, err := broker.Dial(c.URL)
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{})
+	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: limit})
 	if err != nil {
 		return err
 	}
 	p.tell(report{What: "ready"})
-	<-p.orders
+	<-p.Orders()
 	err = bus.SetCursor(ctx, c.Topic, c.Group, jetbus.Cursor{LastSeq: c.Seq}, jetbus.SeekOptions{Wait: c.Wait})
 	done := report{What: "moved", Err: text(err), Is: condition(err)}
 	if busy, ok := errors.AsType[*jetbus.GroupBusyError](err); ok {

@@ -5,10 +5,8 @@ package faults
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
+	"math"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -16,68 +14,20 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
 )
 
-// freePort finds a loopback port that is free now, below those that the system
-// gives out by itself, so that it is still free after the death of its user.
-func freePort(t *testing.T) int {
+// killAndRestart ends a broker by SIGKILL and starts it again.
+func killAndRestart(t *testing.T, b *broker.Broker) {
 	t.Helper()
-	for range 100 {
-		port := 20_000 + rand.IntN(12_000)
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err != nil {
-			continue
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return port
-	}
-	t.Fatal("no port is free")
-	return 0
-}
-
-// broker is a broker process that may be killed and started again in its place.
-type broker struct {
-	addr, dir string
-	process   *child
-}
-
-func startBroker(t *testing.T) *broker {
-	t.Helper()
-	b := &broker{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t))), dir: t.TempDir()}
-	b.restart(t)
-	return b
-}
-
-// restart starts the process, which must not run.
-func (b *broker) restart(t *testing.T) {
-	t.Helper()
-	b.process = spawn(t, "broker", brokerConfig{Listen: b.addr, Dir: b.dir})
-	b.process.first(t, "ready")
-}
-
-func (b *broker) url() string { return "nats://" + b.addr }
-
-// through returns a proxy in front of the broker.
-func (b *broker) through(t *testing.T) *proxy {
-	t.Helper()
-	p, err := newProxy(b.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return p
+	must(t, b.Kill())
+	must(t, b.Restart())
 }
 
 // connect connects this process.
 func connect(t *testing.T, url string) *nats.Conn {
 	t.Helper()
-	nc, err := dial(url)
+	nc, err := broker.Dial(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +38,7 @@ func connect(t *testing.T, url string) *nats.Conn {
 // openBus opens a bus in this process.
 func openBus(t *testing.T, url string) *adapter.Bus {
 	t.Helper()
-	bus, err := adapter.Open(t.Context(), connect(t, url), adapter.Config{})
+	bus, err := adapter.Open(t.Context(), connect(t, url), adapter.Config{Timeout: limit})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,16 +106,25 @@ func group(t *testing.T, bus *adapter.Bus, topic, name string) (jetbus.GroupInfo
 	return jetbus.GroupInfo{}, jetbus.ErrNoGroup
 }
 
-// awaitSettled waits until the broker has nothing left for the group.
+// awaitSettled waits until the broker has nothing left for the group: as long as
+// it takes, while it becomes less.
 func awaitSettled(t *testing.T, bus *adapter.Bus, topic, name string) {
 	t.Helper()
-	eventually(t, func() string {
-		g, err := group(t, bus, topic, name)
-		if err == nil && g.Pending == 0 && g.Held == 0 && !g.Paused {
-			return ""
-		}
-		return fmt.Sprintf("group %s/%s is not settled: %+v, %v", topic, name, g, err)
-	})
+	left := uint64(math.MaxUint64)
+	for left > 0 {
+		eventually(t, func() string {
+			g, err := group(t, bus, topic, name)
+			switch now := g.Pending + uint64(g.Held); { //nolint:gosec // a count
+			case err == nil && now == 0 && !g.Paused:
+				left = 0
+				return ""
+			case err == nil && now > 0 && now < left:
+				left = now
+				return ""
+			}
+			return fmt.Sprintf("group %s/%s is not settled: %+v, %v", topic, name, g, err)
+		})
+	}
 }
 
 // readLog reads a topic, and checks that no id is in it twice.
@@ -205,11 +164,10 @@ func checkLog(t *testing.T, bus *adapter.Bus, topic string, ids []string) {
 }
 
 // handled returns the ids that some child has handled.
-func handled(children ...*child) map[string]bool {
+func handled(children ...*process) map[string]bool {
 	ids := map[string]bool{}
 	for _, c := range children {
-		reports, _ := c.said("handled")
-		for _, r := range reports {
+		for _, r := range c.said("handled") {
 			ids[r.ID] = true
 		}
 	}
@@ -217,7 +175,7 @@ func handled(children ...*child) map[string]bool {
 }
 
 // awaitHandled waits until the children together have handled these events.
-func awaitHandled(t *testing.T, ids []string, children ...*child) {
+func awaitHandled(t *testing.T, ids []string, children ...*process) {
 	t.Helper()
 	eventually(t, func() string {
 		have := handled(children...)

@@ -30,6 +30,9 @@ type rig struct {
 // running are the tests that run beside others: most of the time they wait.
 var running sync.Map
 
+// alone has a test run while no other does.
+func alone(t *testing.T) { running.Store(t, true) }
+
 func newRig(t testing.TB) *rig {
 	t.Helper()
 	if t, ok := t.(*testing.T); ok {

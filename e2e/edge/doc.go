@@ -1,0 +1,4 @@
+// Package edge lets clients and tools that others wrote use the gateway: the HTTP client of
+// the CloudEvents SDK, a client of Confluent's Schema Registry, a validator of OpenAPI 3.1, and
+// the JSON Schema of AsyncAPI 3.0.
+package edge
