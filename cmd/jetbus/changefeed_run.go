@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -95,35 +96,39 @@ func (a *app) changefeed(cmd *cobra.Command, f *feedFlags) error {
 		return err
 	}
 	where := mongoFlags{uri: f.mongo.uri, db: s.Database}
-	return a.withMongo(cmd.Context(), &where, func(db *mongo.Database) error {
-		return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-			ctx := cmd.Context()
-			o := s.options()
-			o.TokenStore = tokenStore(s.TokenStore, bus, db)
-			o.Log = newBriefLog(cmd.ErrOrStderr())
-			feed, err := changefeed.Start(ctx, bus, db.Client(), o)
-			switch {
-			case err != nil && ctx.Err() != nil:
-				return nil // it was the end
-			case err != nil:
-				return err
-			}
-			ctx, cancel := endAfter(ctx, f.runFor)
-			defer cancel()
-			r := runner{out: cmd.OutOrStdout(), output: f.output, title: s.title(feed)}
-			r.line = func(context.Context) (string, any) {
-				l := lineOf(s, feed)
-				return l.text(), l
-			}
-			r.hint = func() string {
-				if n := feed.Stats(); n.Poisoned+n.Oversize == 0 {
-					return ""
+	return untilInterrupted(cmd.Context(), func(open func()) error {
+		return a.withMongo(cmd.Context(), &where, func(db *mongo.Database) error {
+			return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+				o := s.options()
+				o.TokenStore = tokenStore(s.TokenStore, bus, db)
+				o.Log = newBriefLog(cmd.ErrOrStderr())
+				feed, err := changefeed.Start(cmd.Context(), bus, db.Client(), o)
+				if err != nil {
+					return err
 				}
-				return "see jetbus dlq ls " + s.Topic
-			}
-			return r.run(ctx, feed)
+				open()
+				ctx, cancel := endAfter(cmd.Context(), f.runFor)
+				defer cancel()
+				return newFeedRunner(cmd.OutOrStdout(), f.output, s, feed).run(ctx, feed)
+			})
 		})
 	})
+}
+
+func newFeedRunner(out io.Writer, output string, s feedSpec, feed *changefeed.Feed) *runner {
+	return &runner{
+		out: out, output: output, title: s.title(feed),
+		line: func(context.Context) (string, any) {
+			l := lineOf(s, feed)
+			return l.text(), l
+		},
+		hint: func() string {
+			if n := feed.Stats(); n.Poisoned+n.Oversize == 0 {
+				return ""
+			}
+			return "see jetbus dlq ls " + s.Topic
+		},
+	}
 }
 
 // source names what a feed watches.

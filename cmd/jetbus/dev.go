@@ -100,7 +100,9 @@ it goes on where it was.`,
   jetbus dev --dir ./dev-store --listen 4333
   jetbus dev --mongo mongodb://127.0.0.1:27017/?replicaSet=rs0`,
 		Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.dev(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return untilInterrupted(cmd.Context(), func(open func()) error { return a.dev(cmd, o, open) })
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.dir, "dir", "", "folder of the store (default jetbus/dev in the user's cache folder)")
@@ -115,7 +117,7 @@ it goes on where it was.`,
 }
 
 // dev runs until the context ends, --for is over or something fails.
-func (a *app) dev(cmd *cobra.Command, o devOptions) (err error) {
+func (a *app) dev(cmd *cobra.Command, o devOptions, open func()) (err error) {
 	c, err := o.config(cmd.Context())
 	if err != nil {
 		return err
@@ -131,6 +133,7 @@ func (a *app) dev(cmd *cobra.Command, o devOptions) (err error) {
 	if d.broker, err = embedded.Start(cmd.Context(), c); err != nil {
 		return listenError(err, c.Listen)
 	}
+	open()
 	runErr := d.run(cmd.Context())
 	stopErr := d.stop(context.WithoutCancel(cmd.Context()))
 	if text := d.notes.String(); text != "" { // what could not be said while the screen was up

@@ -93,28 +93,40 @@ func (a *app) drainOutbox(cmd *cobra.Command, f *outboxFlags, flags *drainFlags)
 		return err
 	}
 	o.Logger = newBriefLog(cmd.ErrOrStderr())
-	return a.withOutboxOpen(cmd.Context(), f, flags.outboxTable, func(box outboxBox) error {
-		return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-			ctx, cancel := endAfter(cmd.Context(), flags.runFor)
-			defer cancel()
-			d, err := jetbus.NewDrainer(box, bus, o)
-			if err != nil {
-				return err
-			}
-			if w, ok := box.(watcher); ok {
-				var watching sync.WaitGroup
-				defer watching.Wait()
-				ctx, stop := context.WithCancel(ctx)
-				defer stop()
-				watching.Go(func() {
-					if err := w.Watch(ctx, d.Kick); err != nil {
-						o.Logger.LogAttrs(ctx, slog.LevelWarn, "new rows are found by looking for them, every --poll", slog.Any("err", err))
-					}
-				})
-			}
-			return newDrainRunner(cmd.OutOrStdout(), f, box, d).run(ctx, startDrain(ctx, d))
+	return untilInterrupted(cmd.Context(), func(open func()) error {
+		return a.withOutboxOpen(cmd.Context(), f, flags.outboxTable, func(box outboxBox) error {
+			return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+				open()
+				d, err := jetbus.NewDrainer(box, bus, o)
+				if err != nil {
+					return err
+				}
+				ctx, cancel := endAfter(cmd.Context(), flags.runFor)
+				defer cancel()
+				defer kicked(ctx, box, d, o.Logger)()
+				return newDrainRunner(cmd.OutOrStdout(), f, box, d).run(ctx, startDrain(ctx, d))
+			})
 		})
 	})
+}
+
+// kicked lets the outbox, where it can, tell the drainer of new rows, until stop is called.
+func kicked(ctx context.Context, box outboxBox, d *jetbus.Drainer, log *slog.Logger) (stop func()) {
+	w, ok := box.(watcher)
+	if !ok {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		if err := w.Watch(ctx, d.Kick); err != nil {
+			log.LogAttrs(ctx, slog.LevelWarn, "new rows are found by looking for them, every --poll", slog.Any("err", err))
+		}
+	})
+	return func() {
+		cancel()
+		watching.Wait()
+	}
 }
 
 // drainJob is a drainer that runs.

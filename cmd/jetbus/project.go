@@ -150,22 +150,27 @@ func (a *app) project(cmd *cobra.Command, f *projectFlags, args []string) error 
 	if err != nil {
 		return err
 	}
-	return a.withMongo(cmd.Context(), &f.mongo, func(db *mongo.Database) error {
-		return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-			if err := s.find(cmd.Context(), bus); err != nil {
-				return err
-			}
-			sink, err := mongosink.New(db, s.sink())
-			if err != nil {
-				return err
-			}
-			o := s.options()
-			o.Logger = newBriefLog(cmd.ErrOrStderr())
-			if f.rebuild {
-				return rebuild(cmd, f.output, bus, sink, s, o)
-			}
-			r := projectRun{out: cmd.OutOrStdout(), output: f.output, spec: s, database: db.Name()}
-			return r.run(cmd.Context(), bus, sink, o, f.runFor)
+	return untilInterrupted(cmd.Context(), func(open func()) error {
+		if f.rebuild { // which is not done until it ends by itself
+			open()
+		}
+		return a.withMongo(cmd.Context(), &f.mongo, func(db *mongo.Database) error {
+			return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+				if err := s.find(cmd.Context(), bus); err != nil {
+					return err
+				}
+				sink, err := mongosink.New(db, s.sink())
+				if err != nil {
+					return err
+				}
+				o := s.options()
+				o.Logger = newBriefLog(cmd.ErrOrStderr())
+				if f.rebuild {
+					return rebuild(cmd, f.output, bus, sink, s, o)
+				}
+				r := projectRun{out: cmd.OutOrStdout(), output: f.output, spec: s, database: db.Name(), open: open}
+				return r.run(cmd.Context(), bus, sink, o, f.runFor)
+			})
 		})
 	})
 }
@@ -190,17 +195,16 @@ type projectRun struct {
 	output   string
 	spec     projectSpec
 	database string
+	open     func() // called when it has started
 }
 
 // run projects until ctx or the time ends, which is no error, or the projection does.
 func (r *projectRun) run(ctx context.Context, bus *adapter.Bus, sink projector.Sink, o projector.Options, runFor time.Duration) error {
 	p, err := projector.Start(ctx, bus, sink, o)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return nil // it was the end
-	case err != nil:
+	if err != nil {
 		return err
 	}
+	r.open()
 	ended := ctx
 	ctx, cancel := endAfter(ctx, runFor)
 	defer cancel()

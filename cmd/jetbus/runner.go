@@ -18,6 +18,18 @@ type job interface {
 	Stop(ctx context.Context) error
 }
 
+// untilInterrupted runs f, the whole of a command that works until it is interrupted: f
+// connects, opens what it needs, calls open, and does its work. An interrupt that comes
+// before that is an end in order too, and no error.
+func untilInterrupted(ctx context.Context, f func(open func()) error) error {
+	opened := false
+	err := f(func() { opened = true })
+	if !opened && ctx.Err() != nil {
+		return nil //nolint:nilerr // the end was asked for
+	}
+	return err
+}
+
 // runner runs a job and shows how it is.
 type runner struct {
 	out    io.Writer

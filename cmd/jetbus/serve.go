@@ -66,7 +66,9 @@ tells the names of topics and groups. The line on standard output ends with its 
       --tls-cert cert.pem --tls-key key.pem --log-format json
   jetbus serve --dir /var/lib/jetbus --gateway 0.0.0.0:8080 --tokens tokens.json --metrics 9090`,
 		Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return untilInterrupted(cmd.Context(), func(open func()) error { return a.serve(cmd, o, open) })
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.dir, "dir", "", "folder of the store (required)")
@@ -124,7 +126,8 @@ func (o serveOptions) config(a *app, stderr io.Writer) (embedded.Config, error) 
 	return c, nil
 }
 
-func (a *app) serve(cmd *cobra.Command, o serveOptions) error {
+// serve runs the broker until it is interrupted; it calls open when all of it is there.
+func (a *app) serve(cmd *cobra.Command, o serveOptions, open func()) error {
 	c, err := o.config(a, cmd.ErrOrStderr())
 	if err != nil {
 		return err
@@ -149,6 +152,7 @@ func (a *app) serve(cmd *cobra.Command, o serveOptions) error {
 			return errors.Join(err, m.close(context.WithoutCancel(ctx)), stopBroker(ctx, b))
 		}
 	}
+	open()
 	log.LogAttrs(ctx, slog.LevelInfo, "ready", slog.String("listen", c.Listen), slog.String("url", b.URL()), slog.String("websocket", b.WebSocketURL()),
 		slog.String("dir", b.Dir()), slog.Bool("auth", c.User != "" || c.Token != ""), slog.Bool("tls", c.TLS != nil))
 	line := "ready " + b.URL()

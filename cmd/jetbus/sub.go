@@ -82,16 +82,19 @@ func (a *app) sub(cmd *cobra.Command, o subOptions, topics []string) error {
 		return usagef("--limit %d: use 1 or more", o.limit)
 	}
 	p := newPrinter(cmd.OutOrStdout(), o.output == "json", o.limit)
-	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-		switch {
-		case o.group == "":
-			err = p.read(cmd.Context(), bus, topics, jetbus.ReadOptions{From: start, Follow: !o.noFollow, Filter: filter})
-		case o.noFollow:
-			err = p.drain(cmd.Context(), bus, topics, o.group, start, filter)
-		default:
-			err = p.join(cmd.Context(), bus, topics, o.group, jetbus.SubscribeOptions{From: start, Topics: topics[1:], Filter: filter})
-		}
-		return errors.Join(err, p.flush())
+	return untilInterrupted(cmd.Context(), func(open func()) error {
+		return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+			open()
+			switch {
+			case o.group == "":
+				err = p.read(cmd.Context(), bus, topics, jetbus.ReadOptions{From: start, Follow: !o.noFollow, Filter: filter})
+			case o.noFollow:
+				err = p.drain(cmd.Context(), bus, topics, o.group, start, filter)
+			default:
+				err = p.join(cmd.Context(), bus, topics, o.group, jetbus.SubscribeOptions{From: start, Topics: topics[1:], Filter: filter})
+			}
+			return errors.Join(err, p.flush())
+		})
 	})
 }
 
