@@ -16,6 +16,7 @@ NOISE    ?=
 PAIRS    ?= 50000
 PKG      ?= ./...
 RERUN    ?= 0
+ROUNDS   ?= 20
 RUN      ?= .
 RUNS     ?= 1
 SEED     ?= $(shell date +%s)
@@ -25,7 +26,7 @@ SUITE    ?= test
 TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions kills model month prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
+.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions kills model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
@@ -93,6 +94,11 @@ model: ## Compare the bus with its model on N=10000 scripts, drawn from SEED
 month: ## Leave state alone for DAYS=30 days of fake time: it is all there
 	go test -timeout 0 -count=1 -run '^TestStateStays$$' ./embedded/bustest -days $(DAYS)
 
+soak: ## Play ROUNDS=20 times as many random lives of locks, partitioned groups and readers of the gateway as make test
+	go test -race -timeout 0 -count=1 -run '^TestLockChaos$$' . -locks $$(( $(ROUNDS) * 20 ))m
+	go test -race -timeout 0 -count=1 -run '^Test(Churn|Chaos|ChaosOnABroker)$$' ./partition -churns $$(( $(ROUNDS) * 30 ))
+	go test -race -timeout 0 -count=1 -run '^TestSharedEnd$$' ./gateway -ends $$(( $(ROUNDS) * 6 ))
+
 prop: ## Play SEEDS=2000 scenes of projections into MongoDB; each ends with the fold of its topic
 	go test -v -timeout 0 -count=1 -run '^TestProperty$$' ./projector/mongosink -seeds $(SEEDS)
 
@@ -113,7 +119,8 @@ fuzz: ## Run every fuzz target for FUZZTIME=30s
 		done; \
 	done
 
-contract: ## Run the contract suite around each decorator, and not only around all of them, and whole over the gateway's client
+contract: ## Run the contract suite whole: in memory too, around each decorator and not only around all of them, and over the gateway's client
+	go test -race -timeout 60m -run '^TestContractInMemory$$' ./embedded/bustest -whole
 	go test -race -timeout 60m -run '^TestContract$$' ./registry -each
 	go test -race -timeout 60m -run '^TestContract' ./gateway/client -whole
 

@@ -3,6 +3,7 @@ package jetbus_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -68,12 +69,15 @@ func (a *lockAudit) after(epoch uint64, err error) {
 	}
 }
 
+// lockChaos is how long TestLockChaos goes on: make soak has more.
+var lockChaos = flag.Duration("locks", 20*time.Minute, "fake time of TestLockChaos")
+
 // Six processes compete for a lock while brokers and processes die: at no time do
 // two hold it, epochs ascend, and how a turn ended is what the next one is told.
 func TestLockChaos(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		a := &lockAudit{T: r.T}
-		ctx, cancel := context.WithTimeout(r.Context(), 40*time.Minute)
+		ctx, cancel := context.WithTimeout(r.Context(), *lockChaos)
 		defer cancel()
 		var wg sync.WaitGroup
 		for i := range 6 {

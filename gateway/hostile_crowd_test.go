@@ -21,7 +21,7 @@ import (
 // TestHostile13Crowd has twenty readers that stop, and one that reads on: what waits for the
 // twenty is bounded, and the one gets everything.
 func TestHostile13Crowd(t *testing.T) {
-	const each, events, size = 256 << 10, 1600, 16 << 10 // 25 MB, for each of the twenty
+	const each, events, size = 256 << 10, 800, 16 << 10 // 12 MB, for each of the twenty
 	inBubble(t, gateway.Config{Limits: gateway.Limits{QueueBytes: each}}, func(r *wsRig) {
 		r.ensure(jetbus.TopicConfig{Name: "orders", MaxBytes: 4 << 20})
 		var slow []*wsClient
@@ -89,6 +89,7 @@ func (b *stuckBus) PublishBatch(ctx context.Context, events []jetbus.Event, o je
 // TestHostile13Publishes publishes on while the broker stores nothing: few of the frames are
 // taken in, however their bytes are spread.
 func TestHostile13Publishes(t *testing.T) {
+	const frames = 10
 	big := strings.Repeat("x", 500<<10)
 	for name, text := range map[string]string{
 		"payload": `{"op":"PUBLISH","topic":"orders","payload":"` + big + `"}`,
@@ -104,7 +105,7 @@ func TestHostile13Publishes(t *testing.T) {
 				var taken atomic.Int64
 				var sending sync.WaitGroup
 				sending.Go(func() {
-					for range 20 {
+					for range frames {
 						if c.ws.Write(context.Background(), websocket.MessageText, []byte(text)) != nil {
 							return
 						}
@@ -116,7 +117,7 @@ func TestHostile13Publishes(t *testing.T) {
 					r.Errorf("%d frames of 500 KiB and more were taken in", n)
 				}
 				close(bus.may)
-				for range 20 { // what waited for longer than the broker may take was refused
+				for range frames { // what waited for longer than the broker may take was refused
 					if m := c.parsed(c.text()); m.Op != frame.OK && m.Code != "broker_unavailable" {
 						r.Errorf("%+v", m)
 					}

@@ -21,7 +21,7 @@ import (
 func TestHostile09BombOverHTTP(t *testing.T) {
 	var bomb bytes.Buffer
 	w := gzip.NewWriter(&bomb)
-	if _, err := w.Write(make([]byte, 60<<20)); err != nil {
+	if _, err := w.Write(make([]byte, 20<<20)); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Close(); err != nil {

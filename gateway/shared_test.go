@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"iter"
 	"math/rand/v2"
@@ -234,12 +235,15 @@ func sharedGateway(t *testing.T, b *logBus) *Gateway {
 // TestSharedEnd lets readers join anywhere, leave, be slow and stop, while reads of the bus
 // break off: each gets what is behind its position, once and in order, or is told what is gone.
 func TestSharedEnd(t *testing.T) {
-	for seed := range uint64(16) {
+	for seed := range *sharedEnds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { sharedEnd(t, rand.New(rand.NewPCG(seed, 8))) }) //nolint:gosec // repeatable
 		})
 	}
 }
+
+// sharedEnds is how many crowds of readers TestSharedEnd plays: make soak has more.
+var sharedEnds = flag.Uint64("ends", 6, "how many crowds of readers TestSharedEnd plays")
 
 func sharedEnd(t *testing.T, r *rand.Rand) {
 	const n = 700
@@ -304,9 +308,9 @@ func TestSharedEndIsNotHeldUp(t *testing.T) {
 			}
 			all = append(all, b.join(t, g, 0, ""))
 			synctest.Wait()
-			const n = 2000
+			const n = 1200
 			for range n {
-				b.append(1 << 10)
+				b.append(2 << 10)
 			}
 			begin := time.Now()
 			all[0].take(n, func() {})

@@ -775,12 +775,12 @@ func TestPartitionFails(t *testing.T) {
 func TestChaos(t *testing.T) {
 	for seed := range churns() {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inService(t, 8, func(s *service) { s.chaos(rand.New(rand.NewPCG(seed, 4))) }) //nolint:gosec // reproducible on purpose
+			inService(t, 8, func(s *service) { s.chaos(rand.New(rand.NewPCG(seed, 4)), 40) }) //nolint:gosec // reproducible on purpose
 		})
 	}
 }
 
-func (s *service) chaos(rng *rand.Rand) {
+func (s *service) chaos(rng *rand.Rand, steps int) {
 	fails := sync.Map{}
 	s.handles = func(ctx context.Context, d *jetbus.Delivery) error {
 		if err := sleepy(ctx, time.Duration(5+len(d.ID)%7)*time.Millisecond); err != nil {
@@ -793,7 +793,7 @@ func (s *service) chaos(rng *rand.Rand) {
 	}
 	live := s.start("m0", "m1", "m2")
 	want := map[string][]string{}
-	for step := range 40 {
+	for step := range steps {
 		s.rounds(want, step, step+1, 16, 0)
 		time.Sleep(time.Duration(rng.IntN(4000)) * time.Millisecond)
 		if step == 15 || step == 30 {

@@ -319,7 +319,7 @@ func TestChaosOnABroker(t *testing.T) {
 					s.Fatal(err)
 				}
 			}
-			s.chaos(rng)
+			s.chaos(rng, 28)
 		})
 	}
 }

@@ -152,21 +152,17 @@ const (
 // JSON, which is larger.
 var larger = []string{atLimit, tooLarge}
 
-// lasting are behaviors that keep a broker busy for days of its time.
-var lasting = []string{
-	"a group without members is still there after days",
-	"a thousand snoozed events do not take the room of a group",
-}
-
-// contract runs the suite, but for some behaviors. Those that need hundreds of topics,
-// ten thousand events or days are tested around the stack of all decorators on
-// topics without schemas.
+// contract runs the suite, but for some behaviors. Those that need hundreds of topics are
+// tested around the stack of all decorators on topics without schemas, and those that take
+// a processor long by make contract.
 func contract(t *testing.T, open func(t *testing.T) bustest.Subject, but ...string) {
 	t.Helper()
 	without := bustest.NeedRestart // the broker is in memory
 	if len(but) > 0 {
 		without |= bustest.NeedMany
-		but = append(slices.Clone(but), lasting...)
+	}
+	if !*each {
+		without |= bustest.NeedPower
 	}
 	known := map[string]bool{}
 	for _, b := range bustest.Behaviors() {

@@ -34,6 +34,7 @@ func backfillBench(t *testing.T, n int) *bench {
 }
 
 func TestBackfill(t *testing.T) {
+	t.Parallel()
 	b := backfillBench(t, 30)
 	edits := file(t, "edits.json", totalEdits)
 	r := b.run(t, "", "backfill", "orders", "orders.total", "--upcasters", edits, "--dry-run")
@@ -62,6 +63,7 @@ func TestBackfill(t *testing.T) {
 }
 
 func TestBackfillRefuses(t *testing.T) {
+	t.Parallel()
 	b := backfillBench(t, 1)
 	edits := file(t, "edits.json", totalEdits)
 	for args, want := range map[string]string{
@@ -86,6 +88,7 @@ func TestBackfillRefuses(t *testing.T) {
 
 // Progress is shown now and then, and taken away at the end.
 func TestBackfillProgress(t *testing.T) {
+	t.Parallel()
 	var b strings.Builder
 	p := backfillProgress{&replayProgress{out: &b}}
 	for i := range 1000 {

@@ -41,6 +41,7 @@ func (b *bench) payloads(t *testing.T, topic string) []string {
 }
 
 func TestPub(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.ok(t, "", "topics", "create", "orders", "--delays")
 	if out := b.ok(t, "", "pub", "orders", `{"id": 7}`, "--key", "k", "--id", "one", "--header", "x-source=shop", "--tag", "new"); out != "orders #1 id=one\n" {
@@ -83,6 +84,7 @@ func TestPub(t *testing.T) {
 }
 
 func TestPubLines(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.ok(t, "", "topics", "create", "orders")
 	var in strings.Builder
@@ -117,6 +119,7 @@ func TestPubLines(t *testing.T) {
 }
 
 func TestNotFoundAndConflict(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	tests := []struct {
 		args string
@@ -149,6 +152,7 @@ func TestNotFoundAndConflict(t *testing.T) {
 }
 
 func TestTopics(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	if r := b.run(t, "", "topics"); r.code != 0 || r.out != "" || !strings.Contains(r.errOut, "there are no topics") {
 		t.Errorf("without topics: %+v", r)
@@ -205,6 +209,7 @@ func TestTopics(t *testing.T) {
 }
 
 func TestSubRead(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.ok(t, "", "topics", "create", "a")
 	b.ok(t, "", "topics", "create", "b")
@@ -240,6 +245,7 @@ func TestSubRead(t *testing.T) {
 }
 
 func TestSubFollows(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.ok(t, "", "topics", "create", "a")
 	b.ok(t, "", "pub", "a", `"old"`)
@@ -256,6 +262,7 @@ func TestSubFollows(t *testing.T) {
 
 // A member of a group with a limit acknowledges what it printed and nothing else.
 func TestSubGroup(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.ok(t, "", "topics", "create", "a")
 	b.ok(t, "", "pub", "a", "1", "--count", "10")
@@ -279,6 +286,7 @@ func TestSubGroup(t *testing.T) {
 }
 
 func TestHostilePayload(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.ok(t, "", "topics", "create", "a")
 	b.ok(t, "\x1b]0;owned\x07\r\nfake line", "pub", "a", "-", "--key", "\u202ekey")
@@ -304,6 +312,7 @@ func (closedPipe) Write([]byte) (int, error) {
 }
 
 func TestClosedPipeIsQuiet(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.ok(t, "", "topics", "create", "a")
 	b.ok(t, "", "pub", "a", "1", "--count", "3")

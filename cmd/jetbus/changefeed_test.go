@@ -58,6 +58,7 @@ func (b *mongoBench) ops(t *testing.T, topic, want string) {
 }
 
 func TestChangefeedRun(t *testing.T) {
+	t.Parallel()
 	b := newMongoBench(t)
 	b.insert(t, "orders", "a", "b")
 	r := begin(t, nil, b.feed("run", "--collection", "orders", "--topic", "orders.changed", "--start", "copy")...)
@@ -100,6 +101,7 @@ func TestChangefeedRun(t *testing.T) {
 }
 
 func TestChangefeedSelects(t *testing.T) {
+	t.Parallel()
 	b := newMongoBench(t)
 	some := begin(t, nil, b.feed("run", "--topic", "some", "--ops", "insert,delete", "--filter", `{"ns.coll": {"$ne": "tmp"}}`)...)
 	some.wait(t, "all of database "+b.db.Name()+" to some, as some")
@@ -129,6 +131,7 @@ const feedText = `{
 }`
 
 func TestChangefeedFile(t *testing.T) {
+	t.Parallel()
 	s, err := parseFeedSpec([]byte(feedText))
 	if err != nil || s.check("shop") != nil {
 		t.Fatal(err, s.check("shop"))
@@ -187,6 +190,7 @@ func FuzzFeedSpec(f *testing.F) {
 }
 
 func TestChangefeedRefused(t *testing.T) {
+	t.Parallel()
 	b := newMongoBench(t)
 	b.ok(t, "", "topics", "create", "others")
 	b.put(t, "others", "a", "1")
@@ -233,6 +237,7 @@ func TestChangefeedRefused(t *testing.T) {
 }
 
 func TestChangefeedWrong(t *testing.T) {
+	t.Parallel()
 	name := filepath.Join(t.TempDir(), "feed.json")
 	if err := os.WriteFile(name, []byte(`{"topic": "a", "ops": ["insert"], "format": "xml"}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -299,6 +304,7 @@ func TestChangefeedWrong(t *testing.T) {
 }
 
 func TestChangefeedStatus(t *testing.T) {
+	t.Parallel()
 	b := newMongoBench(t)
 	if r := b.run(t, "", "changefeed", "status"); r.code != 0 || r.out != "" || !strings.Contains(r.errOut, "this bus knows of no change feed; start one with jetbus changefeed run") {
 		t.Errorf("nothing: %+v", r)
@@ -365,6 +371,7 @@ func TestChangefeedStatus(t *testing.T) {
 }
 
 func TestChangefeedReset(t *testing.T) {
+	t.Parallel()
 	b := newMongoBench(t)
 	b.ok(t, "", "topics", "create", "orders.changed") // with the window of 2 minutes, in which nothing is stored again
 	run := b.feed("run", "--collection", "orders", "--topic", "orders.changed")

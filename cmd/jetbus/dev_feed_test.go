@@ -76,6 +76,7 @@ func (b *mongoBench) onCollection(t *testing.T, f func(c *mongo.Collection) erro
 
 // The circle closes: a state becomes a document, and the document an event again.
 func TestDevFeed(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	r := begin(t, nil, "dev", "--gateway", "0", "--dir", dir, "--listen", "0", "--plain")
 	b := devBench(t, r)
@@ -140,6 +141,7 @@ func TestDevFeed(t *testing.T) {
 // A stand-in forgets the collection: the topic goes on with a gap and a copy, however
 // often, and says the same as the states in the end.
 func TestDevFeedForgotten(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	want := []string{"copied"}
 	for n := range 3 {
@@ -176,6 +178,7 @@ func TestDevFeedForgotten(t *testing.T) {
 // In a MongoDB that keeps what it has the feed goes on where it was; in another one the
 // topic begins anew, since positions of the one mean nothing in the other.
 func TestDevMongoFeedKept(t *testing.T) {
+	t.Parallel()
 	srv := mongotest.Start(t)
 	to := []string{"--mongo", strings.Replace(srv.URI(), "/?", "/"+srv.Database()+"?", 1)}
 	dir := t.TempDir()
@@ -205,6 +208,7 @@ func TestDevMongoFeedKept(t *testing.T) {
 // Without a feed dev does all the rest: with a MongoDB that has no change streams, and
 // where somebody else has published in the feed's topic.
 func TestDevWithoutFeed(t *testing.T) {
+	t.Parallel()
 	srv, err := mongod.Start(t.Context(), mongod.Config{Standalone: true})
 	if err != nil {
 		t.Fatal(err)
@@ -229,6 +233,7 @@ func TestDevWithoutFeed(t *testing.T) {
 }
 
 func TestStateChanged(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, doc, want, seq string
 	}{
@@ -262,6 +267,7 @@ func TestStateChanged(t *testing.T) {
 
 // The schemas are those of the types.
 func TestDevSchemas(t *testing.T) {
+	t.Parallel()
 	heartbeat, state := projector.Heartbeat{PID: 1, Name: "n", Host: "h", CPUPct: 1.5, MemMB: 2, SID: "s"},
 		projector.Process{ProcessID: "p", Name: "n", Host: "h", PID: 1, SID: "s", CPUPct: 1.5, MemMB: 2, LastSeen: 3, Status: projector.Alive}
 	for _, tt := range []struct {
@@ -314,6 +320,7 @@ func TestAwaitSecondAfter(t *testing.T) {
 }
 
 func TestForgetful(t *testing.T) {
+	t.Parallel()
 	var text strings.Builder
 	log := slog.New(forgetful{slog.NewTextHandler(&text, nil)})
 	lost := fmt.Errorf("read: %w", mongo.CommandError{Code: codeHistoryLost, Message: "lost"})
@@ -326,6 +333,7 @@ func TestForgetful(t *testing.T) {
 }
 
 func TestPictureOfFeed(t *testing.T) {
+	t.Parallel()
 	p := picture{feed: feedState{topic: devChanged, published: 1234, lag: 3 * time.Second, state: changefeed.Reconnecting}}
 	if line := p.line(); !strings.Contains(line, "  feed processes lag 3s (reconnecting)  processes 0 alive") {
 		t.Errorf("line %q", line)

@@ -49,6 +49,7 @@ func (r *running) follows(t *testing.T) string {
 // The collection has the real processes of this machine. The stand-in forgets it; the
 // next start has the same processes again, those that beat no more among them.
 func TestDevMongo(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	first := begin(t, nil, "dev", "--gateway", "0", "--dir", dir, "--listen", "0", "--plain")
 	out := first.follows(t)
@@ -89,6 +90,7 @@ func TestDevMongo(t *testing.T) {
 // With a MongoDB that keeps what it has, dev goes on where it was; with another store
 // it fills the collection anew.
 func TestDevMongoKept(t *testing.T) {
+	t.Parallel()
 	srv := mongotest.Start(t)
 	uri := strings.Replace(srv.URI(), "/?", "/"+srv.Database()+"?", 1)
 	c := openMongo(t, uri).Database(srv.Database()).Collection(devCollection)
@@ -114,6 +116,7 @@ func TestDevMongoKept(t *testing.T) {
 }
 
 func TestDevMongoAway(t *testing.T) {
+	t.Parallel()
 	r := command(t, "", "dev", "--gateway", "0", "--dir", t.TempDir(), "--listen", "0", "--mongo", "mongodb://u:geheim@127.0.0.1:1/?serverSelectionTimeoutMS=200")
 	if r.code != exitFailure || !strings.Contains(r.errOut, "no primary answers there") || strings.Contains(r.errOut+r.out, "geheim") {
 		t.Errorf("%+v", r)

@@ -29,6 +29,7 @@ func lineWith(t *testing.T, text, prefix string) string {
 }
 
 func TestDevInUse(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	r := begin(t, nil, "dev", "--gateway", "0", "--dir", dir, "--listen", "0", "--plain")
 	out := r.wait(t, "busiest")
@@ -64,6 +65,7 @@ func TestDevInUse(t *testing.T) {
 }
 
 func TestPicture(t *testing.T) {
+	t.Parallel()
 	now := time.UnixMilli(1_000_000)
 	p := picture{
 		head: []string{"broker  nats://127.0.0.1:4222"}, now: now, topics: []topicCount{{"heartbeat.received", 12345, 1 << 20, 200}},
@@ -109,6 +111,7 @@ func TestPicture(t *testing.T) {
 }
 
 func TestSampler(t *testing.T) {
+	t.Parallel()
 	s, err := newSampler()
 	if err != nil {
 		t.Fatal(err)

@@ -70,6 +70,7 @@ func deadBench(t *testing.T) *bench {
 }
 
 func TestDLQList(t *testing.T) {
+	t.Parallel()
 	b := deadBench(t)
 	if out := b.ok(t, "", "dlq"); out != "TOPIC     DEAD LETTERS\norders    3\npayments  2\n" {
 		t.Errorf("topics:\n%s", out)
@@ -106,6 +107,7 @@ func TestDLQList(t *testing.T) {
 }
 
 func TestDLQShowAndStats(t *testing.T) {
+	t.Parallel()
 	b := deadBench(t)
 	out := b.ok(t, "", "dlq", "show", "orders", "2")
 	for _, want := range []string{"Dead letter      2\n", "Reason           rejected\n", "Event            o1\n", "Topic            orders #2\n", "Header x-source  shop\n", "State            open\n", "\n{\"n\":1}\n"} {
@@ -134,6 +136,7 @@ func TestDLQShowAndStats(t *testing.T) {
 }
 
 func TestDLQReplay(t *testing.T) {
+	t.Parallel()
 	b := deadBench(t)
 	steps := []struct {
 		stdin, args, out string
@@ -169,6 +172,7 @@ func TestDLQReplay(t *testing.T) {
 }
 
 func TestDLQReplayPartly(t *testing.T) {
+	t.Parallel()
 	b := deadBench(t)
 	b.fail(t, "orders", "audit", "refused", 3)
 	nc, err := nats.Connect(b.url, nats.Timeout(time.Minute))
@@ -195,6 +199,7 @@ func TestDLQReplayPartly(t *testing.T) {
 }
 
 func TestDLQPurge(t *testing.T) {
+	t.Parallel()
 	b := deadBench(t)
 	if r := b.run(t, "", "dlq", "purge", "orders"); r.code != exitUsage || !strings.Contains(r.errOut, "3 dead letters of orders would be removed") || !strings.Contains(r.errOut, "add --yes") {
 		t.Errorf("%+v", r)
@@ -216,6 +221,7 @@ func TestDLQPurge(t *testing.T) {
 }
 
 func TestDLQWithout(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	if r := b.run(t, "", "dlq"); r.code != 0 || r.out != "" || r.errOut != "there are no dead letters\n" {
 		t.Errorf("%+v", r)
@@ -231,6 +237,7 @@ func TestDLQWithout(t *testing.T) {
 }
 
 func TestDLQUsage(t *testing.T) {
+	t.Parallel()
 	for args, want := range map[string]string{
 		"rn":                            `jetbus dlq has no command "rn"`,
 		"ls Bad":                        "invalid topic",
@@ -266,6 +273,7 @@ func TestDLQUsage(t *testing.T) {
 
 // Progress is shown now and then, and taken away at the end.
 func TestReplayProgress(t *testing.T) {
+	t.Parallel()
 	var b strings.Builder
 	p := &replayProgress{out: &b}
 	p.clear()

@@ -32,6 +32,7 @@ func fields(text string, line int) []string {
 }
 
 func TestGroups(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	bus := b.bus(t)
 	if r := b.run(t, "", "groups"); r.code != 0 || r.out != "" || !strings.Contains(r.errOut, "no groups") {

@@ -108,6 +108,7 @@ func row(id, topic string) jetbus.Event {
 }
 
 func TestOutboxRun(t *testing.T) {
+	t.Parallel()
 	overOutboxes(t, func(t *testing.T, o *outboxBench) {
 		b := newBench(t)
 		b.ok(t, "", "topics", "create", "orders.paid")
@@ -155,6 +156,7 @@ func TestOutboxRun(t *testing.T) {
 
 // Several drainers share the work, and each is stopped in the middle of it.
 func TestOutboxRunStopped(t *testing.T) {
+	t.Parallel()
 	b, o := newBench(t), newSQLiteBench(t)
 	b.ok(t, "", "topics", "create", "orders.paid")
 	const all = 100
@@ -191,6 +193,7 @@ func TestOutboxRunStopped(t *testing.T) {
 }
 
 func TestOutboxRows(t *testing.T) {
+	t.Parallel()
 	overOutboxes(t, func(t *testing.T, o *outboxBench) {
 		if r := o.run(t, "", "ls"); r.code != 0 || r.out != "" || r.errOut != "no row of outbox matches\n" {
 			t.Errorf("ls of nothing: %+v", r)
@@ -267,6 +270,7 @@ func TestOutboxRows(t *testing.T) {
 
 // More rows than can be named: they are counted, and taken by what they are.
 func TestOutboxManyRows(t *testing.T) {
+	t.Parallel()
 	o := newSQLiteBench(t)
 	events := make([]jetbus.Event, maxPreview+5)
 	for i := range events {
@@ -292,6 +296,7 @@ func TestOutboxManyRows(t *testing.T) {
 
 // Programs rely on these names.
 func TestOutboxForPrograms(t *testing.T) {
+	t.Parallel()
 	overOutboxes(t, func(t *testing.T, o *outboxBench) {
 		o.add(t, row("a", "orders.paid"))
 		if _, err := o.box.Kill(t.Context(), outbox.Query{}); err != nil {
@@ -310,6 +315,7 @@ func TestOutboxForPrograms(t *testing.T) {
 
 // A row that is no event is shown as what it is.
 func TestOutboxBadRow(t *testing.T) {
+	t.Parallel()
 	o := newSQLiteBench(t)
 	dsn, err := sqliteDSN(o.uri, false)
 	if err != nil {
@@ -332,6 +338,7 @@ func TestOutboxBadRow(t *testing.T) {
 }
 
 func TestOutboxCreate(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	name := filepath.Join(t.TempDir(), "new.db")
 	if r := command(t, "", "outbox", "ls", "--db", name); r.code != exitUsage || !strings.Contains(r.errOut, "--db "+name+": there is no such file; jetbus outbox run --create makes it") {
@@ -366,6 +373,7 @@ func TestOutboxCreate(t *testing.T) {
 }
 
 func TestOutboxWrong(t *testing.T) {
+	t.Parallel()
 	db := strings.TrimPrefix(newSQLiteBench(t).uri, "sqlite:")
 	for _, tt := range []struct {
 		args []string
@@ -413,6 +421,7 @@ func TestOutboxWrong(t *testing.T) {
 }
 
 func TestHideSecrets(t *testing.T) {
+	t.Parallel()
 	for uri, secret := range map[string]string{
 		"postgres://shop:geheim@h:5432/db":              "geheim",
 		"postgres://shop:geh%65im@h:5432/db":            "geheim",

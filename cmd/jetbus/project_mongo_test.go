@@ -9,6 +9,7 @@ import (
 )
 
 func TestMongoAddress(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ uri, address, db string }{
 		{"mongodb://localhost", "mongodb://localhost/", "jetbus"},
 		{"mongodb://a:1,b:2/shop?replicaSet=rs0", "mongodb://a:1,b:2/", "shop"},
@@ -27,6 +28,7 @@ func TestMongoAddress(t *testing.T) {
 }
 
 func TestConnectMongo(t *testing.T) {
+	t.Parallel()
 	srv, err := mongod.Start(t.Context(), mongod.Config{Username: "shop", Password: "geheim"})
 	if err != nil {
 		t.Fatal(err)

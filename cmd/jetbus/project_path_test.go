@@ -9,6 +9,7 @@ import (
 )
 
 func TestParsePath(t *testing.T) {
+	t.Parallel()
 	for _, s := range []string{"key", ".processId", ".order.id", ".ördér.$x", "._id", ".0", ".a-b.c_d", ".@timestamp"} {
 		p, err := parsePath(s)
 		if err != nil || p.String() != s {
@@ -41,6 +42,7 @@ func TestParsePath(t *testing.T) {
 func payloadOf(s string) jetbus.Event { return jetbus.Event{Key: "k", Payload: []byte(s)} }
 
 func TestKeyOfPath(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ path, payload, want, wrong string }{
 		{"key", `{"a":1}`, "k", ""},
 		{"key", `no JSON`, "k", ""},
@@ -80,6 +82,7 @@ func TestKeyOfPath(t *testing.T) {
 }
 
 func TestVersionOfPath(t *testing.T) {
+	t.Parallel()
 	p, err := parsePath(".v")
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +104,7 @@ func TestVersionOfPath(t *testing.T) {
 }
 
 func TestCondition(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		text, payload string
 		want          bool
@@ -134,6 +138,7 @@ func TestCondition(t *testing.T) {
 }
 
 func TestProjectFields(t *testing.T) {
+	t.Parallel()
 	fields, err := parseFields([]string{"host=.host,load=.cpu.pct", "id=key"})
 	if err != nil {
 		t.Fatal(err)

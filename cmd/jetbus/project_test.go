@@ -206,6 +206,7 @@ func watchSeqs(t *testing.T, c *mongo.Collection) (stop func() int) {
 // follows the log, beside another replica, through a restart, while events keep
 // coming, and no document goes back.
 func TestProjectFromSnapshot(t *testing.T) {
+	t.Parallel()
 	b := newMongoBench(t)
 	b.ok(t, "", "topics", "create", "process.state", "--key-in-subject", "--max-events", "20")
 	b.ok(t, "", "topics", "create", "process.state.snapshot", "--snapshot-of", "process.state")
@@ -271,6 +272,7 @@ func TestProjectFromSnapshot(t *testing.T) {
 }
 
 func TestProjectFile(t *testing.T) {
+	t.Parallel()
 	b := newMongoBench(t)
 	b.ok(t, "", "topics", "create", "orders")
 	b.put(t, "orders",
@@ -327,6 +329,7 @@ func TestProjectFile(t *testing.T) {
 }
 
 func TestProjectRefused(t *testing.T) {
+	t.Parallel()
 	b := newMongoBench(t)
 	b.ok(t, "", "topics", "create", "orders")
 	b.put(t, "orders", "a", `{"n":1}`)
@@ -378,6 +381,7 @@ func TestProjectRefused(t *testing.T) {
 }
 
 func TestProjectRebuild(t *testing.T) {
+	t.Parallel()
 	b := newMongoBench(t)
 	b.ok(t, "", "topics", "create", "orders")
 	b.put(t, "orders", "a", `{"n":1}`, "b", `{"n":1}`, "a", `{"n":2}`, "c", `x`)
@@ -400,6 +404,7 @@ func TestProjectRebuild(t *testing.T) {
 }
 
 func TestProjectList(t *testing.T) {
+	t.Parallel()
 	b := newMongoBench(t)
 	r := b.project(t, "ls")
 	if r.code != 0 || r.out != "" || !strings.Contains(r.errOut, "no projection has used database "+b.db.Name()) {
@@ -442,6 +447,7 @@ func TestProjectList(t *testing.T) {
 
 // --for counts from when the projection runs, and not the time that it takes to get there.
 func TestProjectFor(t *testing.T) {
+	t.Parallel()
 	b := newMongoBench(t)
 	b.ok(t, "", "topics", "create", "orders")
 	if r := b.project(t, "orders", "shop", "--for", "1ms"); r.code != 0 || r.errOut != "" || !strings.HasPrefix(r.out, "orders to collection shop of database ") {
@@ -451,6 +457,7 @@ func TestProjectFor(t *testing.T) {
 }
 
 func TestProjectForPrograms(t *testing.T) {
+	t.Parallel()
 	b := newMongoBench(t)
 	b.ok(t, "", "topics", "create", "orders")
 	b.put(t, "orders", "a", `{"n":1}`, "b", `{"n":1}`)
@@ -469,6 +476,7 @@ func TestProjectForPrograms(t *testing.T) {
 }
 
 func TestBriefLog(t *testing.T) {
+	t.Parallel()
 	out := newBuffer()
 	log := newBriefLog(out).With(slog.String("projection", "p"))
 	for i := range 100 {

@@ -28,6 +28,7 @@ func (b *bench) shows(t *testing.T, want string, args ...string) {
 }
 
 func TestSchemaRegister(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	name, longer, more := file(t, "a.json", nameSchema), file(t, "b.json", longNameSchema), file(t, "c.json", moreSchema)
 	if r := b.run(t, "", "schema"); r.code != 0 || r.out != "" || !strings.Contains(r.errOut, "no topic has a schema") {
@@ -65,6 +66,7 @@ func TestSchemaRegister(t *testing.T) {
 }
 
 func TestSchemaCheckTopic(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	name, longer, more := file(t, "a.json", nameSchema), file(t, "b.json", longNameSchema), file(t, "c.json", moreSchema)
 	b.shows(t, "there is nothing to compare with", "schema", "check", "--topic", "orders", name)
@@ -82,6 +84,7 @@ func TestSchemaCheckTopic(t *testing.T) {
 }
 
 func TestSchemaConfig(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	setting := func(want string, args ...string) {
 		t.Helper()
@@ -116,6 +119,7 @@ func TestSchemaConfig(t *testing.T) {
 }
 
 func TestSchemaRemove(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.ok(t, nameSchema, "schema", "register", "orders", "-")
 	b.ok(t, moreSchema, "schema", "register", "orders", "-")
@@ -137,6 +141,7 @@ func TestSchemaRemove(t *testing.T) {
 }
 
 func TestSchemaDiff(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.ok(t, nameSchema, "schema", "register", "orders", "-")
 	b.ok(t, moreSchema, "schema", "register", "orders", "-")
@@ -163,6 +168,7 @@ forward: this event is valid now, and whoever reads with the old schema refuses 
 }
 
 func TestSchemaDiffLines(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ older, newer, want string }{
 		{"a", "a", ""},
 		{"a", "b", "- a\n+ b\n"},
@@ -178,6 +184,7 @@ func TestSchemaDiffLines(t *testing.T) {
 }
 
 func TestSchemaExportImport(t *testing.T) {
+	t.Parallel()
 	from, to := newBench(t), newBench(t)
 	from.ok(t, nameSchema, "schema", "register", "orders", "-", "--by", "ci")
 	from.ok(t, moreSchema, "schema", "register", "orders", "-")
@@ -208,6 +215,7 @@ func TestSchemaExportImport(t *testing.T) {
 }
 
 func TestSchemaHelp(t *testing.T) {
+	t.Parallel()
 	for _, args := range []string{"", "ls", "get", "register", "check", "diff", "config", "rm", "export", "import"} {
 		if r := command(t, "", append([]string{"schema"}, strings.Fields(args+" -h")...)...); r.code != 0 || !strings.Contains(r.out, "Examples:") {
 			t.Errorf("jetbus schema %s -h: %+v", args, r)

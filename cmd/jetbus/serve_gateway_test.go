@@ -46,6 +46,7 @@ func write(t *testing.T, name, text string) string {
 }
 
 func TestServeGateway(t *testing.T) {
+	t.Parallel()
 	cert, key := certificate(t)
 	env := map[string]string{"JETBUS_JWT_SECRET": devSecret}
 	tokens := write(t, "tokens.json", `[{"token":"ann-0123456789abcdef","subject":"ann","scopes":["schema:read:>"]}]`)
@@ -97,6 +98,7 @@ func TestServeGateway(t *testing.T) {
 }
 
 func TestServeGatewayWithoutTokens(t *testing.T) {
+	t.Parallel()
 	_, line := serving(t, nil, "--dir", t.TempDir(), "--gateway", "0")
 	_, base, _ := strings.Cut(line, " ")
 	client := &http.Client{Transport: &http.Transport{}}
@@ -126,6 +128,7 @@ func TestServeGatewayWithoutTokens(t *testing.T) {
 }
 
 func TestServeGatewayRefuses(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	bad := write(t, "tokens.json", `[{"token":"short-one","subject":"ann"}]`)
 	short := write(t, "secret", "short-one\n")
@@ -157,6 +160,7 @@ func TestServeGatewayRefuses(t *testing.T) {
 }
 
 func TestGatewaySettingsOrder(t *testing.T) {
+	t.Parallel()
 	file := write(t, "gateway.json", `{"listen":"127.0.0.1:1","tokens":"file.json","jwt":{"issuer":"file","jwks":"file"},"limits":{"inFlight":10,"leaseMaxMs":60000,"frameBytes":2048,"rate":-1}}`)
 	env := map[string]string{"JETBUS_JWT_ISSUER": "env", "JETBUS_TOKENS": "env.json", "JETBUS_GATEWAY_CONFIG": file}
 	s := gatewaySettings{Tokens: "flag.json"}

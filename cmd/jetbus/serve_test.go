@@ -29,6 +29,7 @@ func serving(t *testing.T, env map[string]string, args ...string) (r *running, u
 }
 
 func TestServe(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	env := map[string]string{"JETBUS_USER": "shop", "JETBUS_PASSWORD": "hunter2"}
 	r, url := serving(t, env, "--dir", dir, "--sync-always", "--max-store", "1GiB", "--log-format", "json", "--log-level", "debug")
@@ -72,6 +73,7 @@ func TestServe(t *testing.T) {
 }
 
 func TestServeTLS(t *testing.T) {
+	t.Parallel()
 	cert, key := certificate(t)
 	_, url := serving(t, nil, "--dir", t.TempDir(), "--tls-cert", cert, "--tls-key", key, "--websocket", "0")
 	url, webSocket, _ := strings.Cut(url, " ")

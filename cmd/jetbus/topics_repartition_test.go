@@ -11,6 +11,7 @@ import (
 )
 
 func TestTopicsRepartition(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	if out := b.ok(t, "", "topics", "create", "orders", "--partitions", "8"); !strings.Contains(out, "Partitions      8\n") {
 		t.Errorf("create says\n%s", out)

@@ -1,6 +1,7 @@
 package bustest_test
 
 import (
+	"flag"
 	"testing"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -17,10 +18,31 @@ func onBroker(cfg adapter.Config) func(t *testing.T) bustest.Subject {
 	}
 }
 
+var whole = flag.Bool("whole", false, "run the contract in memory whole, and leave nothing to that in files")
+
+// What one store cannot show, the other does.
+const (
+	notInMemory = bustest.NeedRestart
+	notInFiles  = bustest.NeedAging
+)
+
 func TestContractInMemory(t *testing.T) {
-	bustest.Contract(t, bustest.Options{Without: bustest.NeedRestart}, onBroker(adapter.Config{Storage: jetbus.MemoryStorage}))
+	o := bustest.Options{Without: notInMemory}
+	if !*whole {
+		o.Without |= bustest.NeedPower
+	}
+	bustest.Contract(t, o, onBroker(adapter.Config{Storage: jetbus.MemoryStorage}))
 }
 
 func TestContractInFiles(t *testing.T) {
-	bustest.Contract(t, bustest.Options{Without: bustest.NeedAging}, onBroker(adapter.Config{}))
+	bustest.Contract(t, bustest.Options{Without: notInFiles}, onBroker(adapter.Config{}))
+}
+
+// Each behavior is tested in memory or in files, and what needs no power in both if it can be.
+func TestContractIsWhole(t *testing.T) {
+	for _, b := range bustest.Behaviors() {
+		if b.Needs&(notInMemory|bustest.NeedPower) != 0 && b.Needs&notInFiles != 0 {
+			t.Errorf("%q is tested on no store", b.Name)
+		}
+	}
 }

@@ -17,10 +17,10 @@ import (
 // attemptBehaviors are about what counts as an attempt, and when the next one is due.
 var attemptBehaviors = []Behavior{
 	{Name: "an event that is snoozed thirty times has had no attempt", Cases: []int{25}, play: snoozed},
-	{Name: "a thousand snoozed events do not take the room of a group", Cases: []int{25, 48}, Needs: NeedFakeTime | NeedBatch, play: snoozedMany},
-	{Name: "waits of hours between attempts keep count, and hold nothing up", Cases: []int{5, 24, 48}, Needs: NeedFakeTime, play: longWaits},
+	{Name: "a thousand snoozed events do not take the room of a group", Cases: []int{25, 48}, Needs: NeedFakeTime | NeedBatch | NeedPower, play: snoozedMany},
+	{Name: "waits of hours between attempts keep count, and hold nothing up", Cases: []int{5, 24, 48}, Needs: NeedFakeTime | NeedPower, play: longWaits},
 	{Name: "a failed event keeps its count through stops, hand-overs and restarts of members", Cases: []int{20, 25, 57}, play: countsKept},
-	{Name: "an attempt that overran its lease counts, also the last one", Cases: []int{13, 20}, play: overrunCounts},
+	{Name: "an attempt that overran its lease counts, also the last one", Cases: []int{13, 20}, Needs: NeedPower, play: overrunCounts},
 	{Name: "a hole in the connection is no attempt", Cases: []int{17, 25}, Needs: NeedPipe | NeedOpen, play: holeIsNone},
 	{Name: "members that die with events that wait take no attempt from them", Cases: []int{16, 25}, Needs: NeedOpen, play: deathsAreNone},
 	{Name: "an event that kills its process is found, and its neighbors lose no attempt", Cases: []int{23}, Needs: NeedOpen, play: crashLoop},

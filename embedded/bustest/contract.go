@@ -68,6 +68,7 @@ const (
 	NeedAging                        // events age by the test's clock; not so with files in a bubble
 	NeedRetry                        // A and B are jetbus.Retriers and jetbus.Removers
 	NeedPartitions                   // A and B are jetbus.Partitions
+	NeedPower                        // a second of a processor, or more, under the race detector
 )
 
 // Options say how the contract is run.

@@ -27,7 +27,7 @@ var deadBehaviors = []Behavior{
 	{Name: "while there is no room for dead letters their events are kept, and not run again", Cases: []int{21}, Needs: NeedOpen | NeedAging, play: noRoom},
 	{Name: "a crash between the dead letter and the end of its event leaves one dead letter", Cases: []int{22}, Needs: NeedOpen, play: crashBetween},
 	{Name: "a group that moves back and fails again has one dead letter", Cases: []int{22}, play: deadAgain},
-	{Name: "an event too large for a dead letter has one without its payload, and is replayed whole", Cases: []int{20, 27, 35}, play: largeDead},
+	{Name: "an event too large for a dead letter has one without its payload, and is replayed whole", Cases: []int{20, 27, 35}, Needs: NeedPower, play: largeDead},
 	{Name: "an event with as many headers as there may be keeps them", Cases: []int{20, 27}, play: manyHeaders},
 	{Name: "a dead letter that cannot be processed stays where it is", Cases: []int{27}, play: deadOfDead},
 	{Name: "events above a MaxAttempts that was lowered become dead letters without another run", Cases: []int{29}, play: lowered},

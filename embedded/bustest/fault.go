@@ -17,7 +17,7 @@ var faultBehaviors = []Behavior{
 	{Name: "a publish without an answer says that the event may be stored, and publishing it again is safe", Cases: []int{33, 34}, Needs: NeedPipe | NeedOpen, play: noAnswer},
 	{Name: "positions, pending events and attempts survive a restart and a crash of the broker", Cases: []int{60}, Needs: NeedRestart, play: survives},
 	{Name: "an old event stays with its handler over a restart and a crash of the broker", Cases: []int{13, 60}, Needs: NeedRestart, play: heldOverRestart},
-	{Name: "subscriptions go on by themselves after a crash of the broker", Cases: []int{32, 60}, Needs: NeedRestart, play: subscriptionOverCrash},
+	{Name: "subscriptions go on by themselves after a crash of the broker", Cases: []int{32, 60}, Needs: NeedRestart | NeedPower, play: subscriptionOverCrash},
 }
 
 // faults restarts and kills the broker in turn until the returned function is

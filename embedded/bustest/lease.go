@@ -15,7 +15,7 @@ var leaseBehaviors = []Behavior{
 	{Name: "a handler may take almost MaxLease", Cases: []int{12}, Needs: NeedFakeTime, play: verySlowHandler},
 	{Name: "a handler that overruns its lease is canceled, its word is refused, and another has the event", Cases: []int{13, 14}, play: overrun},
 	{Name: "extension ends with MaxLease", Cases: []int{18}, play: maxLease},
-	{Name: "events that wait for a slow handler are not delivered twice", Cases: []int{15}, play: prefetched},
+	{Name: "events that wait for a slow handler are not delivered twice", Cases: []int{15}, Needs: NeedPower, play: prefetched},
 	{Name: "Extend keeps a lease that nobody else extends", Cases: []int{14}, Needs: NeedReceive, play: extend},
 	{Name: "a member that dies without a word loses its event to another after the ack timeout", Cases: []int{16}, Needs: NeedOpen, play: memberDies},
 	{Name: "a cut of the connection longer than the ack timeout settles nothing twice", Cases: []int{17}, Needs: NeedPipe | NeedOpen, play: cutConnection},

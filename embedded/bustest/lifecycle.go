@@ -12,7 +12,7 @@ import (
 
 // lifecycleBehaviors are about members that come and go.
 var lifecycleBehaviors = []Behavior{
-	{Name: "a group without members is still there after days", Cases: []int{52}, Needs: NeedFakeTime, play: idleGroup},
+	{Name: "a group without members is still there after days", Cases: []int{52}, Needs: NeedFakeTime | NeedPower, play: idleGroup},
 	{Name: "Stop lets a running handler finish with a live context, and its ack reaches the server", Cases: []int{53}, play: stopWaits},
 	{Name: "Stop cancels a handler at ShutdownTimeout, and its event comes back as the same attempt", Cases: []int{25, 53}, play: stopCancels},
 	{Name: "Stop cancels handlers when its own context ends", Cases: []int{53}, play: stopContext},
@@ -21,8 +21,8 @@ var lifecycleBehaviors = []Behavior{
 	{Name: "Stop may be called twice, at once, and from inside a handler", Cases: []int{55}, play: stopTwice},
 	{Name: "subscriptions that end before their first event leave nothing behind", Cases: []int{56}, play: subscribeCancel},
 	{Name: "a group goes on where it was when a member comes back", Cases: []int{57}, play: resubscribe},
-	{Name: "an event after a long silence is delivered within a second", Cases: []int{63}, Needs: NeedFakeTime, play: longSilence},
-	{Name: "a member that holds one event at a time never stalls", Cases: []int{63}, play: oneAtATime},
+	{Name: "an event after a long silence is delivered within a second", Cases: []int{63}, Needs: NeedFakeTime | NeedPower, play: longSilence},
+	{Name: "a member that holds one event at a time never stalls", Cases: []int{63}, Needs: NeedPower, play: oneAtATime},
 }
 
 func idleGroup(r *run) {

@@ -11,8 +11,8 @@ import (
 // nameBehaviors are about the names of topics and groups.
 var nameBehaviors = []Behavior{
 	{Name: "names that are not valid are refused at the call", Cases: []int{41}, play: badNames},
-	{Name: "names that look alike are different topics and groups", Cases: []int{41, 68}, play: alikeNames},
-	{Name: "a hundred topics with a group of the same name do not touch each other", Cases: []int{68}, Needs: NeedMany, play: manyTopics},
+	{Name: "names that look alike are different topics and groups", Cases: []int{41, 68}, Needs: NeedPower, play: alikeNames},
+	{Name: "a hundred topics with a group of the same name do not touch each other", Cases: []int{68}, Needs: NeedMany | NeedPower, play: manyTopics},
 }
 
 // streamOf is the name of a stream that topics of a behavior share.

@@ -17,8 +17,8 @@ import (
 
 // orderBehaviors are about groups with an order.
 var orderBehaviors = []Behavior{
-	{Name: "with PerKey the first successes of a key are in the order of the log, over failures and over members that come and go", Cases: []int{42}, play: perKeyOverMembers},
-	{Name: "with PerKey the order of a key stands over restarts and crashes of the broker", Cases: []int{42, 60}, Needs: NeedRestart, play: perKeyOverFaults},
+	{Name: "with PerKey the first successes of a key are in the order of the log, over failures and over members that come and go", Cases: []int{42}, Needs: NeedPower, play: perKeyOverMembers},
+	{Name: "with PerKey the order of a key stands over restarts and crashes of the broker", Cases: []int{42, 60}, Needs: NeedRestart | NeedPower, play: perKeyOverFaults},
 	{Name: "an event that fails holds up its key and nothing else, and behind its dead letter the key goes on", Cases: []int{26}, play: poisonedKey},
 	{Name: "with Total events are handled one after the other, failed ones in their place", Cases: []int{26}, play: totalOrder},
 	{Name: "one member of an ordered group is active, and when it stops the next goes on at once, without a duplicate", Cases: []int{42, 54}, play: handedOver},

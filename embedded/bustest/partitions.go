@@ -16,7 +16,7 @@ var partitionBehaviors = []Behavior{
 	{Name: "an event of a topic with partitions lies in that of its key, however it is published and read", Cases: []int{36, 40}, Needs: NeedBatch | NeedStore | NeedPartitions, play: inPartitions},
 	{Name: "a declaration of partitions that a topic has or had changes nothing, and any other is a conflict", Cases: []int{70}, Needs: NeedTopics | NeedPartitions, play: partitionDrift},
 	{Name: "processes that give a topic more partitions at once all succeed, and it got them once", Cases: []int{69}, Needs: NeedPartitions, play: racingGrowth},
-	{Name: "a topic that gets more partitions under load loses nothing, stores nothing twice and keeps every publisher's order", Cases: []int{30, 40}, Needs: NeedBatch | NeedPartitions, play: growUnderLoad},
+	{Name: "a topic that gets more partitions under load loses nothing, stores nothing twice and keeps every publisher's order", Cases: []int{30, 40}, Needs: NeedBatch | NeedPartitions | NeedPower, play: growUnderLoad},
 	{Name: "what a key's last event is, and a condition on it, hold across partitions that came later", Cases: []int{38}, Needs: NeedStore | NeedPartitions, play: keysAcrossGenerations},
 }
 

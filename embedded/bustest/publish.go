@@ -19,7 +19,7 @@ import (
 var publishBehaviors = []Behavior{
 	{Name: "an id published twice is stored once in each topic, and the second is told", Cases: []int{30}, play: duplicates},
 	{Name: "an id is stored again once the duplicate window has passed", Cases: []int{31}, Needs: NeedFakeTime, play: afterWindow},
-	{Name: "an event above the broker's limit is refused before it is sent, and one at the limit is stored", Cases: []int{35}, play: payloadLimit},
+	{Name: "an event above the broker's limit is refused before it is sent, and one at the limit is stored", Cases: []int{35}, Needs: NeedPower, play: payloadLimit},
 	{Name: "all that a valid event holds arrives as it was", Cases: []int{36, 72}, play: verbatim},
 	{Name: "what an event may not hold is refused at the call", Cases: []int{36}, play: invalidEvents},
 	{Name: "a full topic refuses new events or drops its oldest, as declared", Cases: []int{37}, play: fullTopic},

@@ -11,7 +11,7 @@ import (
 
 // readBehaviors are about reading topics without a group.
 var readBehaviors = []Behavior{
-	{Name: "pages of a topic that grows are complete and do not overlap", Cases: []int{66}, Needs: NeedStore, play: scanPages},
+	{Name: "pages of a topic that grows are complete and do not overlap", Cases: []int{66}, Needs: NeedStore | NeedPower, play: scanPages},
 	{Name: "the latest event of each key is found, and only that", Cases: []int{66}, Needs: NeedStore, play: latestByKey},
 	{Name: "a reader that follows gets old and new events in order, without gaps", Cases: []int{66}, Needs: NeedStore, play: follow},
 	{Name: "a reader that follows goes on after a crash of the broker, without gaps", Cases: []int{32, 66}, Needs: NeedStore | NeedRestart, play: followOverCrash},

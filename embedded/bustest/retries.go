@@ -18,7 +18,7 @@ var retryBehaviors = []Behavior{
 	{Name: "a replay that is repeated replays nothing twice", Cases: []int{27}, play: replayTwice},
 	{Name: "a replay waits for a group without members, and outlasts a move of it", Cases: []int{27, 65}, play: replayWaits},
 	{Name: "a group that is deleted has no retries left, and others have", Cases: []int{27, 59}, Needs: NeedRetry, play: retriesDeleted},
-	{Name: "what waits among the retries does not take the place of another", Cases: []int{25, 27}, Needs: NeedRetry | NeedFakeTime, play: waitBeside},
+	{Name: "what waits among the retries does not take the place of another", Cases: []int{25, 27}, Needs: NeedRetry | NeedFakeTime | NeedPower, play: waitBeside},
 	{Name: "received events may be retries", Cases: []int{27}, Needs: NeedRetry | NeedReceive, play: retriesReceived},
 }
 

@@ -15,7 +15,7 @@ var startBehaviors = []Behavior{
 	{Name: "a group without members keeps events for those that come later", Cases: []int{1}, play: startIdle},
 	{Name: "a start behind an id begins with the event after it, and an unknown id is an error", Cases: []int{2}, play: startAfterID},
 	{Name: "a start at a time goes by the time of storage and begins exactly there", Cases: []int{2, 67}, play: startAtTime},
-	{Name: "every group gets every event", Cases: []int{3}, play: twoGroups},
+	{Name: "every group gets every event", Cases: []int{3}, Needs: NeedPower, play: twoGroups},
 	{Name: "the members of a group share its events without overlap", Cases: []int{3}, play: twoMembers},
 	{Name: "one subscription may take several topics, and filters acknowledge unseen", Cases: []int{50}, play: topicsAndFilter},
 }

@@ -19,7 +19,7 @@ var stateBehaviors = []Behavior{
 	{Name: "a tombstone that would delete nothing is refused, however it is published", Cases: []int{66}, Needs: NeedStore | NeedBatch, play: tombstonesRefused},
 	{Name: "an event that ends by its TTL leaves a tombstone", Cases: []int{66}, Needs: NeedStore | NeedFakeTime | NeedAging, play: expiryMarker},
 	{Name: "a scan of the state is that as of its position, whatever is published meanwhile", Cases: []int{66}, Needs: NeedStore, play: scanLatestAsOf},
-	{Name: "the state of any number of keys is found, whatever they consist of", Cases: []int{66}, Needs: NeedStore | NeedBatch, play: manyKeys},
+	{Name: "the state of any number of keys is found, whatever they consist of", Cases: []int{66}, Needs: NeedStore | NeedBatch | NeedPower, play: manyKeys},
 	{Name: "a snapshot has the state of its topic, and the positions", Cases: []int{66}, Needs: NeedStore | NeedTopics, play: snapshotTopic},
 	{Name: "the state at a time is exact, or says that it is not", Cases: []int{66}, Needs: NeedStore, play: stateAtTime},
 }

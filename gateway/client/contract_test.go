@@ -22,7 +22,11 @@ var whole = flag.Bool("whole", false, "run the contract over the client whole, a
 const lacks = bustest.NeedTopics | bustest.NeedOpen | bustest.NeedPipe | bustest.NeedRetry | bustest.NeedPartitions | bustest.NeedAging
 
 func TestContractInBubble(t *testing.T) {
-	bustest.Contract(t, bustest.Options{Without: lacks, Only: cheap}, func(t *testing.T) bustest.Subject {
+	o := bustest.Options{Without: lacks, Only: holds}
+	if !*whole {
+		o.Without |= bustest.NeedPower
+	}
+	bustest.Contract(t, o, func(t *testing.T) bustest.Subject {
 		t.Helper()
 		t.Cleanup(func() { time.Sleep(time.Second) }) // what the server writes behind
 		s := bustest.SubjectOn(t, bustest.Start(t, embedded.Config{}), adapter.Config{})
@@ -56,33 +60,6 @@ func TestContractOverCutSockets(t *testing.T) {
 func holds(b bustest.Behavior) bool {
 	_, otherwise := different[b.Name]
 	return !otherwise
-}
-
-// cheap reports whether a behavior is run in fake time.
-func cheap(b bustest.Behavior) bool {
-	return holds(b) && (*whole || !slices.Contains(costly, b.Name))
-}
-
-// costly are behaviors that take seconds of a processor.
-var costly = []string{
-	"a thousand snoozed events do not take the room of a group",
-	"a group without members is still there after days",
-	"an event after a long silence is delivered within a second",
-	"an event above the broker's limit is refused before it is sent, and one at the limit is stored",
-	"a hundred topics with a group of the same name do not touch each other",
-	"waits of hours between attempts keep count, and hold nothing up",
-	"pages of a topic that grows are complete and do not overlap",
-	"with PerKey the order of a key stands over restarts and crashes of the broker",
-	"names that look alike are different topics and groups",
-	"an event too large for a dead letter has one without its payload, and is replayed whole",
-	"an attempt that overran its lease counts, also the last one",
-	"with PerKey the first successes of a key are in the order of the log, over failures and over members that come and go",
-	"a member that holds one event at a time never stalls",
-	"a batch with an invalid event stores nothing",
-	"the state of any number of keys is found, whatever they consist of",
-	"events that wait for a slow handler are not delivered twice",
-	"subscriptions go on by themselves after a crash of the broker",
-	"every group gets every event",
 }
 
 // swift reports whether a behavior is run over sockets that are cut.
