@@ -12,7 +12,10 @@ import (
 const (
 	locksBucket = "JETBUS_LOCKS"
 	lockTTL     = 15 * time.Second // of one whose holder died
+	// How long who waits for a lock waits before it asks again: longer each time, as most
+	// are held for moments, and those of the dead for long.
 	lockPoll    = 20 * time.Millisecond
+	lockPollMax = 500 * time.Millisecond
 )
 
 // lockStream lets one process at a time change a stream that several topics
@@ -24,7 +27,7 @@ func (b *Bus) lockStream(ctx context.Context, stream string) (unlock func(), err
 
 // lock waits for a lock and takes it.
 func (b *Bus) lock(ctx context.Context, name string, ttl time.Duration) (unlock func(), err error) {
-	for {
+	for wait := lockPoll; ; wait = min(2*wait, lockPollMax) {
 		if unlock, err = b.lockOnce(ctx, name, ttl); err == nil {
 			return unlock, nil
 		}
@@ -32,7 +35,7 @@ func (b *Bus) lock(ctx context.Context, name string, ttl time.Duration) (unlock 
 			return nil, fmt.Errorf("lock %s: %w", name, err)
 		}
 		select {
-		case <-time.After(lockPoll):
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return nil, fmt.Errorf("lock %s, which somebody else has: %w", name, context.Cause(ctx))
 		}

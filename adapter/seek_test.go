@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -50,10 +52,15 @@ func TestAbandonedSeek(t *testing.T) {
 				r.wantErr(r.bus.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{}), jetbus.ErrGroupBusy)
 				r.equal("groups", len(must(r.bus.Groups(r.Context(), "a"))(r.T)), 1)
 				_, b := r.open(adapter.Config{Timeout: 5 * time.Minute})
+				var asked atomic.Int32
+				must(r.nc.Subscribe("$KV.JETBUS_LOCKS.>", func(*nats.Msg) { asked.Add(1) }))(r.T)
 				ds := must(b.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{}))(r.T)
 				r.equal("received", deliveredKeys(ds), "3 4")
 				if waited := time.Since(began); waited < time.Minute || waited > 90*time.Second {
 					r.Errorf("waited %v for the mover", waited)
+				}
+				if n := asked.Load(); n > 200 {
+					r.Errorf("asked for the lock %d times in a minute", n)
 				}
 				for _, d := range ds {
 					r.ok(d.Ack(r.Context()))
