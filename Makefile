@@ -40,9 +40,11 @@ dev: ## Run a broker with heartbeats of this machine flowing through it
 # RERUN=2 runs a test that failed up to twice again, and names it as FLAKY if it passes then.
 export RERUN
 
+# A bubble of fake time runs on one processor, and what runs outside of one waits a good deal:
+# one package more than there are processors keeps them busy.
 test: ## Vet and test what needs no real clock, under the race detector; RERUN=2 repeats failures
 	go vet ./...
-	@.ci/suite . -shuffle=on -timeout 5m
+	@.ci/suite . -shuffle=on -timeout 5m -p $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 
 e2e: ## Vet and test the module e2e: processes, clusters, cuts, other people's libraries
 	cd e2e && go vet ./...
@@ -120,7 +122,7 @@ fuzz: ## Run every fuzz target for FUZZTIME=30s
 	done
 
 contract: ## Run the contract suite whole: in memory too, around each decorator and not only around all of them, and over the gateway's client
-	go test -race -timeout 60m -run '^TestContractInMemory$$' ./embedded/bustest -whole
+	go test -race -timeout 60m -run '^TestContractInMemory$$' ./adapter/contract -whole
 	go test -race -timeout 60m -run '^TestContract$$' ./registry -each
 	go test -race -timeout 60m -run '^TestContract' ./gateway/client -whole
 

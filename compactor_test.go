@@ -66,11 +66,10 @@ func (r *rig) declareOrders() {
 // settled waits until the group is done with everything up to a position.
 func (r *rig) settled(seq uint64) {
 	r.Helper()
-	for range 600 {
+	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(max(100*time.Millisecond, time.Since(start)/20)) {
 		if c, err := r.bus.Cursor(r.Context(), "orders", "by-customer"); err == nil && c.LastSeq >= seq {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
 	r.Fatalf("the compactor does not come to %d", seq)
 }

@@ -102,6 +102,7 @@ var rooms = map[string]room{
 		heavy: []string{"github.com/nats-io/nats-server/v2/...", "github.com/nats-io/nats.go/..."},
 		tests: []string{"."},
 	},
+	"adapter/contract": {tests: []string{"."}}, // nothing but tests
 	"embedded/bustest": {
 		rooms: []string{".", "adapter", "embedded"},
 		// The server's clock has to run before a bubble begins, and the suite runs

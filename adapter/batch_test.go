@@ -43,7 +43,7 @@ func failedKeys(r *rig, err error) (keys []string, stored []jetbus.Stored) {
 // More events than may be on their way at once.
 func TestBatchOrder(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		const n = 10_000
+		const n = 5000
 		r.ensure(jetbus.TopicConfig{Name: "a"})
 		receipts := must(r.bus.PublishBatch(r.Context(), numbered("a", n), jetbus.BatchOptions{}))(r.T)
 		for i, receipt := range receipts {
@@ -217,7 +217,7 @@ func TestBatchConnectionLost(t *testing.T) {
 func TestBatchThroughRestart(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.ensure(jetbus.TopicConfig{Name: "a"})
-		const batches, size = 20, 500
+		const batches, size = 12, 500
 		type fate struct {
 			seq    uint64 // of the receipt
 			absent bool   // said not to be stored

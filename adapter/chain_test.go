@@ -148,7 +148,7 @@ func TestChainOverRestart(t *testing.T) {
 func TestChainThroughRestart(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.ensure(jetbus.TopicConfig{Name: "a", DuplicateWindow: time.Second})
-		const batches, size = 20, 500
+		const batches, size = 12, 500
 		done := make(chan struct{})
 		go func() {
 			defer close(done)

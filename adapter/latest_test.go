@@ -108,19 +108,19 @@ func TestScanLatestIsExact(t *testing.T) {
 						mu.Unlock()
 					}
 				}
-				write(r.bus, 0, 2000, 700)
+				write(r.bus, 0, 1000, 400)
 				_, other := r.open(adapter.Config{})
 				stop := make(chan struct{})
 				var writer sync.WaitGroup
 				writer.Go(func() {
 					pace := time.NewTicker(2 * time.Millisecond)
 					defer pace.Stop()
-					for i := 2000; ; i += 10 {
+					for i := 1000; ; i += 10 {
 						select {
 						case <-stop:
 							return
 						case <-pace.C:
-							write(other, i, 10, 700)
+							write(other, i, 10, 400)
 						}
 					}
 				})

@@ -122,7 +122,7 @@ func (r *rig) within(limit time.Duration, what string, ok func() bool) time.Dura
 		if time.Since(start) > limit {
 			r.Fatalf("%s: not within %v", what, limit)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(max(5*time.Millisecond, time.Since(start)/20))
 	}
 	return time.Since(start)
 }

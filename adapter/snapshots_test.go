@@ -97,7 +97,7 @@ func TestFullSnapshot(t *testing.T) {
 		r.put("raw", "b", "1")
 		r.caughtUp("snap", 2)
 		r.put("raw", "c", "1")
-		time.Sleep(30 * time.Minute)
+		time.Sleep(10 * time.Minute)
 		r.equal("lag of a full one", must(r.bus.TopicInfo(r.Context(), "snap"))(t).Lag, 1)
 		snap.MaxEvents = 0
 		r.ensure(snap)

@@ -298,7 +298,7 @@ func sharedEnd(t *testing.T, r *rand.Rand) {
 
 // TestSharedEndIsNotHeldUp has readers that do not read any more.
 func TestSharedEndIsNotHeldUp(t *testing.T) {
-	for _, stopped := range []int{1, 2, 9} {
+	for _, stopped := range []int{1, 9} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newLogBus(rand.New(rand.NewPCG(1, 1))) //nolint:gosec // repeatable
 			g := sharedGateway(t, b)

@@ -371,6 +371,6 @@ func (r *rig) churn(rng *rand.Rand) {
 	}
 }
 
-var churnSeeds = flag.Uint64("churns", 30, "how many groups TestChurn plays")
+var churnSeeds = flag.Uint64("churns", 30, "how many groups TestChurn plays, and TestChaos half as many services")
 
 func churns() uint64 { return *churnSeeds }

@@ -174,7 +174,7 @@ func (r *rig) settled(within time.Duration, ids ...string) time.Duration {
 		} else if time.Since(began) > within {
 			r.Fatalf("after %v: %s: %v", within, why, owned)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(max(10*time.Millisecond, time.Since(began)/20))
 	}
 }
 

@@ -218,7 +218,7 @@ func (s *service) rounds(want map[string][]string, from, to, keys int, pause tim
 // drained waits until all events are settled and looks at the order of each key.
 func (s *service) drained(within time.Duration, want map[string][]string) {
 	s.Helper()
-	for began := time.Now(); s.open() > 0; time.Sleep(100 * time.Millisecond) {
+	for began := time.Now(); s.open() > 0; time.Sleep(max(100*time.Millisecond, time.Since(began)/20)) {
 		if time.Since(began) > within {
 			s.Fatalf("%d events are open after %v", s.open(), within)
 		}
@@ -773,7 +773,7 @@ func TestPartitionFails(t *testing.T) {
 // answers, whose handlers fail and whose topic grows: no two turns overlap, nothing is
 // skipped, and events of a key succeed in their order.
 func TestChaos(t *testing.T) {
-	for seed := range churns() {
+	for seed := range (churns() + 1) / 2 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inService(t, 8, func(s *service) { s.chaos(rand.New(rand.NewPCG(seed, 4)), 40) }) //nolint:gosec // reproducible on purpose
 		})

@@ -112,11 +112,10 @@ func (r *rig) caughtUp(p *projector.Projection) {
 
 func (r *rig) eventually(what string, ok func() bool) {
 	r.Helper()
-	for range 3000 {
+	for start := time.Now(); time.Since(start) < 5*time.Minute; time.Sleep(max(100*time.Millisecond, time.Since(start)/20)) {
 		if ok() {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
 	r.Fatalf("not within 5 minutes: %s", what)
 }

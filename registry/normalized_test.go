@@ -324,7 +324,7 @@ func TestNormalizedNewerInOrder(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		subscribe(4)
-		time.Sleep(time.Hour)
+		time.Sleep(15 * time.Minute)
 		if len(handled) != 0 {
 			t.Errorf("handled %s", <-handled)
 		}

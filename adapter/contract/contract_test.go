@@ -1,4 +1,4 @@
-package bustest_test
+package contract_test
 
 import (
 	"flag"
@@ -6,17 +6,8 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
-	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
-
-// onBroker makes subjects on a fresh broker each.
-func onBroker(cfg adapter.Config) func(t *testing.T) bustest.Subject {
-	return func(t *testing.T) bustest.Subject {
-		t.Helper()
-		return bustest.SubjectOn(t, bustest.Start(t, embedded.Config{}), cfg)
-	}
-}
 
 var whole = flag.Bool("whole", false, "run the contract in memory whole, and leave nothing to that in files")
 
@@ -31,11 +22,11 @@ func TestContractInMemory(t *testing.T) {
 	if !*whole {
 		o.Without |= bustest.NeedPower
 	}
-	bustest.Contract(t, o, onBroker(adapter.Config{Storage: jetbus.MemoryStorage}))
+	bustest.Contract(t, o, bustest.OnBroker(adapter.Config{Storage: jetbus.MemoryStorage}))
 }
 
 func TestContractInFiles(t *testing.T) {
-	bustest.Contract(t, bustest.Options{Without: notInFiles}, onBroker(adapter.Config{}))
+	bustest.Contract(t, bustest.Options{Without: notInFiles}, bustest.OnBroker(adapter.Config{}))
 }
 
 // Each behavior is tested in memory or in files, and what needs no power in both if it can be.

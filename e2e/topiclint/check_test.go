@@ -1,4 +1,4 @@
-package check_test
+package topiclint
 
 import (
 	"os"
@@ -10,6 +10,16 @@ import (
 
 	"github.com/seed-63e9a637/jetbus/cmd/topiclint/check"
 )
+
+// testdata is the folder with the packages that the checks look at.
+func testdata(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs(filepath.Join("..", "..", "cmd", "topiclint", "check", "testdata"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
 
 // TestChecks runs each check over packages that say what it must find, and nothing
 // else. Packages are loaded together: loading is what takes the time.
@@ -34,7 +44,7 @@ func TestChecks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			analysistest.Run(t, analysistest.TestData(), a, tt.packages...)
+			analysistest.Run(t, testdata(t), a, tt.packages...)
 		})
 	}
 }
@@ -44,13 +54,13 @@ func TestFixes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	analysistest.RunWithSuggestedFixes(t, analysistest.TestData(), a, "headers")
+	analysistest.RunWithSuggestedFixes(t, testdata(t), a, "headers")
 }
 
 // TestEveryCheckIsTested finds a check that no package of testdata asks for.
 func TestEveryCheckIsTested(t *testing.T) {
 	var all strings.Builder
-	err := filepath.WalkDir(filepath.Join("testdata", "src"), func(name string, _ os.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(testdata(t), "src"), func(name string, _ os.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(name, ".go") {
 			return err
 		}

@@ -220,15 +220,16 @@ func linger(ctx context.Context, d time.Duration) {
 	}
 }
 
-// eventually waits until wrong finds nothing wrong any more.
+// eventually waits until wrong finds nothing wrong any more. It looks less and less often:
+// after 5 ms, and later than that by a twentieth of the time at most.
 func (r *run) eventually(what string, wrong func() error) {
 	r.Helper()
-	for deadline := time.Now().Add(awhile()); ; r.pause(5 * time.Millisecond) {
+	for start := time.Now(); ; r.pause(max(5*time.Millisecond, time.Since(start)/20)) {
 		err := wrong()
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
+		if time.Since(start) > awhile() {
 			r.Fatalf("%s: %v", what, err)
 		}
 	}

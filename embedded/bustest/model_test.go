@@ -12,9 +12,9 @@ import (
 // run, 100 for each kind of storage, and on those under testdata, on which it once
 // did not. `make model` draws more.
 func TestModelInMemory(t *testing.T) {
-	bustest.Scripts(t, bustest.Options{Without: bustest.NeedRestart}, onBroker(adapter.Config{Storage: jetbus.MemoryStorage}))
+	bustest.Scripts(t, bustest.Options{Without: bustest.NeedRestart}, bustest.OnBroker(adapter.Config{Storage: jetbus.MemoryStorage}))
 }
 
 func TestModelInFiles(t *testing.T) {
-	bustest.Scripts(t, bustest.Options{}, onBroker(adapter.Config{}))
+	bustest.Scripts(t, bustest.Options{}, bustest.OnBroker(adapter.Config{}))
 }

@@ -67,6 +67,15 @@ func Open(t testing.TB, s Server, c adapter.Config) *adapter.Bus {
 	return b
 }
 
+// OnBroker makes subjects of plain buses, as [SubjectOn] does, on a fresh broker each:
+// what [Contract] and [Scripts] take.
+func OnBroker(c adapter.Config) func(t *testing.T) Subject {
+	return func(t *testing.T) Subject {
+		t.Helper()
+		return SubjectOn(t, Start(t, embedded.Config{}), c)
+	}
+}
+
 // SubjectOn returns two plain buses and an administrator on a server. Decorate A, B
 // and Open to test what is built around them.
 func SubjectOn(t *testing.T, s Server, c adapter.Config) Subject {
