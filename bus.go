@@ -32,7 +32,8 @@ type PublishOptions struct {
 	TTL time.Duration `json:"-"`
 	// DeliverAt stores the event now and lets it enter the topic at that time, at
 	// most 1 year from now. Its Receipt has no Seq yet, since its position is that
-	// of its arrival. Zero, or a time that has passed: at once.
+	// of its arrival. It may wait for longer than the topic keeps events: Retention
+	// and TTL count from its arrival. Zero, or a time that has passed: at once.
 	DeliverAt time.Time `json:"-"`
 }
 

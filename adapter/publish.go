@@ -173,6 +173,9 @@ func (b *Bus) instruct(t *topic, m *nats.Msg, e *jetbus.Event, o jetbus.PublishO
 		m.Header["Nats-Schedule"] = []string{"@at " + o.DeliverAt.UTC().Format(time.RFC3339Nano)}
 		m.Subject = delaySubject(b.cfg.Prefix, e.Topic, e.ID)
 		ttl = "Nats-Schedule-TTL"
+		if !t.adopted() { // it waits however long the topic keeps events, and ages from then on
+			m.Header["Nats-TTL"] = []string{"never"}
+		}
 	}
 	if o.TTL > 0 {
 		switch {

@@ -297,6 +297,25 @@ func TestDeliverAt(t *testing.T) {
 	})
 }
 
+// What waits for its time does not age meanwhile: it begins to when it is in its topic.
+func TestDeliverAtBeyondRetention(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", Delays: true, Retention: time.Hour, Storage: jetbus.MemoryStorage})
+		for key, ttl := range map[string]time.Duration{"plain": 0, "short": time.Minute} {
+			must(r.bus.Publish(r.Context(), event("a", key), jetbus.PublishOptions{DeliverAt: time.Now().Add(3 * time.Hour), TTL: ttl}))(r.T)
+		}
+		time.Sleep(3*time.Hour - time.Minute)
+		r.equal("before its time", r.stored("a"), "")
+		time.Sleep(time.Minute + 10*time.Second)
+		r.equal("in its time", len(strings.Fields(r.stored("a"))), 2)
+		time.Sleep(50 * time.Minute)
+		r.equal("within the retention", r.stored("a"), "plain")
+		time.Sleep(11 * time.Minute)
+		r.equal("behind it", r.stored("a"), "")
+		r.equal("messages", r.stream("EV_A").State.Msgs, 0)
+	})
+}
+
 func TestDeliverAtWithTTLSurvivesRestart(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.ensure(jetbus.TopicConfig{Name: "a", Delays: true, Retention: -1})
