@@ -46,9 +46,10 @@ test: ## Vet and test what needs no real clock, under the race detector; RERUN=2
 	go vet ./...
 	@.ci/suite . -shuffle=on -timeout 5m -p $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 
+# What it tests waits for processes, elections and leases most of the time.
 e2e: ## Vet and test the module e2e: processes, clusters, cuts, other people's libraries
 	cd e2e && go vet ./...
-	@.ci/suite e2e -timeout 10m
+	@.ci/suite e2e -timeout 10m -p $$(( 2 * $$(getconf _NPROCESSORS_ONLN) ))
 
 stress: ## Test PKG=./... matching RUN=. COUNT=5 times (DIR=e2e: of that module); NOISE=1 beside two busy loops
 	@$(if $(NOISE),.ci/noise) .ci/stress $(DIR) $(COUNT) -run '$(RUN)' $(PKG)
@@ -124,7 +125,7 @@ fuzz: ## Run every fuzz target for FUZZTIME=30s
 contract: ## Run the contract suite whole: in memory too, around each decorator and not only around all of them, and over the gateway's client
 	go test -race -timeout 60m -run '^TestContractInMemory$$' ./adapter/contract -whole
 	go test -race -timeout 60m -run '^TestContract$$' ./registry -each
-	go test -race -timeout 60m -run '^TestContract' ./gateway/client -whole
+	go test -race -timeout 60m -run '^TestContractInBubble$$' ./gateway/client -whole
 
 fuzz-schema: ## Look for a wrong proof in PAIRS=50000 pairs of schemas, attacked by INSTANCES=2000 values each, drawn from SEED
 	go test -timeout 0 -count=1 -run '^TestChanges$$' ./registry/schema -instances $(INSTANCES)

@@ -13,7 +13,7 @@ import (
 )
 
 // days is how long TestStateStays leaves state alone; `make month` says 30.
-var days = flag.Int("days", 2, "how many days of fake time state must stay")
+var days = flag.Int("days", 1, "how many days of fake time state must stay")
 
 // State does not age: not in a compacted topic, and not in its snapshot, whose
 // source sends a sign of life every second of that time.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,6 +61,7 @@ func dial(t *testing.T, c client.Config) *client.Client {
 
 // pipeNet is a network within the process, for bubbles of fake time.
 type pipeNet struct {
+	made  atomic.Int64 // connections
 	conns chan net.Conn
 	over  chan struct{}
 	once  sync.Once
@@ -71,6 +73,7 @@ func (n *pipeNet) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	here, there := net.Pipe()
 	select {
 	case n.conns <- loopbackConn{there}:
+		n.made.Add(1)
 		return here, nil
 	case <-n.over:
 		return nil, errors.New("closed")

@@ -1,4 +1,4 @@
-package gateway_test
+package edge
 
 import (
 	"context"
@@ -18,7 +18,8 @@ import (
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
-// TestSlowClientOverTCP is TestSlowClient with real sockets, whose buffers fill first.
+// TestSlowClientOverTCP: of two readers one does not read. It is closed and the other has every
+// event, over sockets, whose buffers fill first.
 func TestSlowClientOverTCP(t *testing.T) {
 	broker := bustest.Start(t, embedded.Config{})
 	bus := bustest.Open(t, broker, adapter.Config{})
@@ -27,22 +28,22 @@ func TestSlowClientOverTCP(t *testing.T) {
 	}
 	// A client that reads must never be taken for one that does not, however busy the machine is.
 	closed := make(closings, 10)
-	g, err := gateway.New(bus, gateway.Config{Log: slog.New(closed), Limits: gateway.Limits{WriteTimeout: 5 * time.Second, PongTimeout: patience}})
+	g, err := gateway.New(bus, gateway.Config{Log: slog.New(closed), Limits: gateway.Limits{WriteTimeout: 5 * time.Second, PongTimeout: limit}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(g)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
 		if err := g.Drain(ctx); err != nil {
 			t.Errorf("drain: %v", err)
 		}
 		server.Close()
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	slow, fast := follow(ctx, t, server.URL), follow(ctx, t, server.URL)
+	slow, fast := followOrders(ctx, t, server.URL), followOrders(ctx, t, server.URL)
 
 	const n = 2000 // of 10 KiB: more than the buffers of both sides
 	payload := []byte(`"` + strings.Repeat("x", 10<<10) + `"`)
@@ -113,8 +114,8 @@ func (c closings) WithAttrs([]slog.Attr) slog.Handler { return c }
 // WithGroup implements slog.Handler.
 func (c closings) WithGroup(string) slog.Handler { return c }
 
-// follow connects a reader of orders.
-func follow(ctx context.Context, t *testing.T, url string) *websocket.Conn {
+// followOrders connects a reader of orders.
+func followOrders(ctx context.Context, t *testing.T, url string) *websocket.Conn {
 	t.Helper()
 	ws, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(url, "http")+"/ws", &websocket.DialOptions{ //nolint:bodyclose // an answer that became a WebSocket has no body to close
 		Subprotocols: []string{frame.Subprotocol},
