@@ -213,7 +213,7 @@ func (b *Bus) keepRecords(ctx context.Context, leases []*lease, wait time.Durati
 	messages := make([]*nats.Msg, len(leases))
 	for i, l := range leases {
 		l.record.Stored = l.stored
-		messages[i] = l.recordMessage(l.record, wait)
+		messages[i] = b.recordMessage(l, l.record, wait)
 		l.recorded = true
 	}
 	revision, err = b.writeRecords(ctx, messages)
@@ -223,10 +223,10 @@ func (b *Bus) keepRecords(ctx context.Context, leases []*lease, wait time.Durati
 	return revision, err
 }
 
-func (l *lease) recordMessage(r *record, wait time.Duration) *nats.Msg {
+func (b *Bus) recordMessage(l *lease, r *record, wait time.Duration) *nats.Msg {
 	value, _ := json.Marshal(r) //nolint:errchkjson // strings, numbers and times of these years
 	ttl := (attemptsTTL + wait).Round(time.Second)
-	return &nats.Msg{Subject: keySubject(attemptsBucket, l.attemptKey()), Data: value, Header: nats.Header{"Nats-TTL": {ttl.String()}}}
+	return &nats.Msg{Subject: b.keyTo(attemptsBucket, l.attemptKey()), Data: value, Header: nats.Header{"Nats-TTL": {ttl.String()}}}
 }
 
 // startAlone records that a suspect is about to run.
@@ -246,7 +246,7 @@ func (b *Bus) endAlone(l *lease, started record) {
 		return
 	}
 	started.Started = 0
-	m := l.recordMessage(&started, 0)
+	m := b.recordMessage(l, &started, 0)
 	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(l.revision, 10)}
 	_ = b.nc.PublishMsg(m)
 }
@@ -279,7 +279,7 @@ func (b *Bus) dropRecord(l *lease) {
 	}
 	l.recorded = false
 	_ = b.nc.PublishMsg(&nats.Msg{
-		Subject: keySubject(attemptsBucket, l.attemptKey()),
+		Subject: b.keyTo(attemptsBucket, l.attemptKey()),
 		Header:  nats.Header{"KV-Operation": {"PURGE"}, "Nats-Rollup": {"sub"}, "Nats-TTL": {"1s"}},
 	})
 }
@@ -290,7 +290,10 @@ func (b *Bus) keepAttempts(ctx context.Context) error {
 	const op = "the attempts (bucket " + attemptsBucket + ")"
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	probe := &nats.Msg{Subject: keySubject(attemptsBucket, "probe"), Header: nats.Header{"Nats-TTL": {"1s"}}}
+	if err := b.reachBucket(ctx, attemptsBucket); err != nil {
+		return b.translate(op, b.api+"STREAM.INFO."+bucketStream(attemptsBucket), err)
+	}
+	probe := &nats.Msg{Subject: b.keyTo(attemptsBucket, "probe"), Header: nats.Header{"Nats-TTL": {"1s"}}}
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
 		_, err := b.storeOnce(ctx, probe)
 		if errors.Is(err, nats.ErrNoResponders) {

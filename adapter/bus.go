@@ -37,6 +37,7 @@ type Bus struct {
 	mux   *mux
 
 	connections atomic.Uint64 // how many there have been; what was asked on an earlier one gets no answer
+	reached     sync.Map      // buckets of another domain that were seen to be there
 
 	life  context.Context         //nolint:containedctx // canceled by Close; ends what would go on for ever
 	die   context.CancelCauseFunc // of life

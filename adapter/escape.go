@@ -99,9 +99,10 @@ func hexValue(c byte) int {
 }
 
 // sourceURN returns the CloudEvents source of a session id: the id itself where
-// it is an absolute URI, otherwise urn:jetbus: and the id, percent-encoded.
+// it is an absolute URI or a path, as /shop/42, otherwise urn:jetbus: and the id,
+// percent-encoded.
 func sourceURN(sid string) string {
-	if isURI(sid) && !strings.HasPrefix(sid, sourcePrefix) {
+	if isPath(sid) || isURI(sid) && !strings.HasPrefix(sid, sourcePrefix) {
 		return sid
 	}
 	var b strings.Builder
@@ -132,9 +133,18 @@ func isURI(s string) bool {
 			return false
 		}
 	}
-	for j := i + 1; j < len(s); j++ {
-		c := s[j]
-		if c == '%' && escapeAt(s, j) {
+	return isURIText(s[i+1:])
+}
+
+// isPath reports whether s is a relative reference that begins with a slash,
+// without a fragment.
+func isPath(s string) bool { return strings.HasPrefix(s, "/") && isURIText(s) }
+
+// isURIText reports whether s consists of the characters of a URI behind its scheme.
+func isURIText(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if c == '%' && escapeAt(s, i) {
 			continue
 		}
 		if !isAlphanumeric(c) && !strings.ContainsRune("-._~:/?@!$&'()*+,;=", rune(c)) {

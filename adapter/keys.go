@@ -169,9 +169,12 @@ func (b *Bus) keyWrite(ctx context.Context, op, bucket, key string, value []byte
 	}
 	h.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
 	h.Set(jetstream.MsgIDHeader, jetbus.NewID())
-	m := &nats.Msg{Subject: keySubject(bucket, key), Data: value, Header: h}
+	m := &nats.Msg{Subject: b.keyTo(bucket, key), Data: value, Header: h}
 	if err := b.fits(m); err != nil {
 		return 0, fmt.Errorf("%s: %w", op, err)
+	}
+	if err := b.reachBucket(ctx, bucket); err != nil {
+		return 0, b.translate(op, b.api+"STREAM.INFO."+bucketStream(bucket), err)
 	}
 	seq, err := b.storeKey(ctx, bucket, key, m)
 	switch {
@@ -239,6 +242,25 @@ func (b *Bus) storeKeyOnce(ctx context.Context, m *nats.Msg) (uint64, error) {
 	}
 	ack, err := parsePubAck(answer.Data)
 	return ack.seq, err
+}
+
+// reachBucket makes sure, once, that a bucket of another domain is there: that it is not
+// is silence behind a leaf node, and not that nobody answers.
+func (b *Bus) reachBucket(ctx context.Context, bucket string) error {
+	if b.cfg.Domain == "" {
+		return nil
+	}
+	if _, there := b.reached.Load(bucket); there {
+		return nil
+	}
+	_, err := b.js.KeyValue(ctx, bucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		err = b.createBucket(ctx, bucket)
+	}
+	if err == nil {
+		b.reached.Store(bucket, struct{}{})
+	}
+	return err
 }
 
 func (b *Bus) createBucket(ctx context.Context, bucket string) error {
@@ -355,7 +377,17 @@ func validKey(bucket, key string) error {
 
 func bucketStream(bucket string) string { return "KV_" + bucket }
 
+// keySubject is where a key is stored.
 func keySubject(bucket, key string) string { return "$KV." + bucket + "." + bucketKey(key) }
+
+// keyTo is where writes of a key are sent. Leaf nodes do not pass on the subjects of
+// keys; those of the domain's API they do.
+func (b *Bus) keyTo(bucket, key string) string {
+	if b.cfg.Domain == "" {
+		return keySubject(bucket, key)
+	}
+	return b.api + keySubject(bucket, key)
+}
 
 // bucketKey escapes a key to what key-value tools take: letters, digits, '_',
 // '-', '/' and dots between them; every other byte is "=" and two hex digits.

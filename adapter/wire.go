@@ -17,8 +17,11 @@ import (
 //
 //   - partitionkey, causedby and tags are extensions; attributes that are empty are left out.
 //   - causedby and tags are lists: items separated by commas, each percent-encoded, its own commas too.
-//   - The content type is always there, in ce-datacontenttype and in content-type. On
-//     reading, ce-datacontenttype goes first, and Event.Headers has it only where it is not application/json.
+//   - ce-datacontenttype is there where it is not application/json. content-type is not
+//     written: the binding has it say that the message is in structured mode. It is read
+//     where ce-datacontenttype is missing, and Event.Headers has neither where it is application/json.
+//   - Which version of a schema an event follows is in ce-dataschema (schema://<topic>/<n>).
+//     The header x-schema-version, where it says the same, is not written, and read from that.
 //   - A header x-ce-<name> of the event is the CloudEvents attribute <name>
 //     (x-ce-dataschema is ce-dataschema), where the name consists of a-z and 0-9 and is none of ours.
 //   - All other headers stand there as they are, in UTF-8, which NATS carries byte for byte.
@@ -44,8 +47,10 @@ const (
 	extensionPrefix    = "x-ce-" // of headers of the event that are attributes of the message
 	specVersion        = "1.0"
 	defaultContentType = "application/json"
-	cloudEventsType    = "application/cloudevents" // how the media types of structured mode begin
 	sourcePrefix       = "urn:jetbus:"
+	schemaPrefix       = "schema://"        // of a version in the registry
+	nameSchema         = "x-ce-dataschema"  // in Event.Headers, as package registry has it
+	nameSchemaVersion  = "x-schema-version" // likewise
 )
 
 // msgID is what the server dedupes by: the id within the topic, since a stream
@@ -55,7 +60,7 @@ func msgID(topic, id string) string { return topic + "|" + id }
 // encodeHeader returns the headers of a message that stores e, which must be
 // valid and have its ID and Time.
 func encodeHeader(e *jetbus.Event) nats.Header {
-	n := 11 + len(e.Headers)
+	n := 9 + len(e.Headers)
 	w := headerWriter{h: make(nats.Header, n-2), values: make([]string, 0, n)} // few events have lists
 	w.encode(e)
 	return w.h
@@ -65,7 +70,7 @@ func encodeHeader(e *jetbus.Event) nats.Header {
 // which must not be in use any more.
 func (w *headerWriter) next(e *jetbus.Event) nats.Header {
 	if w.h == nil {
-		w.h = make(nats.Header, 9+len(e.Headers))
+		w.h = make(nats.Header, 7+len(e.Headers))
 	}
 	w.values = w.values[:0]
 	w.encode(e)
@@ -96,13 +101,12 @@ func (w *headerWriter) encode(e *jetbus.Event) {
 	w.list(headerCausedBy, e.CausedBy)
 	w.list(headerTags, e.Tags)
 
-	contentType := e.ContentType()
-	w.attribute(headerDataType, contentType)
-	if !isCloudEventsType(contentType) { // it would say that the payload is the whole event
-		w.set(jetbus.HeaderContentType, contentType)
+	if contentType := e.ContentType(); contentType != defaultContentType {
+		w.attribute(headerDataType, contentType)
 	}
+	version := schemaVersion(e.Headers[nameSchema])
 	for name, value := range e.Headers {
-		if name == jetbus.HeaderContentType {
+		if name == jetbus.HeaderContentType || name == nameSchemaVersion && version != "" && value == version {
 			continue
 		}
 		if ext, ok := strings.CutPrefix(name, extensionPrefix); ok && isExtension(ext) {
@@ -183,9 +187,18 @@ func isExtension(name string) bool {
 		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }
 
-// isCloudEventsType reports whether a media type is one of those of structured mode.
-func isCloudEventsType(mediaType string) bool {
-	return len(mediaType) >= len(cloudEventsType) && strings.EqualFold(mediaType[:len(cloudEventsType)], cloudEventsType)
+// schemaVersion returns the number that a reference to a registered schema ends
+// with, empty if it is none.
+func schemaVersion(uri string) string {
+	rest, ok := strings.CutPrefix(uri, schemaPrefix)
+	if !ok {
+		return ""
+	}
+	_, number, _ := strings.Cut(rest, "/")
+	if len(number) > 9 || strings.HasPrefix(number, "0") || strings.Trim(number, "0123456789") != "" {
+		return ""
+	}
+	return number
 }
 
 // timeBytes is the length of a time on the wire.
@@ -476,6 +489,11 @@ func (r *eventReader) complete() {
 	}
 	if r.dataType != "" && r.dataType != defaultContentType && !r.keep(jetbus.HeaderContentType, r.dataType) {
 		r.keepAttribute("datacontenttype", r.dataType)
+	}
+	if version := schemaVersion(e.Headers[nameSchema]); version != "" {
+		if _, stated := e.Headers[nameSchemaVersion]; !stated {
+			r.keep(nameSchemaVersion, version)
+		}
 	}
 	if r.eventType != "" && r.eventType != e.Topic {
 		r.keepAttribute("type", r.eventType)

@@ -13,15 +13,15 @@ import (
 // In structured mode the message body is a JSON document that holds the whole
 // event, attributes and data. JetBus reads it and never writes it.
 
+// cloudEventsType is the media type of structured mode, with or without "+json".
+const cloudEventsType = "application/cloudevents"
+
 // isStructured reports whether a message of this media type is in structured
 // mode. Without "+json" it is what some SDKs write for the same thing.
 func isStructured(mediaType string) bool {
-	if !isCloudEventsType(mediaType) {
-		return false
-	}
 	base, _, _ := strings.Cut(mediaType, ";")
-	suffix := strings.TrimSpace(base[len(cloudEventsType):])
-	return suffix == "" || strings.EqualFold(suffix, "+json")
+	base = strings.TrimRight(base, " ")
+	return strings.EqualFold(base, cloudEventsType+"+json") || strings.EqualFold(base, cloudEventsType)
 }
 
 // document takes an event in structured mode. What the document says goes before

@@ -74,21 +74,19 @@ func TestEncodeHeader(t *testing.T) {
 		Payload: []byte("{}"), CausedBy: []string{"a", "b,c"}, Tags: []string{"50% off", "é"},
 	}
 	want := nats.Header{
-		"Nats-Msg-Id":        {"process.state|0198f000-0000-7000-8000-000000000001"},
-		"ce-specversion":     {"1.0"},
-		"ce-id":              {"0198f000-0000-7000-8000-000000000001"},
-		"ce-type":            {"process.state"},
-		"ce-source":          {"urn:jetbus:boot-1"},
-		"ce-time":            {"2026-02-03T03:05:06.007Z"},
-		"ce-partitionkey":    {"a%20b%25%C3%A9"},
-		"ce-causedby":        {"a,b%2Cc"},
-		"ce-tags":            {"50%25%20off,%C3%A9"},
-		"ce-datacontenttype": {"application/json"},
-		"content-type":       {"application/json"},
-		"ce-dataschema":      {"urn:x:a%20b"},
-		"x-ce-id":            {"%"},
-		"x-note":             {"Grüße, \"100%\""},
-		"traceparent":        {"00-0-0-01"},
+		"Nats-Msg-Id":     {"process.state|0198f000-0000-7000-8000-000000000001"},
+		"ce-specversion":  {"1.0"},
+		"ce-id":           {"0198f000-0000-7000-8000-000000000001"},
+		"ce-type":         {"process.state"},
+		"ce-source":       {"urn:jetbus:boot-1"},
+		"ce-time":         {"2026-02-03T03:05:06.007Z"},
+		"ce-partitionkey": {"a%20b%25%C3%A9"},
+		"ce-causedby":     {"a,b%2Cc"},
+		"ce-tags":         {"50%25%20off,%C3%A9"},
+		"ce-dataschema":   {"urn:x:a%20b"},
+		"x-ce-id":         {"%"},
+		"x-note":          {"Grüße, \"100%\""},
+		"traceparent":     {"00-0-0-01"},
 	}
 	if diff := cmp.Diff(want, encodeHeader(&e)); diff != "" {
 		t.Errorf("headers differ (-want +got):\n%s", diff)
@@ -102,27 +100,73 @@ func TestEncodeLeavesOutEmptyAttributes(t *testing.T) {
 	h := encodeHeader(&jetbus.Event{ID: "1", Topic: "a", Time: storedAt.Time})
 	want := nats.Header{
 		"Nats-Msg-Id": {"a|1"}, "ce-specversion": {"1.0"}, "ce-id": {"1"}, "ce-type": {"a"}, "ce-source": {"urn:jetbus:"},
-		"ce-time": {"2026-02-03T04:05:06.789Z"}, "ce-datacontenttype": {"application/json"}, "content-type": {"application/json"},
+		"ce-time": {"2026-02-03T04:05:06.789Z"},
 	}
 	if diff := cmp.Diff(want, h); diff != "" {
 		t.Errorf("headers differ (-want +got):\n%s", diff)
 	}
 }
 
+// TestEncodeContentType: content-type is for messages in structured mode.
 func TestEncodeContentType(t *testing.T) {
 	for contentType, want := range map[string]string{
-		"text/plain; charset=utf-8":          "text/plain; charset=utf-8",
-		"application/cloudevents+json":       "", // would make readers take the payload for the event
-		"Application/CloudEvents-Batch+json": "",
-		"":                                   "application/json",
+		"text/plain; charset=utf-8":          "text/plain;%20charset=utf-8",
+		"application/cloudevents+json":       "application/cloudevents+json",
+		"Application/CloudEvents-Batch+json": "Application/CloudEvents-Batch+json",
+		"":                                   "",
 	} {
 		e := jetbus.Event{ID: "1", Topic: "a", Time: storedAt.Time, Headers: map[string]string{"content-type": contentType}}
 		h := encodeHeader(&e)
-		if got := h.Get("content-type"); got != want {
-			t.Errorf("%q: content-type is %q, want %q", contentType, got, want)
+		if got := h.Get("ce-datacontenttype"); got != want || len(h["content-type"]) > 0 {
+			t.Errorf("%q: ce-datacontenttype is %q, want %q, and content-type is %q", contentType, got, want, h["content-type"])
 		}
 		if got := roundTrip(t, e, storedAt); got.Headers["content-type"] != contentType {
 			t.Errorf("content type %q came back as %q", contentType, got.Headers["content-type"])
+		}
+	}
+}
+
+// TestSchemaVersion: the version of the schema is stored once.
+func TestSchemaVersion(t *testing.T) {
+	tests := []struct {
+		version, reference string // what the event says, - for nothing
+		stored, read       string
+	}{
+		{"3", "schema://orders/3", "-", "3"},
+		{"3", "schema://orders.created/3", "-", "3"},
+		{"-", "schema://orders/3", "-", "3"},
+		{"2", "schema://orders/3", "2", "2"},
+		{"", "schema://orders/3", "", ""},
+		{"3", "-", "3", "3"},
+		{"3", "https://shop.example/orders/3", "3", "3"},
+		{"03", "schema://orders/03", "03", "03"},
+		{"", "schema://orders/", "", ""},
+		{"-", "schema://orders/3/4", "-", "-"},
+		{"-", "-", "-", "-"},
+	}
+	value := func(values []string) string {
+		if len(values) == 0 {
+			return "-"
+		}
+		return values[0]
+	}
+	for _, tt := range tests {
+		e := jetbus.Event{ID: "1", Topic: "orders", Time: storedAt.Time, Headers: map[string]string{}}
+		for name, text := range map[string]string{"x-schema-version": tt.version, "x-ce-dataschema": tt.reference} {
+			if text != "-" {
+				e.Headers[name] = text
+			}
+		}
+		h := encodeHeader(&e)
+		if got := value(h["x-schema-version"]); got != tt.stored {
+			t.Errorf("%+v: x-schema-version is stored as %q", tt, got)
+		}
+		read, ok := roundTrip(t, e, storedAt).Headers["x-schema-version"]
+		if !ok {
+			read = "-"
+		}
+		if read != tt.read {
+			t.Errorf("%+v: x-schema-version is read as %q", tt, read)
 		}
 	}
 }
@@ -138,7 +182,11 @@ func TestSource(t *testing.T) {
 		"http://x/a b":            "urn:jetbus:http%3A%2F%2Fx%2Fa%20b",
 		"http://x/%zz":            "urn:jetbus:http%3A%2F%2Fx%2F%25zz",
 		"http://x/%20":            "http://x/%20",
-		"/relative":               "urn:jetbus:%2Frelative",
+		"/relative":               "/relative",
+		"/shop/42?a=b%20c":        "/shop/42?a=b%20c",
+		"/a b":                    "urn:jetbus:%2Fa%20b",
+		"/a#b":                    "urn:jetbus:%2Fa%23b",
+		"relative":                "urn:jetbus:relative",
 		"1:2":                     "urn:jetbus:1%3A2",
 		":":                       "urn:jetbus:%3A",
 		"a:":                      "urn:jetbus:a%3A",
@@ -292,7 +340,7 @@ func events() *rapid.Generator[jetbus.Event] {
 	return rapid.Custom(func(t *rapid.T) jetbus.Event {
 		return jetbus.Event{
 			ID:       trimmed(jetbus.MaxIDBytes).Filter(func(s string) bool { return s != "" }).Draw(t, "id"),
-			SID:      rapid.OneOf(text(200), rapid.SampledFrom([]string{"", "urn:jetbus:x", "urn:uuid:1", "http://x/%41"})).Draw(t, "sid"),
+			SID:      rapid.OneOf(text(200), rapid.SampledFrom([]string{"", "urn:jetbus:x", "urn:uuid:1", "http://x/%41", "/x/1", "/%zz"})).Draw(t, "sid"),
 			Time:     time.UnixMilli(rapid.Int64Range(-62167219200000, 253402300799999).Draw(t, "ms")).UTC(),
 			Topic:    rapid.StringMatching(`[a-z0-9_-]{1,10}(\.[a-z_-]{1,10}){0,3}`).Draw(t, "topic"),
 			Key:      rapid.OneOf(text(jetbus.MaxKeyBytes), rapid.SampledFrom([]string{"", "a b%é", "_"})).Draw(t, "key"),

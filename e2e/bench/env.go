@@ -181,16 +181,14 @@ func payload(size int) []byte {
 // bus does.
 func rawHeader(e *jetbus.Event) nats.Header {
 	return nats.Header{
-		"Nats-Msg-Id":        {e.Topic + "|" + e.ID},
-		"ce-specversion":     {"1.0"},
-		"ce-id":              {e.ID},
-		"ce-type":            {e.Topic},
-		"ce-source":          {"urn:jetbus:" + e.SID},
-		"ce-time":            {e.Time.Format("2006-01-02T15:04:05.000Z")},
-		"ce-partitionkey":    {e.Key},
-		"ce-datacontenttype": {"application/json"},
-		"content-type":       {"application/json"},
-		"x-tenant":           {e.Headers["x-tenant"]},
+		"Nats-Msg-Id":     {e.Topic + "|" + e.ID},
+		"ce-specversion":  {"1.0"},
+		"ce-id":           {e.ID},
+		"ce-type":         {e.Topic},
+		"ce-source":       {"urn:jetbus:" + e.SID},
+		"ce-time":         {e.Time.Format("2006-01-02T15:04:05.000Z")},
+		"ce-partitionkey": {e.Key},
+		"x-tenant":        {e.Headers["x-tenant"]},
 	}
 }
 
