@@ -288,18 +288,32 @@ func (b *Bus) adopt(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo
 	if err != nil {
 		return jetbus.TopicInfo{}, b.translate(op, b.api+"STREAM.INFO."+c.Stream, err)
 	}
-	if !slices.ContainsFunc(info.Config.Subjects, func(s string) bool { return subjectsOverlap(s, c.Subject) }) {
-		return jetbus.TopicInfo{}, fmt.Errorf("%s: %w", op, &jetbus.ConflictError{
-			What:        "stream " + c.Stream,
-			Differences: []jetbus.Difference{{Field: "Subject", Have: strings.Join(info.Config.Subjects, " "), Want: c.Subject}},
-		})
-	}
 	t := &topic{config: settingsOf(&info.Config), stream: c.Stream, filter: c.Subject, created: info.Created}
+	if !slices.ContainsFunc(info.Config.Subjects, func(s string) bool { return subjectsOverlap(s, c.Subject) }) {
+		if t.feeds = feedsOf(&info.Config); t.feeds == nil {
+			return jetbus.TopicInfo{}, fmt.Errorf("%s: %w", op, &jetbus.ConflictError{
+				What:        "stream " + c.Stream,
+				Differences: []jetbus.Difference{{Field: "Subject", Have: strings.Join(info.Config.Subjects, " "), Want: c.Subject}},
+			})
+		}
+	}
 	t.config.Name, t.config.Description, t.config.Stream, t.config.Subject = c.Name, c.Description, c.Stream, c.Subject
 	b.mu.Lock()
 	b.topics[c.Name] = t
 	b.mu.Unlock()
 	return b.describe(ctx, t, info)
+}
+
+// feedsOf are the streams that the server copies into a stream.
+func feedsOf(c *jetstream.StreamConfig) []string {
+	var names []string
+	if c.Mirror != nil {
+		names = append(names, c.Mirror.Name)
+	}
+	for _, source := range c.Sources {
+		names = append(names, source.Name)
+	}
+	return names
 }
 
 // subjectsOverlap reports whether some subject matches both patterns.

@@ -25,9 +25,10 @@ const metaTopic = "jetbus.topic."
 type topic struct {
 	config  jetbus.TopicConfig // resolved
 	stream  string
-	filter  string // subject of its events, wildcards included
-	kept    bool   // in a stream of the bus's own, which declares nothing
-	retries bool   // the retries of a group
+	filter  string   // subject of its events, wildcards included
+	kept    bool     // in a stream of the bus's own, which declares nothing
+	retries bool     // the retries of a group
+	feeds   []string // of an adopted stream that takes no publishes: what the server fills it from
 
 	generations []jetbus.Generation // of its partitions, oldest first; nil: it has none
 	part        jetbus.Partition    // the one that this value stands for; Generation 0: the whole topic
@@ -76,6 +77,8 @@ func (t *topic) subject(prefix, key string) (string, error) {
 		return eventSubject(prefix, t.config.Name, keyToken(key)), nil
 	case !t.adopted():
 		return eventSubject(prefix, t.config.Name, keyToken("")), nil
+	case t.feeds != nil:
+		return "", fmt.Errorf("%w: topic %s is adopted from stream %s, which takes events from %s alone; publish there", jetbus.ErrUnsupported, t.config.Name, t.stream, strings.Join(t.feeds, ", "))
 	case strings.ContainsAny(t.config.Subject, "*>"):
 		return "", fmt.Errorf("%w: topic %s is adopted with the wildcard subject %s, which names no place to publish to", jetbus.ErrUnsupported, t.config.Name, t.config.Subject)
 	}

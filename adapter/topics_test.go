@@ -261,6 +261,33 @@ func TestSharedTopicDeletedElsewhere(t *testing.T) {
 	})
 }
 
+// TestAdoptionOfCopies: a mirror, and a stream fed by others, are read as any other, and
+// written where their events come from.
+func TestAdoptionOfCopies(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := r.Context()
+		must(r.js.CreateStream(ctx, jetstream.StreamConfig{Name: "THEIRS", Subjects: []string{"theirs.>"}}))(r.T)
+		must(r.js.CreateStream(ctx, jetstream.StreamConfig{Name: "MIRROR", Mirror: &jetstream.StreamSource{Name: "THEIRS"}, AllowDirect: true, MirrorDirect: true}))(r.T)
+		must(r.js.CreateStream(ctx, jetstream.StreamConfig{Name: "SOURCED", Sources: []*jetstream.StreamSource{{Name: "THEIRS"}}, AllowDirect: true}))(r.T)
+		must(r.js.Publish(ctx, "theirs.orders", []byte("1")))(r.T)
+		for topic, stream := range map[string]string{"mirror": "MIRROR", "sourced": "SOURCED"} {
+			r.ensure(jetbus.TopicConfig{Name: topic, Stream: stream, Subject: "theirs.orders"})
+			_, err := r.bus.Publish(ctx, event(topic, "k"))
+			r.wantErr(err, jetbus.ErrUnsupported)
+			if !strings.Contains(err.Error(), "takes events from THEIRS alone") {
+				r.Error(err)
+			}
+			ds := must(r.bus.Receive(ctx, topic, "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), Wait: time.Minute}))(r.T)
+			if len(ds) != 1 || string(ds[0].Event.Payload) != "1" {
+				r.Fatalf("received %+v", ds)
+			}
+			r.ok(ds[0].Ack(ctx))
+		}
+		_, err := r.bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: "other", Stream: "THEIRS", Subject: "other"})
+		r.wantErr(err, jetbus.ErrConflict)
+	})
+}
+
 func TestAdoption(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ctx := r.Context()
