@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -75,17 +75,8 @@ func (b *Bus) translate(op, request string, err error) error {
 	return fmt.Errorf("%s: %w", op, err)
 }
 
-// denied reports whether the server refused a publish to subject or, where that
-// ends with a dot, to one that starts so. It says so in an error that belongs to
-// no request; nats.go keeps the last one.
+// denied reports whether the server refused a publish to subject lately or, where
+// that ends with a dot, to one that starts so.
 func (b *Bus) denied(subject string) bool {
-	err := b.nc.LastError()
-	if subject == "" || err == nil || !errors.Is(err, nats.ErrPermissionViolation) {
-		return false
-	}
-	quoted := `"` + strings.ToLower(subject)
-	if !strings.HasSuffix(subject, ".") {
-		quoted += `"`
-	}
-	return strings.Contains(strings.ToLower(err.Error()), quoted)
+	return subject != "" && b.link.Refused(subject, time.Now().Add(-denialMemory))
 }

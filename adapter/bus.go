@@ -66,7 +66,8 @@ type member interface {
 }
 
 // Open makes a bus of a connection. It asks the server for its version and
-// limits, once. The connection remains the caller's: Close leaves it open. The
+// limits, once. The connection remains the caller's: Close leaves it open. Until
+// then the bus listens in on the connection's error handler, which is called as before. The
 // error wraps [jetbus.ErrUnavailable] where the server does not answer, has no
 // JetStream or is older than 2.11, [jetbus.ErrDenied], [jetbus.ErrClosed] or
 // [jetbus.ErrInvalidOption].

@@ -2,8 +2,11 @@ package adapter_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -156,7 +159,8 @@ func TestCloseLeavesTheConnection(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		nc := bustest.Connect(r.T, r.broker)
 		must(nc.Request("$JS.API.INFO", nil, time.Second))(r.T) // nats.go's own subscription for answers
-		before := nc.NumSubscriptions()
+		before, heard := nc.NumSubscriptions(), 0
+		nc.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) { heard++ })
 		b := must(adapter.Open(r.Context(), nc, adapter.Config{AutoCreate: true, Logger: slog.New(slog.DiscardHandler)}))(r.T)
 		must(b.Subscribe(r.Context(), "a", "g", ignore, jetbus.SubscribeOptions{}))(r.T)
 		must(b.Publish(r.Context(), event("a", "1")))(r.T)
@@ -168,6 +172,8 @@ func TestCloseLeavesTheConnection(t *testing.T) {
 			r.Error("the connection was closed")
 		}
 		r.equal("subscriptions", nc.NumSubscriptions(), before)
+		nc.ErrorHandler()(nc, nil, nil)
+		r.equal("calls of its owner's handler", heard, 1)
 	})
 }
 
@@ -226,4 +232,35 @@ func refuses(r *rig, b *adapter.Bus) {
 			r.Errorf("%s: got %v, want ErrClosed", name, err)
 		}
 	}
+}
+
+// TestDeniedTogether: of refusals that come at the same time nats.go remembers the last.
+func TestDeniedTogether(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		s := denyingServer(t, "ev.d0.>", "ev.d1.>", "ev.d2.>", "ev.d3.>")
+		root := must(adapter.Open(t.Context(), dial(t, s, nats.UserInfo("root", "root")), adapter.Config{AutoCreate: true}))(t)
+		defer closeBus(t, root)
+		var heard atomic.Int32
+		nc := dial(t, s, nats.UserInfo("a", "a"))
+		nc.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) { heard.Add(1) })
+		b := must(adapter.Open(t.Context(), nc, adapter.Config{}))(t)
+		defer closeBus(t, b)
+		var publishing sync.WaitGroup
+		for i := range 4 {
+			topic := fmt.Sprint("d", i)
+			must(root.Publish(t.Context(), event(topic, "k")))(t)
+			publishing.Go(func() {
+				began := time.Now()
+				_, err := b.Publish(t.Context(), event(topic, "k"))
+				wantErr(t, err, jetbus.ErrDenied)
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("%s: after %v", topic, took)
+				}
+			})
+		}
+		publishing.Wait()
+		if heard.Load() != 4 {
+			t.Errorf("the owner of the connection heard of %d refusals", heard.Load())
+		}
+	})
 }

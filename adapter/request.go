@@ -20,6 +20,9 @@ const (
 	tryTimeout  = 5 * time.Second
 	askTimeout  = 2 * time.Second        // of a question that costs nothing to repeat
 	denialCheck = 250 * time.Millisecond // a refused publish is answered by an error that names no request
+	// denialMemory is for how long a refusal explains why nothing is answered: longer
+	// than calls last.
+	denialMemory = time.Minute
 )
 
 // exchange sends a message once and returns the first answer, for which it waits
@@ -28,7 +31,7 @@ const (
 // nats.ErrNoResponders, jetbus.ErrDenied and those of sending, where it has not.
 func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}, within time.Duration) (*nats.Msg, error) {
 	answer := make(chan *nats.Msg, 1)
-	before := b.nc.LastError()
+	sent := time.Now()
 	var forget func()
 	m.Reply, forget = b.mux.expect(func(a *nats.Msg) { answer <- a })
 	defer forget()
@@ -49,7 +52,7 @@ func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}, w
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-timer.C:
-			if b.denied(m.Subject) && b.nc.LastError() != before { //nolint:errorlint // not the one of an earlier request
+			if b.link.Refused(m.Subject, sent) {
 				return nil, fmt.Errorf("%w: no permission to publish to %s", jetbus.ErrDenied, m.Subject)
 			}
 			if !first {

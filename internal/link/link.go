@@ -25,6 +25,8 @@ type Link struct {
 	reconnects uint64
 	abort      chan struct{} // closed when nobody is to wait any more
 	ready      atomic.Bool   // as IsUp says; changed under mu
+	refusals   *refusals
+	stop       sync.Once
 
 	mu     sync.Mutex
 	lost   chan struct{} // closed when the present connection is gone; new with the next one
@@ -39,7 +41,7 @@ func New(nc *nats.Conn) *Link {
 	l := &Link{
 		nc: nc, changes: nc.StatusChanged(nats.CONNECTED, nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED),
 		done: make(chan struct{}), lost: make(chan struct{}), up: make(chan struct{}), closed: make(chan struct{}),
-		onUp: map[int]func(){}, abort: make(chan struct{}),
+		onUp: map[int]func(){}, abort: make(chan struct{}), refusals: watchRefusals(nc),
 	}
 	close(l.up)
 	l.ready.Store(true)
@@ -233,7 +235,10 @@ func (l *Link) Closed() <-chan struct{} { return l.closed }
 
 // Stop ends following, and returns when no callback of Watch runs any more.
 func (l *Link) Stop() {
-	l.nc.RemoveStatusListener(l.changes)
+	l.stop.Do(func() {
+		l.nc.RemoveStatusListener(l.changes)
+		l.refusals.release(l.nc)
+	})
 	<-l.done
 }
 
