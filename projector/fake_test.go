@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,8 @@ type fakeBus struct {
 	unacked func(*jetbus.Delivery) bool
 	// before runs ahead of each publish, without the lock.
 	before func(jetbus.Event)
+	// read counts the events that Read has given.
+	read atomic.Int64
 }
 
 type fakeTopic struct {
@@ -164,6 +167,24 @@ func (b *fakeBus) LatestByKey(_ context.Context, topic string, keys ...string) (
 	return latest, nil
 }
 
+func (b *fakeBus) ScanLatest(_ context.Context, topic string, _ jetbus.LatestQuery, each func(jetbus.Event) error) (uint64, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t, err := b.topic(topic)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range t.events {
+		if last, _ := t.last(e.Key); last.Seq != e.Seq {
+			continue
+		}
+		if err := each(e); err != nil {
+			return 0, err
+		}
+	}
+	return uint64(len(t.events)), nil
+}
+
 func (b *fakeBus) Read(ctx context.Context, topics []string, o jetbus.ReadOptions) iter.Seq2[jetbus.Event, error] {
 	return func(yield func(jetbus.Event, error) bool) {
 		for after := o.After[topics[0]]; ; {
@@ -181,6 +202,7 @@ func (b *fakeBus) Read(ctx context.Context, topics []string, o jetbus.ReadOption
 			}
 			for _, e := range events {
 				after = e.Seq
+				b.read.Add(1)
 				if !yield(e, nil) {
 					return
 				}

@@ -24,6 +24,7 @@ type ProcessStateBackend interface {
 	jetbus.Subscriber
 	Read(ctx context.Context, topics []string, o jetbus.ReadOptions) iter.Seq2[jetbus.Event, error]
 	LatestByKey(ctx context.Context, topic string, keys ...string) (map[string]jetbus.Event, error)
+	ScanLatest(ctx context.Context, topic string, q jetbus.LatestQuery, each func(jetbus.Event) error) (asOf uint64, err error)
 	EnsureTopic(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo, error)
 	TopicInfo(ctx context.Context, topic string) (jetbus.TopicInfo, error)
 	Groups(ctx context.Context, topic string) ([]jetbus.GroupInfo, error)
@@ -124,7 +125,7 @@ type ProcessStateStats struct {
 	Invalid  uint64 `json:"invalid"`  // heartbeats that are no heartbeats
 }
 
-// StartProcessState reads the state topic and joins the group. It returns when
+// StartProcessState reads the last state of each process and joins the group. It returns when
 // the projector is running, or an error and nothing runs. Canceling ctx is a
 // graceful Stop.
 func StartProcessState(ctx context.Context, b ProcessStateBackend, o ProcessStateOptions) (*ProcessState, error) {
@@ -155,7 +156,7 @@ func (p *ProcessState) start(ctx context.Context) error {
 		p.epoch = beats.Created.UnixNano()
 	}
 	p.created = states.Created
-	if err := p.read(ctx, false); err != nil {
+	if err := p.load(ctx); err != nil {
 		return err
 	}
 	p.sub, err = p.b.Subscribe(ctx, p.o.Heartbeats, p.o.Group, p.beat, jetbus.SubscribeOptions{

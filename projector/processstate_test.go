@@ -106,6 +106,31 @@ func TestEachBeatGivesOneState(t *testing.T) {
 	})
 }
 
+// TestStartReadsNoHistory: what a start costs follows the processes, not what they have been.
+func TestStartReadsNoHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(t)
+		first := start(t, b, projector.ProcessStateOptions{})
+		for i := range 300 {
+			beat(t, b, i%3, float64(i))
+		}
+		synctest.Wait()
+		stop(t, first)
+		before := b.read.Load()
+		p := start(t, b, projector.ProcessStateOptions{})
+		defer stop(t, p)
+		synctest.Wait()
+		if n := b.read.Load() - before; n > 0 || len(p.Processes()) != 3 {
+			t.Errorf("%d events were read for %d processes", n, len(p.Processes()))
+		}
+		beat(t, b, 1, 7)
+		synctest.Wait()
+		if got := p.Processes()[1]; got.CPUPct != 7 {
+			t.Errorf("what came behind the start is not seen: %+v", got)
+		}
+	})
+}
+
 func TestSilenceAndReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)

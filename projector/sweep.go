@@ -19,7 +19,7 @@ func (p *ProcessState) follow(ctx context.Context) {
 	failing := false
 	for {
 		before := p.readTo
-		err := p.read(ctx, true)
+		err := p.read(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -43,9 +43,22 @@ func (p *ProcessState) follow(ctx context.Context) {
 	}
 }
 
-// read takes states into the view, from where the last read ended.
-func (p *ProcessState) read(ctx context.Context, follow bool) error {
-	o := jetbus.ReadOptions{From: jetbus.Earliest(), Follow: follow}
+// load takes the last state of each process into the view, not all there were.
+func (p *ProcessState) load(ctx context.Context) error {
+	asOf, err := p.b.ScanLatest(ctx, p.o.States, jetbus.LatestQuery{}, func(e jetbus.Event) error {
+		p.view.apply(e, time.Now())
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read states: %w", err)
+	}
+	p.readTo = asOf
+	return nil
+}
+
+// read takes states into the view as they come, from where the last read ended.
+func (p *ProcessState) read(ctx context.Context) error {
+	o := jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}
 	if p.readTo > 0 {
 		o.After = map[string]uint64{p.o.States: p.readTo}
 	}
