@@ -106,7 +106,9 @@ type Subscription interface {
 	// Err returns why it ended: nil while it runs and after Stop.
 	Err() error
 	// Pause stops fetching for this member until Resume; what it holds goes on. In an
-	// ordered group the topic goes to another member, if there is one.
+	// ordered group the topic goes to another member, if there is one. It may wait a
+	// moment for what is on its way. Of Pause and Resume at once one comes after the
+	// other; both may be called from inside a handler, and Stop waits for neither.
 	Pause()
 	// Resume ends a Pause.
 	Resume()

@@ -87,7 +87,7 @@ func (p *puller) silence() time.Duration {
 	return p.expiry + pullGrace
 }
 
-// open subscribes to a new inbox.
+// open subscribes to a new inbox, unless the puller has ended meanwhile.
 func (p *puller) open() error {
 	inbox := p.s.b.nc.NewInbox() + "."
 	sub, err := p.s.b.nc.Subscribe(inbox+"*", p.receive)
@@ -98,9 +98,15 @@ func (p *puller) open() error {
 		return p.s.b.translate("subscribe "+p.t.name()+"/"+p.s.group, "", err)
 	}
 	p.s.mu.Lock()
-	p.sub, p.inbox = sub, inbox
-	p.pulls.reset()
+	ended := p.ended
+	if !ended {
+		p.sub, p.inbox = sub, inbox
+		p.pulls.reset()
+	}
 	p.s.mu.Unlock()
+	if ended {
+		_ = sub.Unsubscribe() // closed already, or gone with the connection
+	}
 	return nil
 }
 

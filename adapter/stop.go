@@ -13,8 +13,11 @@ import (
 // ignores its context longer is left behind, and Stop says so.
 const cancelGrace = 10 * time.Second
 
-// Pause implements jetbus.Subscription.
+// Pause implements jetbus.Subscription. It waits for what is on its way, and a Resume
+// waits for it: between the two of them some topics would be left without an inbox.
 func (s *subscription) Pause() {
+	s.pausing <- struct{}{}
+	defer func() { <-s.pausing }()
 	s.mu.Lock()
 	s.paused = true
 	for _, o := range s.owners {
@@ -31,6 +34,8 @@ func (s *subscription) Pause() {
 
 // Resume implements jetbus.Subscription.
 func (s *subscription) Resume() {
+	s.pausing <- struct{}{}
+	defer func() { <-s.pausing }()
 	s.mu.Lock()
 	was := s.paused && !s.stopping
 	s.paused = false

@@ -63,6 +63,7 @@ type subscription struct {
 	work    sync.WaitGroup          // workers and rejoins
 	done    chan struct{}           // closed when nothing runs any more
 	idle    chan struct{}           // signaled when work or leases end while stopping; capacity 1
+	pausing chan struct{}           // full while a Pause or a Resume is under way; capacity 1
 
 	// Guarded by holding.mu.
 	pullers  []*puller // of the topics, then of their retries
@@ -84,7 +85,7 @@ func newSubscription(ctx context.Context, b *Bus, group string, h jetbus.Handler
 	s := &subscription{
 		holding: holding{b: b, group: group, ackTimeout: o.AckTimeout, maxLease: o.MaxLease, backoff: o.Backoff},
 		o:       o, handler: h, ctx: context.WithoutCancel(ctx),
-		done: make(chan struct{}), idle: make(chan struct{}, 1),
+		done: make(chan struct{}), idle: make(chan struct{}, 1), pausing: make(chan struct{}, 1),
 	}
 	s.init()
 	s.changed = s.leasesEnded
