@@ -300,6 +300,7 @@ func (s *subscription) process(l *lease, now time.Time) time.Time {
 	}
 	e, err := l.decode()
 	if err != nil {
+		s.unseen(now)
 		_ = s.reject(s.ctx, l, jetbus.DeadUndecodable, err) // else it comes back, as the observer is told
 		return time.Now()
 	}
@@ -307,11 +308,13 @@ func (s *subscription) process(l *lease, now time.Time) time.Time {
 	if err != nil {
 		s.mu.Lock()
 		l.id, l.attempt = e.ID, l.attemptNumber()
+		s.rate.add(now)
 		s.mu.Unlock()
 		s.failed(l, err)
 		return time.Now()
 	}
 	if !wanted {
+		s.unseen(now)
 		if l.settle(s.ctx, "ack", nil) == nil {
 			s.b.done(l)
 			s.note(l, jetbus.Filtered, "", nil)
@@ -319,6 +322,14 @@ func (s *subscription) process(l *lease, now time.Time) time.Time {
 		return time.Now()
 	}
 	return s.handle(l, &e, now)
+}
+
+// unseen counts an event that is done without its handler as one that this member
+// finishes, before it is settled: the request for more that follows goes by the rate.
+func (s *subscription) unseen(now time.Time) {
+	s.mu.Lock()
+	s.rate.add(now)
+	s.mu.Unlock()
 }
 
 // handle runs the handler and settles what it did not settle itself.

@@ -1,0 +1,54 @@
+package adapter_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// What no handler sees counts in the rate by which a member asks for more: it does not go
+// to the broker and back for each event.
+func TestUnseenEventsOverALongWay(t *testing.T) {
+	const rtt = 10 * time.Millisecond
+	for name, c := range map[string]struct {
+		events  int
+		foreign bool // nobody can decode them
+		each    time.Duration
+	}{
+		"filtered":    {2000, false, rtt / 10},
+		"undecodable": {200, true, 5 * rtt / 2}, // to make a dead letter of one takes two requests
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.ensure(jetbus.TopicConfig{Name: "a"})
+				if c.foreign {
+					for range c.events {
+						m := nats.NewMsg("ev.a._")
+						m.Header.Set("content-type", "application/cloudevents+json")
+						m.Data = []byte("{") // and no more
+						must(r.js.PublishMsg(r.Context(), m))(r.T)
+					}
+				} else {
+					must(r.bus.PublishBatch(r.Context(), numbered("a", c.events), jetbus.BatchOptions{}))(r.T)
+				}
+				b := r.openDistant(rtt)
+				began := time.Now()
+				r.subscribe(b, func(context.Context, *jetbus.Delivery) error {
+					t.Error("the handler runs")
+					return nil
+				}, jetbus.SubscribeOptions{Filter: jetbus.Filter{Key: "nobody"}})
+				for r.group("a", "g").AckedSeq < uint64(c.events) {
+					if took := time.Since(began); took > time.Duration(c.events)*c.each {
+						r.Fatalf("after %v: %+v", took, r.group("a", "g"))
+					}
+					time.Sleep(rtt)
+				}
+				t.Logf("%d events took %v", c.events, time.Since(began))
+			})
+		})
+	}
+}
