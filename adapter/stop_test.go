@@ -434,6 +434,25 @@ func TestSubscribeRefused(t *testing.T) {
 	})
 }
 
+// A Subscribe that the end of the bus overtakes returns an error like others, and nothing else.
+func TestSubscribeWhileClosing(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		b := r.openDistant(100 * time.Millisecond)
+		var s jetbus.Subscription
+		var err error
+		var wg sync.WaitGroup
+		wg.Go(func() { s, err = b.Subscribe(r.Context(), "a", "g", ignore, jetbus.SubscribeOptions{}) })
+		time.Sleep(50 * time.Millisecond) // its first request is on its way
+		closeBus(r.T, b)
+		wg.Wait()
+		r.wantErr(err, jetbus.ErrClosed)
+		if s != nil || err == nil || !strings.HasPrefix(err.Error(), "subscribe a/g: ") {
+			r.Errorf("got %v, %v", s, err)
+		}
+	})
+}
+
 // A panic of the handler or of the filter is a failure of the event, not the
 // end of the process.
 func TestPanics(t *testing.T) {

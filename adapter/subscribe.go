@@ -42,11 +42,15 @@ func (b *Bus) Subscribe(ctx context.Context, topic, group string, h jetbus.Handl
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	s := newSubscription(ctx, b, group, h, o)
-	if err := s.join(ctx, append([]string{topic}, o.Topics...)); err != nil {
+	if err = s.join(ctx, append([]string{topic}, o.Topics...)); err == nil {
+		err = s.start(ctx)
+	} else {
 		s.abandon()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	return s, s.start(ctx)
+	return s, nil
 }
 
 // subscription is one member of a group. Events come in by pullers, wait in the
