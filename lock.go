@@ -12,13 +12,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed-63e9a637/jetbus/internal/deadline"
 )
 
 // Lock lets one process at a time do something: lead, compact, migrate. It is
 // kept in a bucket of [Keys] and lasts as long as its holder renews it.
 //
 // While clocks run at like speed no two hold it: the holder's function is
-// canceled before the lock can pass on without its consent. What the function
+// canceled before the lock can pass on without its consent, and within a second
+// after a sleep of the machine in which it could. What the function
 // does in spite of that, or what it sent before and arrives later, [Held].Epoch
 // tells apart. That is as good as the broker's memory: a single server that loses
 // power may forget its last writes, after which a second one may hold the lock
@@ -139,7 +142,7 @@ type holder struct {
 	after    string
 	revision uint64    // of the last write that is known to be stored
 	unsure   time.Time // when the first renewal after that was sent; zero: there is none
-	expiry   *time.Timer
+	expiry   *deadline.Alarm
 	lost     atomic.Bool
 	lose     context.CancelCauseFunc // of f's context
 }
@@ -237,11 +240,11 @@ func (h *holder) take(nonce string, revision uint64, after string) {
 
 // arm reports whether a write of that time is young enough, and sets the alarm.
 func (h *holder) arm(sent time.Time) bool {
-	left := h.surely() - time.Since(sent)
-	if left <= 0 {
+	until := sent.Add(h.surely())
+	if deadline.Over(until, time.Now()) {
 		return false
 	}
-	h.expiry = time.AfterFunc(left, h.drop)
+	h.expiry = deadline.NewAlarm(until, h.drop)
 	return true
 }
 
@@ -379,9 +382,7 @@ func (h *holder) renewOnce(ctx context.Context) time.Duration {
 // renewed counts a renewal that was sent at that time or later.
 func (h *holder) renewed(revision uint64, sent time.Time) {
 	h.revision, h.unsure = revision, time.Time{}
-	if h.expiry.Stop() { // otherwise it is too late
-		h.expiry.Reset(h.surely() - time.Since(sent))
-	}
+	h.expiry.Move(sent.Add(h.surely()))
 }
 
 // release lets go of the lock. Where the lock was not marked there must be no

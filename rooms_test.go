@@ -47,12 +47,15 @@ const everyRoom = "*"
 // here before its folder exists; a folder may not exist before its row. The
 // nested module e2e is not on the map: it may import everything.
 var rooms = map[string]room{
-	".": {heavy: []string{"github.com/google/uuid"}},
+	".": {rooms: []string{"internal/deadline"}, heavy: []string{"github.com/google/uuid"}, tests: []string{"internal/deadline/deadlinetest"}},
 
 	"adapter": {
-		rooms: []string{".", "internal/link"},
+		rooms: []string{".", "internal/deadline", "internal/link"},
 		heavy: []string{"github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"},
-		tests: []string{"github.com/nats-io/nats-server/v2/..."}, // servers that embedded does not offer: without JetStream, with few permissions
+		tests: []string{
+			"github.com/nats-io/nats-server/v2/...", // servers that embedded does not offer: without JetStream, with few permissions
+			"internal/deadline/deadlinetest",
+		},
 	},
 	"registry": {
 		rooms: []string{".", "registry/schema", "internal/link"},
@@ -61,11 +64,13 @@ var rooms = map[string]room{
 			"github.com/invopop/jsonschema",
 		},
 	},
-	"internal/mongolink": {heavy: []string{"go.mongodb.org/mongo-driver/v2/mongo"}},
-	"internal/link":      {rooms: []string{"."}, heavy: []string{"github.com/nats-io/nats.go"}},
-	"registry/schema":    {heavy: []string{"github.com/santhosh-tekuri/jsonschema/..."}},
-	"partition":          {rooms: []string{"."}},
-	"projector":          {rooms: []string{"."}},
+	"internal/deadline":              {tests: []string{"internal/deadline/deadlinetest"}}, // what leases, locks and sessions have in common
+	"internal/deadline/deadlinetest": {kit: true},
+	"internal/mongolink":             {heavy: []string{"go.mongodb.org/mongo-driver/v2/mongo"}},
+	"internal/link":                  {rooms: []string{"."}, heavy: []string{"github.com/nats-io/nats.go"}},
+	"registry/schema":                {heavy: []string{"github.com/santhosh-tekuri/jsonschema/..."}},
+	"partition":                      {rooms: []string{".", "internal/deadline"}, tests: []string{"internal/deadline/deadlinetest"}},
+	"projector":                      {rooms: []string{"."}},
 	"projector/mongosink": {
 		rooms: []string{".", "projector", "internal/mongolink"},
 		heavy: []string{"go.mongodb.org/mongo-driver/v2/..."},

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/deadline"
 )
 
 // holding is the leases of one holder: a subscription, or what Receive handed
@@ -184,9 +185,9 @@ func (h *holding) inspect(now time.Time) (expired []*lease, more bool) {
 		case l.slot != nil && l.slot.overdueLocked(now):
 			h.wg.Go(l.slot.overran)
 		case l.state == adrift:
-		case l.slot != nil && !now.Before(l.deadline):
+		case l.slot != nil && deadline.Over(l.deadline, now):
 			h.loseLocked(l)
-		case !now.Before(l.deadline):
+		case deadline.Over(l.deadline, now):
 			l.overran = !l.started.IsZero() && !l.claimed && !h.extendable(l, now)
 			h.loseLocked(l)
 			expired = append(expired, l)

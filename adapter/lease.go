@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/deadline"
 )
 
 // outcome is how a lease ended.
@@ -63,7 +64,7 @@ type lease struct {
 	id         string          // once decoded
 	attempt    int             // once decoded
 	started    time.Time       // when a handler got it
-	deadline   time.Time       // until when it is ours
+	deadline   time.Time       // until when it is ours, see package deadline
 	asked      time.Time       // when the newest extension was sent
 	askedOn    uint64          // on which of the bus's connections; 0: it was answered, or there was none
 	keepUntil  time.Time       // Extend asked for more than one AckTimeout
@@ -184,7 +185,7 @@ func extensionTaken(m *nats.Msg) bool { return m.Header.Get("Status") == "" }
 func (l *lease) extended(sent time.Time) bool {
 	l.h.mu.Lock()
 	defer l.h.mu.Unlock()
-	if l.state != open || !time.Now().Before(l.deadline) {
+	if l.state != open || deadline.Over(l.deadline, time.Now()) {
 		return false
 	}
 	if until := sent.Add(l.h.safe()); until.After(l.deadline) {
@@ -234,7 +235,7 @@ func (l *lease) checkAt(now time.Time) error {
 	switch {
 	case l.state == settled:
 		return jetbus.ErrAlreadySettled
-	case l.state == lost || l.slot == nil && !now.Before(l.deadline):
+	case l.state == lost || l.slot == nil && deadline.Over(l.deadline, now):
 		return jetbus.ErrLeaseExpired
 	case l.claimed:
 		return jetbus.ErrAlreadySettled

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/deadline"
 )
 
 // slot is an event of an ordered group in this member's hands, from its arrival
@@ -237,7 +238,7 @@ func (s *slot) loseLocked() {
 // overdueLocked ends the turn of a handler whose time is over.
 func (s *slot) overdueLocked(now time.Time) bool {
 	n := s.turn
-	if n == nil || !n.begun || n.state != open || now.Before(n.deadline) {
+	if n == nil || !n.begun || n.state != open || !deadline.Over(n.deadline, now) {
 		return false
 	}
 	n.state = lost
@@ -280,7 +281,7 @@ func (n *turn) checkLocked() error {
 	switch {
 	case n.state == settled:
 		return jetbus.ErrAlreadySettled
-	case n.state == lost || !time.Now().Before(n.deadline):
+	case n.state == lost || deadline.Over(n.deadline, time.Now()):
 		return jetbus.ErrLeaseExpired
 	}
 	return n.l.check()

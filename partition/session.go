@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/deadline"
 )
 
 const (
@@ -27,7 +28,7 @@ type session struct {
 	begun    uint64          // revision of the first write
 	revision uint64          // of the last write that is known to be stored; the renewer's own
 	unsure   time.Time       // when the first renewal after that was sent; zero: there is none
-	expiry   *time.Timer
+	expiry   *deadline.Alarm
 	over     bool            // guarded by Membership.mu
 	ctx      context.Context //nolint:containedctx // of requests that it entitles to; ends with it
 	end      context.CancelFunc
@@ -119,7 +120,7 @@ func (m *Membership) begin(ctx context.Context, s *session, revision uint64) (er
 	defer m.mu.Unlock()
 	s.begun = s.revision
 	m.session = s
-	s.expiry = time.AfterFunc(m.surely()-time.Since(sent), func() { m.fence(s) })
+	s.expiry = deadline.NewAlarm(sent.Add(m.surely()), func() { m.fence(s) })
 	m.notify()
 	return nil
 }
@@ -216,9 +217,7 @@ func (m *Membership) renewOnce(ctx context.Context, s *session, state string) ti
 // renewed counts a renewal that was sent at that time or later.
 func (m *Membership) renewed(s *session, revision uint64, sent time.Time) {
 	s.revision, s.unsure = revision, time.Time{}
-	if s.expiry.Stop() { // otherwise it is too late
-		s.expiry.Reset(m.surely() - time.Since(sent))
-	}
+	s.expiry.Move(sent.Add(m.surely()))
 }
 
 // leave ends the session in order: the partitions are released already.
