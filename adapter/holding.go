@@ -214,10 +214,32 @@ const soon = time.Second
 // stored and not when it was delivered, and takes that of an old event to be over.
 func (h *holding) rest(l *lease) time.Duration {
 	every := h.ackTimeout / 3
-	if l.forget == nil && l.asked.UnixNano()-l.stored > int64(every) {
+	if l.forget == nil && h.isOld(l) {
 		return min(every, soon)
 	}
 	return every
+}
+
+// isOld reports whether an event was stored long before it was delivered, for the time
+// that a lease has.
+func (h *holding) isOld(l *lease) bool {
+	return l.asked.UnixNano()-l.stored > int64(h.ackTimeout/3)
+}
+
+// secure extends the lease of an event that has just come where another server may take
+// the lead of its durable at any moment: that one knows no more of the lease than
+// a server that was restarted, see rest. On one server it waits, so that a backlog
+// that is handled quickly costs no extensions.
+func (h *holding) secure(l *lease) {
+	h.mu.Lock()
+	exposed := l.t.config.Replicas > 1 && l.state == open && (l.deliveries > 1 || h.isOld(l))
+	if exposed {
+		l.asked, l.askedOn = time.Now(), h.b.connections.Load()
+	}
+	h.mu.Unlock()
+	if exposed {
+		h.askAll([]*lease{l})
+	}
 }
 
 // cutOff reports whether the newest extension went out on a connection that is no
@@ -238,9 +260,17 @@ func (h *holding) extendable(l *lease, now time.Time) bool {
 	return l.started.IsZero() || now.Before(l.started.Add(h.maxLease))
 }
 
-// extend asks the server to extend leases. Sending may block on a connection
-// that hangs, which is why it has a goroutine of its own.
+// extend asks for what is due. Sending may block on a connection that hangs, which is
+// why it has a goroutine of its own.
 func (h *holding) extend(due []*lease) {
+	h.askAll(due)
+	h.mu.Lock()
+	h.sending = false
+	h.mu.Unlock()
+}
+
+// askAll asks the server to extend leases, and does not wait for the answers.
+func (h *holding) askAll(due []*lease) {
 	for _, l := range due {
 		sent := time.Now()
 		reply, forget := h.b.mux.expect(func(m *nats.Msg) {
@@ -264,9 +294,6 @@ func (h *holding) extend(due []*lease) {
 			break // the connection is gone; they are due on the next one
 		}
 	}
-	h.mu.Lock()
-	h.sending = false
-	h.mu.Unlock()
 	h.b.cfg.Observer.Observe(jetbus.Observation{Kind: jetbus.Extended, Topic: due[0].t.name(), Group: h.group, Count: len(due)})
 }
 

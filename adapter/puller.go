@@ -151,6 +151,7 @@ func (p *puller) deliver(m *nats.Msg, a ackReply) {
 	s.hireLocked()
 	n, request := p.requestLocked(now)
 	s.mu.Unlock()
+	s.secure(l)
 	p.send(n, request)
 	if first {
 		p.polled(now.Sub(since))

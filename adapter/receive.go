@@ -234,6 +234,7 @@ func (c *receiveCall) receive(m *nats.Msg) {
 		c.r.returnLate(l, sent)
 		return
 	}
+	c.r.secure(l)
 	notify(c.first, struct{}{})
 }
 

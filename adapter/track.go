@@ -49,7 +49,8 @@ func (tr *track) deliver(m *nats.Msg, a ackReply, now time.Time) {
 	case arrivalDisorder:
 		o.disturbLocked(why)
 	case arrivalAgain:
-		tr.open[l.seq].attachLocked(p, m.Reply, since)
+		l = tr.open[l.seq].lease
+		l.slot.attachLocked(p, m.Reply, since)
 	case arrivalNew:
 		l.slot.again, l.slot.suspect = a.deliveries > 1 || l.seq <= tr.recorded, l.seq <= tr.suspects
 		tr.open[l.seq] = l.slot
@@ -62,8 +63,12 @@ func (tr *track) deliver(m *nats.Msg, a ackReply, now time.Time) {
 	}
 	n, request := p.requestLocked(now)
 	s.mu.Unlock()
-	if what == arrivalSettled {
+	switch what {
+	case arrivalSettled:
 		_ = s.b.nc.Publish(m.Reply, nil) // else it comes once more
+	case arrivalNew, arrivalAgain:
+		s.secure(l)
+	case arrivalDisorder:
 	}
 	p.send(n, request)
 	if first {
