@@ -291,3 +291,36 @@ func TestSurvivorsAreNoSuspects(t *testing.T) {
 		}
 	})
 }
+
+// Groups of one name under two prefixes share a bucket, and no attempts: what is given back
+// here is no attempt there, and what fails there is one.
+func TestAttemptsOfTwoPrefixes(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		_, staging := r.open(adapter.Config{Prefix: "staging"})
+		for _, b := range []*adapter.Bus{r.bus, staging} {
+			must(b.EnsureTopic(r.Context(), jetbus.TopicConfig{Name: "a"}))(t)
+			must(b.Publish(r.Context(), event("a", "k")))(t)
+		}
+		ds := must(r.bus.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{From: jetbus.Earliest()}))(t)
+		for range 3 {
+			r.ok(ds[0].GiveBack(r.Context()))
+			ds = must(r.bus.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{Wait: time.Minute}))(t)
+		}
+		var attempts []int
+		done := make(chan struct{})
+		sub := r.subscribe(staging, func(_ context.Context, d *jetbus.Delivery) error {
+			if attempts = append(attempts, d.Attempt); len(attempts) == 4 {
+				close(done)
+				return nil
+			}
+			return errors.New("down")
+		}, jetbus.SubscribeOptions{From: jetbus.Earliest(), Backoff: jetbus.Backoff{Min: time.Second, Max: time.Second}})
+		select {
+		case <-done:
+		case <-time.After(time.Hour):
+		}
+		r.ok(sub.Stop(r.Context()))
+		r.equal("attempts under the other prefix", attempts, []int{1, 2, 3, 4})
+		r.equal("attempts here", ds[0].Attempt, 1)
+	})
+}
