@@ -98,8 +98,11 @@ type Subscription interface {
 	// Stop ends the subscription: it stops fetching, gives back what no handler
 	// has started (others get it at once), lets running handlers finish and settle,
 	// cancels them after ShutdownTimeout or when ctx ends, and returns when nothing
-	// of the subscription runs any more. It may be called twice, concurrently, and
-	// from inside a handler, where it does not wait for that handler.
+	// of the subscription runs any more. It may be called twice, and concurrently.
+	//
+	// From inside a handler it does not wait if ctx is the handler's context or one made
+	// from it. Given another one it waits for the handler that waits for it: for
+	// ShutdownTimeout, or until ctx ends, and for 10 seconds more.
 	Stop(ctx context.Context) error
 	// Done is closed when the subscription has ended, for whatever reason.
 	Done() <-chan struct{}

@@ -192,6 +192,42 @@ func TestStopFromInside(t *testing.T) {
 	})
 }
 
+// Stop knows by its context that a handler waits for it; without that both wait, and not
+// for ever.
+func TestStopFromInsideWithAnotherContext(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const timeout, grace = 2 * time.Second, 10 * time.Second
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		for name, c := range map[string]struct {
+			of     func(ctx context.Context) context.Context
+			waited time.Duration
+		}{
+			"made from it": {func(ctx context.Context) context.Context {
+				ctx, cancel := context.WithTimeout(ctx, time.Minute)
+				r.Cleanup(cancel)
+				return ctx
+			}, 0},
+			"another": {func(context.Context) context.Context { return context.Background() }, timeout + grace},
+		} {
+			var sub jetbus.Subscription
+			ready, took := make(chan struct{}), make(chan time.Duration, 1)
+			sub = must(r.bus.Subscribe(r.Context(), "a", "g", func(ctx context.Context, _ *jetbus.Delivery) error {
+				<-ready
+				began := time.Now()
+				if err := sub.Stop(c.of(ctx)); (err != nil) != (c.waited > 0) {
+					r.Errorf("%s: %v", name, err)
+				}
+				took <- time.Since(began)
+				return nil
+			}, jetbus.SubscribeOptions{ShutdownTimeout: timeout, MaxAttempts: -1}))(r.T)
+			close(ready)
+			r.publish("a", name)
+			r.equal(name, <-took, c.waited)
+			<-sub.Done()
+		}
+	})
+}
+
 // Handlers may publish and settle until they are done, while the bus closes.
 func TestCloseWithRunningHandlers(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -220,8 +220,9 @@ func setPaused(l jetbus.PartitionSubscription, paused bool) {
 // Stop hands all partitions over and leaves the group: handlers that run finish, or
 // are canceled after ShutdownTimeout. It returns when all is over; when ctx ends
 // first, the contexts of what still runs are canceled, and it waits on for that to
-// return, and returns the error of ctx. It may be called again, and from inside a
-// handler, OnAssigned or OnRevoked, where it does not wait.
+// return, and returns the error of ctx. It may be called again. From inside a handler,
+// OnAssigned or OnRevoked it does not wait if ctx is their context or one made from it;
+// given another one it waits for who waits for it, until ShutdownTimeout or ctx ends that.
 func (s *Subscription) Stop(ctx context.Context) error {
 	s.stop()
 	if ctx.Value(insideKey{}) == s {
