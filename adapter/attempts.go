@@ -29,7 +29,6 @@ import (
 const (
 	attemptsBucket = "JETBUS_ATTEMPTS"
 	attemptsTTL    = 24 * time.Hour // of a record, beyond the wait for the next attempt
-	recordTimeout  = 5 * time.Second
 )
 
 // record is what is known of the attempts at an event of a group.
@@ -116,13 +115,13 @@ func (b *Bus) recall(ctx context.Context, l *lease) {
 	if l.deliveries <= 1 && (l.slot == nil || !l.slot.again) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
 	var entry jetbus.KeyEntry
 	var err error
-	if l.arrival == 0 || l.p.mayBeRecorded(ctx, l) {
-		entry, err = b.keyGet(ctx, attemptsBucket, l.attemptKey())
+	bounded, end := b.forRecords(ctx, 1)
+	if l.arrival == 0 || l.p.mayBeRecorded(bounded, l) {
+		entry, err = b.keyGet(bounded, attemptsBucket, l.attemptKey())
 	}
+	end(err)
 	if err != nil { // an attempt too many is better than an event that waits
 		b.cfg.Logger.WarnContext(ctx, "the attempts at an event cannot be read", slog.String("event", l.attemptKey()), slog.Any("error", err))
 		return
@@ -173,7 +172,7 @@ func (s *survived) take(key string) bool {
 
 // recallAll is recall for many, in the time of one.
 func (b *Bus) recallAll(ctx context.Context, leases []*lease) {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	ctx, cancel := context.WithTimeout(ctx, recallTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	room := make(chan struct{}, 16)
@@ -208,8 +207,8 @@ func (b *Bus) keepRecord(ctx context.Context, l *lease, wait time.Duration) {
 // keepRecords stores the records of leases, all at once. It returns the revision
 // of the last one. What goes wrong is in the log; callers need not look at it.
 func (b *Bus) keepRecords(ctx context.Context, leases []*lease, wait time.Duration) (revision uint64, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
-	defer cancel()
+	ctx, end := b.forRecords(context.WithoutCancel(ctx), len(leases))
+	defer func() { end(err) }()
 	messages := make([]*nats.Msg, len(leases))
 	for i, l := range leases {
 		l.record.Stored = l.stored

@@ -22,14 +22,15 @@ func (b *Bus) Bury(ctx context.Context, d jetbus.DeadLetter) error {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	d.Reason = cmp.Or(d.Reason, jetbus.DeadRejected)
+	replicas := 0
 	if d.Stream == "" {
 		t, info, err := b.inspect(ctx, d.Event.Topic)
 		if err != nil {
 			return fmt.Errorf("%s: %w", op, err)
 		}
-		d.Stream, d.StreamCreated = t.stream, info.Created.UTC()
+		d.Stream, d.StreamCreated, replicas = t.stream, info.Created.UTC(), t.config.Replicas
 	}
-	if err := b.keepStreams(ctx); err != nil {
+	if err := b.keepStreams(ctx, replicas); err != nil {
 		return b.translate(op, "", err)
 	}
 	if err := b.publishDead(ctx, d); err != nil {

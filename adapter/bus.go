@@ -36,6 +36,7 @@ type Bus struct {
 	link  *link.Link
 	mux   *mux
 
+	narrow      atomic.Bool   // the log has been told that streams could not be widened
 	connections atomic.Uint64 // how many there have been; what was asked on an earlier one gets no answer
 	reached     sync.Map      // buckets of another domain that were seen to be there
 
@@ -46,13 +47,15 @@ type Bus struct {
 	mu       sync.Mutex
 	closing  bool // no new subscriptions; what runs may still publish and settle
 	closed   bool // nothing any more
-	kept     bool // the bus's own streams exist
+	kept     int  // the bus's own streams exist, and have that many replicas if they can; 0: that is not known
+	replicas int  // of what the bus keeps, see needReplicas; 0: nobody has asked yet
 	watching bool // watchAdvisories was called
 	topics   map[string]*topic
 	members  map[member]struct{} // running subscriptions
 	held     map[receiptsKey]*receipts
 	retired  sync.WaitGroup // what pruneReceipts has dropped
 	survived survived
+	records  breaker        // of the attempts
 	alone    alone          // suspects run one at a time
 	calls    sync.WaitGroup // calls under way; Add under mu while not closed
 	present  present        // of the durables

@@ -19,7 +19,9 @@ type Config struct {
 	AutoCreate bool
 	// Storage is that of topics that do not say. Defaults to jetbus.FileStorage.
 	Storage jetbus.Storage
-	// Replicas is that of topics that do not say. Defaults to 1.
+	// Replicas is that of topics that do not say, and the least that the bus's own streams
+	// and buckets have; those have as many as the topic with most that a group of this bus
+	// was joined in. Defaults to 1.
 	Replicas int
 	// PartitionBy returns what chooses the partition of an event that is published
 	// ([jetbus.PartitionOf]), or "" for what does so without it: the event's key, or its

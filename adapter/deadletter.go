@@ -73,7 +73,7 @@ func (b *Bus) publishDead(ctx context.Context, d jetbus.DeadLetter) error {
 	err := b.publishDeadOnce(ctx, d)
 	if errors.Is(err, jetbus.ErrNoTopic) { // somebody deleted the stream
 		b.lostKept()
-		if err = b.keepStreams(ctx); err == nil {
+		if err = b.keepStreams(ctx, 0); err == nil {
 			err = b.publishDeadOnce(ctx, d)
 		}
 	}

@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 )
 
 // restKey is behind the name of an owner's lock: where what it has left is kept.
 const restKey = "/rest"
+
+// handOverTimeout bounds a hand-over; the next owner begins as after a death then.
+const handOverTimeout = 5 * time.Second
 
 // predecessor is what is known of the owner before.
 type predecessor struct {
@@ -76,7 +80,7 @@ func (o *owner) handOver(ctx context.Context) error {
 	if busy > 0 {
 		return errors.New("handlers are left behind")
 	}
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
 	defer cancel()
 	for _, tr := range o.tracks {
 		if err := tr.prepare(ctx, predecessor{}); err != nil {

@@ -32,12 +32,13 @@ const (
 	memoryDeadBytes = 64 << 20 // the server sets it aside at once
 )
 
-// keepStreams makes sure that the bus's own streams exist.
-func (b *Bus) keepStreams(ctx context.Context) error {
+// keepStreams makes sure that the bus's own streams exist, for a topic of so many replicas.
+func (b *Bus) keepStreams(ctx context.Context, replicas int) error {
+	replicas = b.needReplicas(replicas)
 	b.mu.Lock()
 	kept := b.kept
 	b.mu.Unlock()
-	if kept {
+	if kept >= replicas {
 		return nil
 	}
 	for _, config := range []jetstream.StreamConfig{b.deadConfig(), b.retryConfig()} {
@@ -48,8 +49,9 @@ func (b *Bus) keepStreams(ctx context.Context) error {
 	if err := b.keepAttempts(ctx); err != nil {
 		return err
 	}
+	b.widenAll(ctx, replicas)
 	b.mu.Lock()
-	b.kept = true
+	b.kept = replicas
 	b.mu.Unlock()
 	if !b.cfg.NoAdvisories {
 		b.watchAdvisories(ctx)
@@ -61,7 +63,7 @@ func (b *Bus) keepStreams(ctx context.Context) error {
 // this bus made sure of it: one in memory goes with its broker.
 func (b *Bus) joinRetries(ctx context.Context, rt *topic, group string, set groupSettings) (*jetstream.ConsumerInfo, error) {
 	for again := false; ; again = true {
-		if err := b.keepStreams(ctx); err != nil {
+		if err := b.keepStreams(ctx, rt.config.Replicas); err != nil {
 			return nil, err
 		}
 		info, err := b.joinGroup(ctx, rt, group, jetbus.Earliest(), set)
@@ -83,7 +85,7 @@ func (b *Bus) joinOne(ctx context.Context, t *topic, group string, from jetbus.S
 // lostKept notes that one of the bus's own streams was seen to be gone.
 func (b *Bus) lostKept() {
 	b.mu.Lock()
-	b.kept = false
+	b.kept = 0
 	b.mu.Unlock()
 }
 
@@ -112,7 +114,7 @@ func (b *Bus) keptConfig(name, description string) jetstream.StreamConfig {
 	config := jetstream.StreamConfig{
 		Name: ownStream(b.cfg.Prefix, name), Description: description, Retention: jetstream.LimitsPolicy,
 		MaxConsumers: maxConsumers, MaxMsgsPerSubject: -1, MaxMsgSize: -1, MaxMsgs: -1, MaxBytes: -1,
-		Replicas: b.cfg.Replicas, Storage: jetstream.FileStorage, AllowDirect: true, AllowMsgTTL: true,
+		Replicas: b.needReplicas(0), Storage: jetstream.FileStorage, AllowDirect: true, AllowMsgTTL: true,
 	}
 	if b.cfg.Storage == jetbus.MemoryStorage {
 		config.Storage = jetstream.MemoryStorage
@@ -147,7 +149,7 @@ func (b *Bus) deadTopic(ctx context.Context, name string) (*topic, *jetstream.St
 	stream := ownStream(b.cfg.Prefix, deadStream)
 	info, err := b.streamInfo(ctx, stream)
 	if apiCode(err) == jetstream.JSErrCodeStreamNotFound && b.cfg.AutoCreate {
-		if err = b.keepStreams(ctx); err == nil {
+		if err = b.keepStreams(ctx, 0); err == nil {
 			info, err = b.streamInfo(ctx, stream)
 		}
 	}

@@ -270,7 +270,7 @@ func (b *Bus) createBucket(ctx context.Context, bucket string) error {
 	}
 	_, err := ask(ctx, b, b.api+"STREAM.CREATE."+bucketStream(bucket), func(ctx context.Context) (jetstream.KeyValue, error) {
 		return b.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: bucket, History: 1, LimitMarkerTTL: markerTTL, Storage: storage, Replicas: b.cfg.Replicas,
+			Bucket: bucket, History: 1, LimitMarkerTTL: markerTTL, Storage: storage, Replicas: b.needReplicas(0),
 			MaxBytes: 64 << 20, Description: "JetBus",
 		})
 	})

@@ -16,6 +16,8 @@ const (
 	// are held for moments, and those of the dead for long.
 	lockPoll    = 20 * time.Millisecond
 	lockPollMax = 500 * time.Millisecond
+	// How long giving a lock back may take; what is not given back ends by its TTL.
+	unlockTimeout = 5 * time.Second
 )
 
 // lockStream lets one process at a time change a stream that several topics
@@ -53,9 +55,9 @@ func (b *Bus) lockOnce(ctx context.Context, name string, ttl time.Duration) (unl
 			return nil, err
 		}
 		unlock = func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
 			defer cancel()
-			_ = b.KeyDelete(ctx, locksBucket, name, revision) // what stays ends by its TTL
+			_ = b.KeyDelete(ctx, locksBucket, name, revision)
 		}
 		if time.Since(sent) <= ttl/2 {
 			return unlock, nil

@@ -38,7 +38,7 @@ func startServer(t *testing.T, o *server.Options) *server.Server {
 
 func dial(t *testing.T, s *server.Server, o ...nats.Option) *nats.Conn {
 	t.Helper()
-	o = append(o, nats.InProcessServer(s), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	o = append([]nats.Option{nats.InProcessServer(s), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}, o...)
 	nc := must(nats.Connect("", o...))(t)
 	t.Cleanup(nc.Close)
 	return nc

@@ -202,7 +202,7 @@ func (b *Bus) makeParts(ctx context.Context, name, group string, from jetbus.Sta
 	if err != nil {
 		return nil, err
 	}
-	if err := b.keepStreams(ctx); err != nil {
+	if err := b.keepStreams(ctx, t.config.Replicas); err != nil {
 		return nil, err
 	}
 	have, err := b.partsOf(ctx, t, group)

@@ -3,7 +3,6 @@ package adapter_test
 import (
 	"bytes"
 	"context"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,24 +11,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
-	"github.com/seed-63e9a637/jetbus/embedded"
 )
-
-// replicated is a way to a broker that says of its streams that they have three replicas.
-type replicated struct{ *embedded.Broker }
-
-func (w replicated) InProcessConn() (net.Conn, error) {
-	inner, err := w.Broker.InProcessConn()
-	return replicatedConn{inner}, err
-}
-
-type replicatedConn struct{ net.Conn }
-
-func (c replicatedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	copy(p, bytes.ReplaceAll(p[:n], []byte(`"num_replicas":1`), []byte(`"num_replicas":3`)))
-	return n, err
-}
 
 // In a cluster the lease of an event that is old, or came before, is extended as soon as
 // it comes: a server that takes the lead would take it to be over. On one server it takes a second,

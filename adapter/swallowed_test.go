@@ -2,6 +2,7 @@ package adapter_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"regexp"
 	"strconv"
@@ -21,6 +22,9 @@ import (
 // answer for longer than one request waits.
 type forgetful struct {
 	*embedded.Broker
+	question *regexp.Regexp // finds one, its kind and its size
+	lasts    time.Duration  // the silence
+
 	mu    sync.Mutex
 	since map[string]time.Time // by the kind of question; nil where nothing is lost
 }
@@ -48,7 +52,7 @@ func (w *forgetful) forgets(kind string) bool {
 	if _, ok := w.since[kind]; !ok {
 		w.since[kind] = time.Now()
 	}
-	return time.Since(w.since[kind]) < 12*time.Second
+	return time.Since(w.since[kind]) < w.lasts
 }
 
 type forgetfulConn struct {
@@ -56,12 +60,15 @@ type forgetfulConn struct {
 	w *forgetful
 }
 
-var question = regexp.MustCompile(`H?PUB (\$JS\.API(?:\.\w+){2})\S* [^\r\n]*?(\d+)\r\n`)
+var (
+	apiQuestion    = regexp.MustCompile(`H?PUB (\$JS\.API(?:\.\w+){2})\S* [^\r\n]*?(\d+)\r\n`)
+	bucketQuestion = regexp.MustCompile(`H?PUB \S*(JETBUS_ATTEMPTS)\S* [^\r\n]*?(\d+)\r\n`)
+)
 
 func (c *forgetfulConn) Write(p []byte) (int, error) {
 	var kept []byte
 	for rest := p; ; {
-		m := question.FindSubmatchIndex(rest)
+		m := c.w.question.FindSubmatchIndex(rest)
 		if m == nil {
 			_, err := c.Conn.Write(append(kept, rest...))
 			return len(p), err
@@ -142,7 +149,7 @@ func TestSilenceIsSatOut(t *testing.T) {
 				r.publish("a", "0")
 				r.ok(must(r.bus.Subscribe(r.Context(), "a", "g", nothing, jetbus.SubscribeOptions{}))(r.T).Stop(r.Context()))
 				must(r.bus.KeySet(r.Context(), "there", "k", []byte("v"), 0, 0))(r.T)
-				w := &forgetful{Broker: r.broker}
+				w := &forgetful{Broker: r.broker, question: apiQuestion, lasts: 12 * time.Second}
 				_, b := r.open(adapter.Config{Timeout: time.Minute}, nats.InProcessServer(w))
 				ctx, cancel := context.WithTimeout(r.Context(), 10*time.Minute)
 				defer cancel()
@@ -152,6 +159,57 @@ func TestSilenceIsSatOut(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While the bucket of the attempts is away events are redelivered, and refused, all the
+// same; when it is back attempts count.
+func TestAttemptsOutOfReach(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const events = 5
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		must(r.bus.PublishBatch(r.Context(), numbered("a", events), jetbus.BatchOptions{}))(r.T)
+		ds := must(r.bus.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), Max: events}))(r.T)
+		r.equal("received", len(ds), events)
+		for _, d := range ds {
+			r.ok(d.GiveBack(r.Context()))
+		}
+		w := &forgetful{Broker: r.broker, question: bucketQuestion, lasts: time.Hour}
+		_, b := r.open(adapter.Config{}, nats.InProcessServer(w))
+		must(b.Receive(r.Context(), "a", "other", jetbus.ReceiveOptions{Wait: -1}))(r.T) // it knows that the bucket is there
+
+		w.forget(true)
+		began := time.Now()
+		runs := make(chan int, 100) // attempts
+		r.subscribe(b, func(_ context.Context, d *jetbus.Delivery) error {
+			runs <- d.Attempt
+			if d.Key == "again" && d.Attempt < 3 {
+				return errors.New("down")
+			}
+			return nil
+		}, jetbus.SubscribeOptions{Concurrency: 1, Backoff: jetbus.Backoff{Min: time.Second, Max: time.Second, NoJitter: true}})
+		for range events {
+			<-runs
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			r.Errorf("%d redeliveries took %v", events, took)
+		}
+		time.Sleep(time.Minute)
+		r.publish("a", "again")
+		began = time.Now()
+		for range 4 {
+			<-runs
+		}
+		if took := time.Since(began); took > 9*time.Second { // 3 s of it are backoff
+			r.Errorf("4 runs took %v", took)
+		}
+		w.forget(false)
+		time.Sleep(time.Minute)
+		r.equal("settled up to", r.group("a", "g").AckedSeq, events+1)
+		for len(runs) > 1 {
+			<-runs
+		}
+		r.equal("the last attempt", <-runs, 3)
+	})
 }
 
 func last[T any](_ T, err error) error { return err }
