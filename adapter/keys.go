@@ -70,8 +70,9 @@ func (b *Bus) keyMessage(ctx context.Context, bucket, key string) (keyMessage, e
 	return b.leaderMessage(ctx, bucketStream(bucket), map[string]any{"last_by_subj": keySubject(bucket, key)})
 }
 
-// leaderMessage asks a stream's leader for a message, by "last_by_subj" or "seq". While
-// there is none it asks again, within ctx.
+// leaderMessage asks a stream's leader for a message, by "last_by_subj", "seq", or
+// "next_by_subj" with "seq" or "start_time"; its sequence is 0 where there is none. While
+// there is no leader it asks again, within ctx.
 func (b *Bus) leaderMessage(ctx context.Context, stream string, which map[string]any) (keyMessage, error) {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()

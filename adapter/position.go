@@ -57,19 +57,23 @@ func (b *Bus) endSequence(ctx context.Context, t *topic) (uint64, error) {
 	return info.State.LastSeq, nil
 }
 
-// sequenceAtTime is the sequence of the first event stored at or after a time.
+// sequenceAtTime is the sequence of the first event stored at or after a time, or that
+// behind the end. The stream's leader is asked: a replica that lags has nothing of that
+// time yet, and what was acknowledged would be passed over. So would what is stored
+// between the two questions, if the end were not asked for first.
 func (b *Bus) sequenceAtTime(ctx context.Context, t *topic, at time.Time) (uint64, error) {
-	var seq uint64
-	request := directRequest{StartTime: &at, NextBySubject: t.filter, Batch: 1}
-	err := b.directGet(ctx, t.stream, request, func(_ *nats.Msg, s uint64, _ time.Time) bool { seq = s; return false })
-	if err != nil {
-		return 0, b.translate("find a time in "+t.name(), b.api+"DIRECT.GET."+t.stream, err)
-	}
-	if seq > 0 {
-		return seq, nil
-	}
 	end, err := b.endSequence(ctx, t)
-	return end + 1, err
+	if err != nil {
+		return 0, err
+	}
+	first, err := b.leaderMessage(ctx, t.stream, map[string]any{"start_time": at, "next_by_subj": t.filter})
+	switch {
+	case err != nil:
+		return 0, b.translate("find a time in "+t.name(), b.api+"STREAM.MSG.GET."+t.stream, err)
+	case first.seq == 0:
+		return end + 1, nil
+	}
+	return first.seq, nil
 }
 
 // sequenceOfID finds an event by id: from the id itself where it is one that the

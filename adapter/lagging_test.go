@@ -1,0 +1,120 @@
+package adapter_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// lagging makes a topic's stream answer direct gets as a replica would that has
+// the events of now, until it is told to go on.
+func (r *rig) lagging(stream string) (goOn func()) {
+	r.Helper()
+	info := r.stream(stream)
+	info.Config.AllowDirect = false // before there are mirrors, which would answer for it
+	must(r.js.UpdateStream(r.Context(), info.Config))(r.T)
+	follow := func(name string) jetstream.Stream {
+		s := must(r.js.CreateStream(r.Context(), jetstream.StreamConfig{
+			Name: name, Mirror: &jetstream.StreamSource{Name: stream}, AllowDirect: true,
+		}))(r.T)
+		for must(s.Info(r.Context()))(r.T).State.LastSeq < info.State.LastSeq {
+			time.Sleep(10 * time.Millisecond)
+		}
+		return s
+	}
+	follow("CURRENT")
+	stopped := follow("LAGGING").CachedInfo().Config
+	stopped.Mirror = nil
+	must(r.js.UpdateStream(r.Context(), stopped))(r.T)
+	var answers atomic.Pointer[string]
+	answers.Store(new("LAGGING"))
+	must(r.nc.Subscribe("$JS.API.DIRECT.GET."+stream, func(m *nats.Msg) {
+		_ = r.nc.PublishRequest("$JS.API.DIRECT.GET."+*answers.Load(), m.Reply, m.Data)
+	}))(r.T)
+	r.ok(r.nc.Flush())
+	return func() { answers.Store(new("CURRENT")) }
+}
+
+// A replica that lags does not end a scan early, nor does it make a state that
+// would be called exact.
+func TestReadsOfALaggingReplica(t *testing.T) {
+	inRealTime(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t", KeyInSubject: true})
+		for i := range 10 {
+			r.put("t", fmt.Sprint(i), "1")
+		}
+		goOn := r.lagging("EV_T")
+		for i := range 10 {
+			r.put("t", fmt.Sprint(i), "2")
+		}
+		at := r.storedAt("EV_T", 20)
+		r.put("t", "z", "3")
+		n := 0
+		for wait := 500 * time.Millisecond; n < 10 && wait < time.Minute; wait *= 2 { // a slow machine may not get that far at first
+			short, cancel := context.WithTimeout(t.Context(), wait)
+			n = 0
+			var last error
+			for _, err := range r.bus.Scan(short, "t", jetbus.ScanQuery{}) {
+				if last = err; err == nil {
+					n++
+				}
+			}
+			cancel()
+			r.wantErr(last, jetbus.ErrUnavailable)
+		}
+		r.equal("scanned", n, 10)
+		short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		_, err := r.bus.StateAt(short, "t", at)
+		r.wantErr(err, jetbus.ErrUnavailable)
+
+		timer := time.AfterFunc(300*time.Millisecond, goOn)
+		defer timer.Stop()
+		r.equal("state", r.at("t", at), "0=2 1=2 2=2 3=2 4=2 5=2 6=2 7=2 8=2 9=2 as of 20")
+		r.equal("stored", len(strings.Fields(r.stored("t"))), 21)
+	})
+}
+
+// What was stored at or after a time is not skipped because the replica that is asked
+// has nothing of it yet.
+func TestTimeAtALaggingReplica(t *testing.T) {
+	inRealTime(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		r.publish("t", "1", "2", "3")
+		goOn := r.lagging("EV_T")
+		r.publish("t", "4", "5", "6")
+		from := jetbus.AtTime(r.storedAt("EV_T", 5))
+
+		got := make(chan string, 10)
+		sub := must(r.bus.Subscribe(r.Context(), "t", "g", func(_ context.Context, d *jetbus.Delivery) error {
+			got <- d.Key
+			return nil
+		}, jetbus.SubscribeOptions{From: from}))(t)
+		r.publish("t", "7")
+		var delivered []string
+		for len(delivered) == 0 || delivered[len(delivered)-1] != "7" {
+			delivered = append(delivered, <-got)
+		}
+		r.equal("delivered", delivered, "[5 6 7]")
+		r.ok(sub.Stop(r.Context()))
+		r.ok(r.bus.SetCursor(r.Context(), "t", "g", jetbus.Cursor{LastTime: r.storedAt("EV_T", 5)}, jetbus.SeekOptions{}))
+		r.equal("moved behind", must(r.bus.Cursor(r.Context(), "t", "g"))(t).LastSeq, 5)
+
+		timer := time.AfterFunc(100*time.Millisecond, goOn)
+		defer timer.Stop()
+		var read []string
+		for e, err := range r.bus.Read(r.Context(), []string{"t"}, jetbus.ReadOptions{From: from}) {
+			r.ok(err)
+			read = append(read, e.Key)
+		}
+		r.equal("read", read, "[5 6 7]")
+	})
+}
