@@ -24,6 +24,7 @@ const (
 	directTime     = "Nats-Time-Stamp"
 	directPrevious = "Nats-Last-Sequence" // the sequence sent before this one, 0 for the first
 	directPending  = "Nats-Num-Pending"
+	directUpTo     = "Nats-UpTo-Sequence" // at the end of an answer to MultiLast
 	statusHeader   = "Status"
 	statusDetail   = "Description"
 )
@@ -35,6 +36,10 @@ const tooManySubjects = "413"
 // errDirectLoss: the answers of a direct get are not complete. Asking again from
 // the last sequence seen is safe.
 var errDirectLoss = errors.New("messages were lost on the way")
+
+// errBehind: the replica that answered a direct get has not got as far as it must have, or
+// does not say how far: it does where there is nothing to return.
+var errBehind = errors.New("the replica that answers lags behind")
 
 // directRequest selects what a direct get returns: the messages from Seq or
 // StartTime on, those of NextBySubject if it is set, or the last one of each
@@ -49,7 +54,14 @@ type directRequest struct {
 	Batch         int        `json:"batch,omitempty"`        // messages at most; 0, or more than 1,024, means 1,024
 	MaxBytes      int        `json:"max_bytes,omitempty"`    // bytes after which no more are sent; 0 is the server's limit, 64 MiB
 
-	within time.Duration // to wait for the first message; 0 is as long as the context allows
+	within  time.Duration // to wait for the first message; 0 is as long as the context allows
+	atLeast uint64        // with MultiLast: the sequence that the replica which answers must have; 0: any will do
+}
+
+// directTail is what the end of an answer says.
+type directTail struct {
+	pending uint64 // messages left to send after the last one received
+	upTo    uint64 // of MultiLast: the sequence as of which that is the answer; 0 where there is nothing to return
 }
 
 // directError is what the server says when it refuses a direct get: 408 for a
@@ -61,8 +73,8 @@ func (e *directError) Error() string { return e.status + " " + e.detail }
 // directGet reads messages of a stream that allows direct gets, from any of its
 // replicas, in the order of their sequences. It calls each with the message, whose
 // Subject is set to the one it was stored under, its sequence and the time it
-// was stored, on this goroutine, until each returns false. It returns how many
-// messages were left to send after the last one it received. Where there is
+// was stored, on this goroutine, until each returns false. It returns what the end of the
+// answer says; where each returned false, how much was left. Where there is
 // nothing to return, each is not called and there is no error. The request goes
 // to api, $JS.API.DIRECT.GET.<stream>.
 //
@@ -71,9 +83,9 @@ func (e *directError) Error() string { return e.status + " " + e.detail }
 // nothing comes for as long as r allows at first, errLost when the connection breaks, a
 // [directError], or errDirectLoss. Messages handed to each
 // before an error are valid.
-func directGet(ctx context.Context, nc *nats.Conn, api string, r directRequest, each func(m *nats.Msg, seq uint64, stored time.Time) bool) (pending uint64, err error) {
+func directGet(ctx context.Context, nc *nats.Conn, api string, r directRequest, each func(m *nats.Msg, seq uint64, stored time.Time) bool) (tail directTail, err error) {
 	if ctx.Err() != nil {
-		return 0, fmt.Errorf("direct get at %s: %w", api, context.Cause(ctx))
+		return tail, fmt.Errorf("direct get at %s: %w", api, context.Cause(ctx))
 	}
 	if r.within <= 0 {
 		r.within = math.MaxInt64
@@ -81,17 +93,17 @@ func directGet(ctx context.Context, nc *nats.Conn, api string, r directRequest, 
 	if r.Batch <= 0 || r.Batch > maxDirect {
 		r.Batch = maxDirect
 	}
-	pending, err = directExchange(ctx, nc, api, r, each)
+	tail, err = directExchange(ctx, nc, api, r, each)
 	if err != nil {
-		return pending, fmt.Errorf("direct get at %s: %w", api, err)
+		return tail, fmt.Errorf("direct get at %s: %w", api, err)
 	}
-	return pending, nil
+	return tail, nil
 }
 
-func directExchange(ctx context.Context, nc *nats.Conn, api string, r directRequest, each func(m *nats.Msg, seq uint64, stored time.Time) bool) (pending uint64, err error) {
+func directExchange(ctx context.Context, nc *nats.Conn, api string, r directRequest, each func(m *nats.Msg, seq uint64, stored time.Time) bool) (tail directTail, err error) {
 	body, err := json.Marshal(r)
 	if err != nil {
-		return 0, err
+		return tail, err
 	}
 	// Room for the whole answer, so that none of it is dropped however slow each
 	// is. (SubscribeSync would allocate room for 64 Ki messages.)
@@ -99,13 +111,13 @@ func directExchange(ctx context.Context, nc *nats.Conn, api string, r directRequ
 	inbox := nc.NewInbox()
 	sub, err := nc.ChanSubscribe(inbox, answers)
 	if err != nil {
-		return 0, err
+		return tail, err
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only
 	broken := nc.StatusChanged(nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED)
 	defer nc.RemoveStatusListener(broken)
 	if err := nc.PublishRequest(api, inbox, body); err != nil {
-		return 0, err
+		return tail, err
 	}
 	silence := time.NewTimer(r.within)
 	defer silence.Stop()
@@ -115,45 +127,45 @@ func directExchange(ctx context.Context, nc *nats.Conn, api string, r directRequ
 		select {
 		case m = <-answers:
 		case <-broken:
-			return pending, errLost
+			return tail, errLost
 		case <-silence.C:
-			return pending, nats.ErrTimeout
+			return tail, nats.ErrTimeout
 		case <-ctx.Done():
-			return pending, context.Cause(ctx)
+			return tail, context.Cause(ctx)
 		}
 		silence.Stop()
 		if len(m.Header[directSequence]) == 0 {
 			return directEnd(m, &r, previous)
 		}
 		if headerNumber(m, directPrevious) != previous {
-			return pending, errDirectLoss
+			return tail, errDirectLoss
 		}
-		previous, pending = headerNumber(m, directSequence), headerNumber(m, directPending)
+		previous, tail.pending = headerNumber(m, directSequence), headerNumber(m, directPending)
 		stored, err := time.Parse(time.RFC3339Nano, lastValue(m, directTime))
 		if err != nil || previous == 0 {
-			return pending, fmt.Errorf("the server sent sequence %q at %q", lastValue(m, directSequence), lastValue(m, directTime))
+			return tail, fmt.Errorf("the server sent sequence %q at %q", lastValue(m, directSequence), lastValue(m, directTime))
 		}
 		m.Subject = lastValue(m, directSubject)
 		if !each(m, previous, stored) {
-			return pending, nil
+			return tail, nil
 		}
 	}
 }
 
 // directEnd reads the message that ends an answer; previous is the last sequence received.
-func directEnd(m *nats.Msg, r *directRequest, previous uint64) (pending uint64, err error) {
+func directEnd(m *nats.Msg, r *directRequest, previous uint64) (tail directTail, err error) {
 	status, detail := lastValue(m, statusHeader), lastValue(m, statusDetail)
 	switch {
 	case status == "204" && headerNumber(m, directPrevious) != previous:
-		return 0, errDirectLoss
+		return tail, errDirectLoss
 	case status == "204":
-		return headerNumber(m, directPending), nil
+		return directTail{pending: headerNumber(m, directPending), upTo: headerNumber(m, directUpTo)}, nil
 	case status == "404" && previous == 0 && (len(r.MultiLast) == 0 || detail != "Message Not Found"):
-		return 0, nil // with MultiLast, that detail is a message which exists and could not be loaded
+		return tail, nil // with MultiLast, that detail is a message which exists and could not be loaded
 	case status == "503":
-		return 0, nats.ErrNoResponders
+		return tail, nats.ErrNoResponders
 	}
-	return 0, &directError{status, detail}
+	return tail, &directError{status, detail}
 }
 
 // lastValue returns the last value of a header, which is the server's own.

@@ -57,7 +57,7 @@ func directStream(t testing.TB, subjects ...string) (*embedded.Broker, *nats.Con
 // direct collects what a direct get returns as "sequence subject payload".
 func direct(t *testing.T, nc *nats.Conn, r directRequest) (got []string, pending uint64) {
 	t.Helper()
-	pending, err := directGet(t.Context(), nc, directAPI, r, func(m *nats.Msg, seq uint64, stored time.Time) bool {
+	tail, err := directGet(t.Context(), nc, directAPI, r, func(m *nats.Msg, seq uint64, stored time.Time) bool {
 		got = append(got, fmt.Sprintf("%d %s %s", seq, m.Subject, m.Data))
 		if age := time.Since(stored); age < 0 || age > time.Minute {
 			t.Errorf("message %d was stored %v ago", seq, age)
@@ -67,7 +67,7 @@ func direct(t *testing.T, nc *nats.Conn, r directRequest) (got []string, pending
 	if err != nil {
 		t.Fatal(err)
 	}
-	return got, pending
+	return got, tail.pending
 }
 
 func TestDirectGet(t *testing.T) {
@@ -123,14 +123,14 @@ func TestDirectGetScansInSteps(t *testing.T) {
 	_, nc, _ := directStream(t, subjects...)
 	var seqs []uint64
 	for next := uint64(1); ; {
-		pending, err := directGet(t.Context(), nc, directAPI, directRequest{Seq: next, NextBySubject: "d.0", Batch: 4}, func(_ *nats.Msg, seq uint64, _ time.Time) bool {
+		tail, err := directGet(t.Context(), nc, directAPI, directRequest{Seq: next, NextBySubject: "d.0", Batch: 4}, func(_ *nats.Msg, seq uint64, _ time.Time) bool {
 			seqs, next = append(seqs, seq), seq+1
 			return true
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if pending == 0 {
+		if tail.pending == 0 {
 			break
 		}
 	}
@@ -142,12 +142,12 @@ func TestDirectGetScansInSteps(t *testing.T) {
 func TestDirectGetStopsEarly(t *testing.T) {
 	_, nc, _ := directStream(t, "d.a", "d.b", "d.c")
 	calls := 0
-	pending, err := directGet(t.Context(), nc, directAPI, directRequest{Seq: 1}, func(*nats.Msg, uint64, time.Time) bool {
+	tail, err := directGet(t.Context(), nc, directAPI, directRequest{Seq: 1}, func(*nats.Msg, uint64, time.Time) bool {
 		calls++
 		return calls < 2
 	})
-	if err != nil || calls != 2 || pending != 1 {
-		t.Errorf("%d calls, %d pending, %v, want 2 and 1", calls, pending, err)
+	if err != nil || calls != 2 || tail.pending != 1 {
+		t.Errorf("%d calls, %d pending, %v, want 2 and 1", calls, tail.pending, err)
 	}
 }
 

@@ -118,3 +118,58 @@ func TestTimeAtALaggingReplica(t *testing.T) {
 		r.equal("read", read, "[5 6 7]")
 	})
 }
+
+// A retry that is stored is known to be, also to who decides by it: an event that has
+// failed again since would be dropped without a dead letter.
+func TestRetriedAtALaggingReplica(t *testing.T) {
+	inRealTime(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		e := r.publish("t", "1")[0]
+		r.ok(must(r.bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{}))(t).Stop(r.Context()))
+		retry := func(name string) {
+			r.Helper()
+			must(r.bus.Retry(r.Context(), "g", e, jetbus.RetryOptions{Name: name}))(t)
+		}
+		retried := func(names ...string) int {
+			r.Helper()
+			return len(must(r.bus.Retried(r.Context(), "t", "g", names...))(t))
+		}
+		r.equal("before there is any", retried("d1"), 0)
+		retry("d1")
+		goOn := r.lagging("EV_RETRY")
+		retry("d2")
+		timer := time.AfterFunc(100*time.Millisecond, goOn)
+		defer timer.Stop()
+		r.equal("one the replica has, and one it has not", retried("d1", "d2", "d9"), 2)
+		r.equal("none", retried("d8", "d9"), 0)
+	})
+}
+
+// The same where the replica has none of them.
+func TestRetriedUnknownToAReplica(t *testing.T) {
+	inRealTime(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		e := r.publish("t", "1")[0]
+		r.ok(must(r.bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{}))(t).Stop(r.Context()))
+		goOn := r.lagging("EV_RETRY")
+		must(r.bus.Retry(r.Context(), "g", e, jetbus.RetryOptions{Name: "d1"}))(t)
+		timer := time.AfterFunc(100*time.Millisecond, goOn)
+		defer timer.Stop()
+		r.equal("retried", len(must(r.bus.Retried(r.Context(), "t", "g", "d1"))(t)), 1)
+	})
+}
+
+// A conditional publish that is stored is recognized when it is repeated.
+func TestConditionalPublishAtALaggingReplica(t *testing.T) {
+	inRealTime(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t", KeyInSubject: true})
+		last := r.publish("t", "k")[0].Seq
+		r.lagging("EV_T")
+		e := event("t", "k")
+		e.ID = "once"
+		must(r.bus.Publish(r.Context(), e, jetbus.PublishOptions{ExpectLastSeq: &last}))(t)
+		again, err := r.bus.Publish(r.Context(), e, jetbus.PublishOptions{ExpectLastSeq: &last})
+		r.ok(err)
+		r.equal("duplicate", again.Duplicate, true)
+	})
+}

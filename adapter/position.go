@@ -179,7 +179,9 @@ func (b *Bus) eventAt(ctx context.Context, t *topic, at uint64) (e jetbus.Event,
 // directGet is the batched direct get on a stream of this bus, tried again when
 // the connection breaks before the first message, or nothing comes: a replica may be lost
 // with the request. The last messages of subjects are all
-// read: the server sends 64 MiB of them at once, and says that there are more.
+// read: the server sends 64 MiB of them at once, and says that there are more. Another
+// replica may send those, which must not be behind the first: a key that changed between
+// the two would be in neither answer.
 func (b *Bus) directGet(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool) error {
 	for r.within = tryTimeout; ; { // twice as long each time: the server may have much to look through
 		_, err := b.link.Wait(ctx)
@@ -187,7 +189,7 @@ func (b *Bus) directGet(ctx context.Context, stream string, r directRequest, eac
 			return err
 		}
 		called, more := false, true
-		pending, err := directGet(ctx, b.nc, b.api+"DIRECT.GET."+stream, r, func(m *nats.Msg, seq uint64, stored time.Time) bool {
+		tail, err := directGet(ctx, b.nc, b.api+"DIRECT.GET."+stream, r, func(m *nats.Msg, seq uint64, stored time.Time) bool {
 			called = true
 			more = each(m, seq, stored)
 			if r.MultiLast != nil {
@@ -199,7 +201,16 @@ func (b *Bus) directGet(ctx context.Context, stream string, r directRequest, eac
 			r.within *= 2
 			continue
 		}
-		if errors.Is(err, errLost) && !called || err == nil && r.MultiLast != nil && called && more && pending > 0 {
+		if errors.Is(err, errLost) && !called {
+			continue
+		}
+		if err == nil && r.atLeast > 0 {
+			if tail.upTo < r.atLeast {
+				return errBehind
+			}
+			r.atLeast = tail.upTo
+		}
+		if err == nil && r.MultiLast != nil && called && more && tail.pending > 0 {
 			continue
 		}
 		if errors.Is(err, nats.ErrNoResponders) {

@@ -335,17 +335,16 @@ func (b *Bus) moveTo(fresh *topic, e *jetbus.Event, to *destination, m *nats.Msg
 // storedBefore reports whether the last message of the subject, or of those that its
 // condition is about, is this one: a
 // single server compares sequences before it looks for duplicates, so that a
-// conditional publish that was stored without an answer fails when repeated.
+// conditional publish that was stored without an answer fails when repeated. The leader
+// is asked, as a replica may not have it yet.
 func (b *Bus) storedBefore(ctx context.Context, t *topic, m *nats.Msg) (seq uint64, found bool) {
 	subject := m.Subject
 	if across := m.Header[jetstream.ExpectedLastSubjSeqSubjHeader]; len(across) > 0 {
 		subject = across[0]
 	}
-	err := b.directGet(ctx, t.stream, directRequest{MultiLast: []string{subject}}, func(last *nats.Msg, at uint64, _ time.Time) bool {
-		seq, found = at, last.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader)
-		return true
-	})
-	return seq, found && err == nil
+	last, err := b.leaderMessage(ctx, t.stream, map[string]any{"last_by_subj": subject})
+	found = err == nil && last.seq > 0 && last.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader)
+	return last.seq, found
 }
 
 // unsentError marks a failure before anything was sent.

@@ -120,7 +120,8 @@ func (b *Bus) storeRetry(ctx context.Context, t *topicGroup, e jetbus.Event, ori
 	return jetbus.Receipt{Event: e, Duplicate: err != nil}, nil
 }
 
-// Retried implements jetbus.Retrier.
+// Retried implements jetbus.Retrier. What was acknowledged is known to it, also where a
+// replica lags: a dead letter may be left out by what it says.
 func (b *Bus) Retried(ctx context.Context, topic, group string, names ...string) (map[string]time.Time, error) {
 	op := fmt.Sprintf("retried %s/%s", topic, group)
 	if err := b.enter(ctx); err != nil {
@@ -143,7 +144,7 @@ func (b *Bus) Retried(ctx context.Context, topic, group string, names ...string)
 		}
 		slices.Sort(subjects)
 		stream := ownStream(b.cfg.Prefix, retryStream)
-		err := b.directGet(ctx, stream, directRequest{MultiLast: slices.Compact(subjects), Batch: latestStep}, func(m *nats.Msg, _ uint64, at time.Time) bool {
+		err := b.lastMessages(ctx, stream, slices.Compact(subjects), func(m *nats.Msg, _ uint64, at time.Time) bool {
 			out[m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]] = at
 			return true
 		})
