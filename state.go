@@ -33,9 +33,9 @@ func (e *Event) IsTombstone() bool {
 type StateStore interface {
 	// LatestByKey returns the last event of each of the keys; keys without events,
 	// and those deleted in a topic that keeps state, are missing in the map. The
-	// topic needs KeyInSubject ([ErrNeedsKeySubject]). Any replica may answer: with
-	// Replicas above 1 it may be moments behind, also behind one's own writes. (See
-	// ScanLatest, or [Table.WaitFor].) Its cost follows the number of keys asked for.
+	// topic needs KeyInSubject ([ErrNeedsKeySubject]). What was acknowledged before the
+	// call counts: with Replicas above 1 one that lags is waited for, [ErrUnavailable]
+	// where that takes too long. Its cost follows the number of keys asked for.
 	LatestByKey(ctx context.Context, topic string, keys ...string) (map[string]Event, error)
 	// ScanLatest calls each with the last event of every key, in the order of the
 	// topic, tombstones included, and returns the position as of which that is the

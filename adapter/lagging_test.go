@@ -1,8 +1,10 @@
 package adapter_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
 // lagging makes a topic's stream answer direct gets as a replica would that has
@@ -171,5 +175,63 @@ func TestConditionalPublishAtALaggingReplica(t *testing.T) {
 		again, err := r.bus.Publish(r.Context(), e, jetbus.PublishOptions{ExpectLastSeq: &last})
 		r.ok(err)
 		r.equal("duplicate", again.Duplicate, true)
+	})
+}
+
+// replicated is a way to the broker on which all streams are said to have three replicas,
+// as none can have on one server.
+type replicated struct{ *embedded.Broker }
+
+func (w replicated) InProcessConn() (net.Conn, error) {
+	c, err := w.Broker.InProcessConn()
+	return replicatedConn{c}, err
+}
+
+type replicatedConn struct{ net.Conn }
+
+func (c replicatedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	copy(p[:n], bytes.ReplaceAll(p[:n], []byte(`"num_replicas":1`), []byte(`"num_replicas":3`)))
+	return n, err
+}
+
+// The last event of a key is not one from before what was acknowledged, whichever replica
+// answers.
+func TestLatestAtALaggingReplica(t *testing.T) {
+	inRealTime(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t", KeyInSubject: true, Compact: true})
+		r.put("t", "a", "1")
+		r.put("t", "b", "1")
+		_, bus := r.open(adapter.Config{}, nats.InProcessServer(replicated{r.broker}))
+		latest := func(ctx context.Context, keys ...string) (string, error) {
+			state, err := bus.LatestByKey(ctx, "t", keys...)
+			return words(state), err
+		}
+		goOn := r.lagging("EV_T")
+		r.put("t", "a", "2")
+		r.put("t", "c", "1")
+		r.bury("t", "b")
+		r.equal("one key", must(latest(t.Context(), "a"))(t), "a=2")
+		r.equal("one that is deleted", must(latest(t.Context(), "b"))(t), "")
+		r.equal("one that is new", must(latest(t.Context(), "c"))(t), "c=1")
+		r.equal("one that never was", must(latest(t.Context(), "x"))(t), "")
+
+		for _, keys := range [][]string{{"a", "b", "c", "x"}, {"c", "d"}, {"x", "y"}} {
+			short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			state, err := latest(short, keys...)
+			r.wantErr(err, jetbus.ErrUnavailable)
+			r.equal("of a replica that lags", state, "")
+			cancel()
+		}
+		timer := time.AfterFunc(100*time.Millisecond, goOn)
+		defer timer.Stop()
+		r.equal("many", must(latest(t.Context(), "a", "b", "c", "x"))(t), "a=2 c=1")
+		r.equal("none of them", must(latest(t.Context(), "x", "y"))(t), "")
+		r.bury("t", "c") // the end is no event any more when it is removed
+		stream := must(r.js.Stream(t.Context(), "EV_T"))(t)
+		r.ok(stream.DeleteMsg(t.Context(), r.stream("EV_T").State.LastSeq))
+		r.equal("behind what was removed", must(latest(t.Context(), "x", "y"))(t), "")
+		r.ok(stream.Purge(t.Context()))
+		r.equal("of an empty topic", must(latest(t.Context(), "x", "y"))(t), "")
 	})
 }

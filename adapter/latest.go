@@ -57,7 +57,7 @@ func (b *Bus) latest(ctx context.Context, t *topic, keys []string, out map[strin
 		subjects[i] = b.latestSubject(t, key)
 	}
 	slices.Sort(subjects)
-	err := b.directGet(ctx, t.stream, directRequest{MultiLast: slices.Compact(subjects)}, func(m *nats.Msg, seq uint64, stored time.Time) bool {
+	err := b.lastOf(ctx, t, slices.Compact(subjects), func(m *nats.Msg, seq uint64, stored time.Time) bool {
 		e, ok := b.readEvent(t, m, seq, stored)
 		key, isKey := parseKeyToken(t.storedAt(m.Subject, seq, stored).Token)
 		switch {
@@ -77,6 +77,23 @@ func (b *Bus) latest(ctx context.Context, t *topic, keys []string, out map[strin
 		return err
 	}
 	return b.translate("read", b.api+"DIRECT.GET."+t.stream, err)
+}
+
+// lastOf hands each the last message of every subject. Where the topic has replicas, one of
+// them may lag behind what was acknowledged: then they are asked how far they are, or, for
+// a single subject, the leader is asked instead of them.
+func (b *Bus) lastOf(ctx context.Context, t *topic, subjects []string, each func(*nats.Msg, uint64, time.Time) bool) error {
+	switch {
+	case t.config.Replicas <= 1:
+		return b.directGet(ctx, t.stream, directRequest{MultiLast: subjects}, each)
+	case len(subjects) > 1:
+		return b.lastMessages(ctx, t.stream, subjects, each)
+	}
+	m, err := b.leaderMessage(ctx, t.stream, map[string]any{"last_by_subj": subjects[0]})
+	if err == nil && m.seq > 0 {
+		each(&m.Msg, m.seq, m.time)
+	}
+	return err
 }
 
 // latestSubject matches the events of a key, in whichever partition: the topic may have
