@@ -1,10 +1,8 @@
 package adapter_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
-	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
 // lagging makes a topic's stream answer direct gets as a replica would that has
@@ -178,23 +175,6 @@ func TestConditionalPublishAtALaggingReplica(t *testing.T) {
 	})
 }
 
-// replicated is a way to the broker on which all streams are said to have three replicas,
-// as none can have on one server.
-type replicated struct{ *embedded.Broker }
-
-func (w replicated) InProcessConn() (net.Conn, error) {
-	c, err := w.Broker.InProcessConn()
-	return replicatedConn{c}, err
-}
-
-type replicatedConn struct{ net.Conn }
-
-func (c replicatedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	copy(p[:n], bytes.ReplaceAll(p[:n], []byte(`"num_replicas":1`), []byte(`"num_replicas":3`)))
-	return n, err
-}
-
 // The last event of a key is not one from before what was acknowledged, whichever replica
 // answers.
 func TestLatestAtALaggingReplica(t *testing.T) {
@@ -202,7 +182,7 @@ func TestLatestAtALaggingReplica(t *testing.T) {
 		r.ensure(jetbus.TopicConfig{Name: "t", KeyInSubject: true, Compact: true})
 		r.put("t", "a", "1")
 		r.put("t", "b", "1")
-		_, bus := r.open(adapter.Config{}, nats.InProcessServer(replicated{r.broker}))
+		_, bus := r.open(adapter.Config{}, nats.InProcessServer(replicated{r.broker, "EV_T"}))
 		latest := func(ctx context.Context, keys ...string) (string, error) {
 			state, err := bus.LatestByKey(ctx, "t", keys...)
 			return words(state), err

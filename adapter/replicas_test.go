@@ -16,22 +16,26 @@ import (
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
 
-// replicated is a way to a server that says of the stream of topic "a" that it has three
-// replicas, and takes streams that are to have as many.
-type replicated struct{ nats.InProcessConnProvider }
+// replicated is a way to a server that says of a stream that it has three replicas, as
+// none can have on one server, and takes streams that are to have as many.
+type replicated struct {
+	nats.InProcessConnProvider
+	stream string
+}
 
 func (w replicated) InProcessConn() (net.Conn, error) {
 	inner, err := w.InProcessConnProvider.InProcessConn()
-	return replicatedConn{inner}, err
+	return replicatedConn{inner, regexp.MustCompile(`("name":"` + w.stream + `",.*?"num_replicas":)1`)}, err
 }
 
-type replicatedConn struct{ net.Conn }
-
-var oneReplica = regexp.MustCompile(`("name":"EV_A",.*?"num_replicas":)1`)
+type replicatedConn struct {
+	net.Conn
+	one *regexp.Regexp
+}
 
 func (c replicatedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	copy(p, oneReplica.ReplaceAll(p[:n], []byte("${1}3")))
+	copy(p, c.one.ReplaceAll(p[:n], []byte("${1}3")))
 	return n, err
 }
 
@@ -49,7 +53,7 @@ func TestWideningDenied(t *testing.T) {
 		must(root.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "a"}))(t)
 		must(root.Receive(t.Context(), "a", "g", jetbus.ReceiveOptions{Wait: -1}))(t)
 		var log lockedBuffer
-		b := must(adapter.Open(t.Context(), dial(t, s, nats.UserInfo("a", "a"), nats.InProcessServer(replicated{s})),
+		b := must(adapter.Open(t.Context(), dial(t, s, nats.UserInfo("a", "a"), nats.InProcessServer(replicated{s, "EV_A"})),
 			adapter.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}))(t)
 		defer closeBus(t, b)
 		for _, group := range []string{"g", "h"} {

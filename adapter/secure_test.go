@@ -63,7 +63,7 @@ func TestOldEventIsSecured(t *testing.T) {
 				r.ensure(jetbus.TopicConfig{Name: "a"})
 				b := r.bus
 				if !c.alone {
-					_, b = r.open(adapter.Config{}, nats.InProcessServer(replicated{r.broker}))
+					_, b = r.open(adapter.Config{}, nats.InProcessServer(replicated{r.broker, "EV_A"}))
 				}
 				r.publish("a", "k")
 				time.Sleep(c.age)
