@@ -71,7 +71,8 @@ type TopicConfig struct {
 	Replicas int `json:"replicas,omitempty"`
 	// DuplicateWindow is how long an id is remembered. Defaults to 2 minutes, or
 	// Retention where that is shorter; at least 100 milliseconds, at most Retention.
-	// Only that of a snapshot is none.
+	// Only that of a snapshot is none. A publish that may be stored is not repeated for longer:
+	// it ends with StoredUnknown.
 	DuplicateWindow time.Duration `json:"-"`
 	// KeyInSubject puts each key into the subject of its events. LatestByKey,
 	// ScanLatest and ExpectLastSeq need it; every distinct key then costs the server

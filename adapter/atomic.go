@@ -73,29 +73,32 @@ func (p *batch) checkAtomic(o jetbus.BatchOptions) error {
 // was stored without an answer is refused as a duplicate when repeated; where
 // all its events lie in a row, that was the first try.
 func (b *Bus) storeUnit(ctx context.Context, p *batch, messages []*nats.Msg) (pubAck, error) {
-	unknown := false
+	s := triesOf(p.to[0].topic, messages[0])
 	for {
-		ack, err := b.sendUnit(ctx, messages)
+		ack, err := b.sendUnit(ctx, messages, &s)
 		switch {
 		case err == nil:
 			return ack, nil
-		case unknown && (apiCode(err) == codeBatchDuplicate || isWrongSequence(err)):
-			if seq, ok := b.unitStored(ctx, p); ok {
+		case errors.Is(err, errForgotten):
+			return pubAck{}, unknownError{err}
+		case s.unknown() && (apiCode(err) == codeBatchDuplicate || isWrongSequence(err)):
+			seq, ok, lookErr := b.unitStored(ctx, p)
+			if ok {
 				return pubAck{seq: seq}, nil
 			}
-			return pubAck{}, err
+			return pubAck{}, unsure(err, lookErr != nil || s.forgotten())
 		case errors.Is(err, nats.ErrNoResponders):
 			moved, err := p.moveUnit(ctx, messages)
 			if err != nil {
-				return pubAck{}, unsure(err, unknown)
+				return pubAck{}, unsure(err, s.unknown())
 			}
 			if moved {
 				continue
 			}
 		}
-		unknown = unknown || !isUnsent(err)
+		s.failed(err)
 		if ctx.Err() != nil || !isTransient(err) {
-			return pubAck{}, unsure(err, unknown)
+			return pubAck{}, unsure(err, s.unknown())
 		}
 		select {
 		case <-time.After(publishRetry):
@@ -120,10 +123,13 @@ func (p *batch) moveUnit(ctx context.Context, messages []*nats.Msg) (moved bool,
 	return true, nil
 }
 
-func (b *Bus) sendUnit(ctx context.Context, messages []*nats.Msg) (pubAck, error) {
+func (b *Bus) sendUnit(ctx context.Context, messages []*nats.Msg, s *tries) (pubAck, error) {
 	lost, err := b.link.Wait(ctx)
 	if err != nil {
 		return pubAck{}, unsentError{err}
+	}
+	if err := s.begin(); err != nil {
+		return pubAck{}, err
 	}
 	id := jetbus.NewID()
 	last := len(messages) - 1
@@ -148,13 +154,13 @@ func (b *Bus) sendUnit(ctx context.Context, messages []*nats.Msg) (pubAck, error
 }
 
 // unitStored reports whether the events of a batch lie in a row in the stream,
-// and where the last one is.
-func (b *Bus) unitStored(ctx context.Context, p *batch) (seq uint64, ok bool) {
+// and where the last one is. An error says that nobody could tell.
+func (b *Bus) unitStored(ctx context.Context, p *batch) (seq uint64, ok bool, err error) {
 	last := len(p.receipts) - 1
 	first, found, err := b.dedupeLookup(ctx, p.to[0].topic, p.receipts[0].Event.ID)
 	if err != nil || !found {
-		return 0, false
+		return 0, false, err
 	}
 	seq, found, err = b.dedupeLookup(ctx, p.to[last].topic, p.receipts[last].Event.ID)
-	return seq, err == nil && found && seq-first == uint64(last)
+	return seq, err == nil && found && seq-first == uint64(last), err
 }

@@ -294,10 +294,10 @@ func (b *Bus) keepAttempts(ctx context.Context) error {
 	}
 	probe := &nats.Msg{Subject: b.keyTo(attemptsBucket, "probe"), Header: nats.Header{"Nats-TTL": {"1s"}}}
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
-		_, err := b.storeOnce(ctx, probe)
+		_, err := b.storeOnce(ctx, probe, new(tries))
 		if errors.Is(err, nats.ErrNoResponders) {
 			if err = b.createBucket(ctx, attemptsBucket); err == nil {
-				_, err = b.storeOnce(ctx, probe)
+				_, err = b.storeOnce(ctx, probe, new(tries))
 			}
 		}
 		if err == nil || !isTransient(err) {

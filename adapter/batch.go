@@ -89,6 +89,8 @@ type batch struct {
 	moved    bool   // the topic of some has begun a generation of partitions: the next round need not wait
 	chain    *chain // nil: the events stand for themselves
 
+	sent []time.Time // per event: when the first try of it was that may have been stored; nil: sending again does no harm
+
 	mu       sync.Mutex
 	errs     []error // per event: why it is not acknowledged
 	open     int     // sent and not answered
@@ -148,6 +150,7 @@ func (p *batch) storePipelined(ctx context.Context) ([]jetbus.Receipt, error) {
 		todo[i], p.errs[i] = i, errNotSent
 	}
 	retried := make([]bool, len(todo)) // may have been stored in an earlier round
+	p.sent = make([]time.Time, len(todo))
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
 		err := p.round(ctx, todo, retried)
 		var failed error
@@ -160,7 +163,7 @@ func (p *batch) storePipelined(ctx context.Context) ([]jetbus.Receipt, error) {
 		if failed != nil {
 			err = failed
 		}
-		if failed != nil || ctx.Err() != nil || errors.Is(err, jetbus.ErrClosed) {
+		if failed != nil || ctx.Err() != nil || errors.Is(err, jetbus.ErrClosed) || errors.Is(err, errForgotten) {
 			return p.receipts, p.failure(err, retried)
 		}
 		if p.moved {
@@ -189,7 +192,11 @@ func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 	defer forget()
 	var m nats.Msg
 	var header headerWriter
+	var late error
 	for _, i := range todo {
+		if late = p.again(i, retried[i]); late != nil {
+			break // what is on its way is answered all the same
+		}
 		e := &p.receipts[i].Event
 		p.unlink(m.Header)
 		m.Subject, m.Header, m.Data = p.to[i].subject, header.next(e), e.Payload
@@ -215,7 +222,20 @@ func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 			}
 		}
 	}
-	return p.await(ctx, lost, 0, 0)
+	return errors.Join(p.await(ctx, lost, 0, 0), late)
+}
+
+// again refuses to send event i once more when the server may have forgotten an earlier
+// try. Else it notes when the first one is sent that may be stored.
+func (p *batch) again(i int, retried bool) error {
+	switch {
+	case p.sent == nil:
+	case !retried:
+		p.sent[i] = time.Now()
+	case isForgotten(p.sent[i], p.to[i].topic.config.DuplicateWindow):
+		return errForgotten
+	}
+	return nil
 }
 
 // admit counts event i as on its way, if there is room for it and no answer was

@@ -308,6 +308,52 @@ func TestBatchBrokerAway(t *testing.T) {
 	})
 }
 
+// What may be stored is sent again only as long as the topic knows the ids, in a pipelined
+// batch as in one that is atomic; one with a condition is refused, and nobody knows why.
+func TestBatchPastDuplicateWindow(t *testing.T) {
+	for what, o := range map[string]jetbus.BatchOptions{
+		"pipelined": {}, "atomic": {Atomic: true}, "conditional": {Atomic: true, ExpectLastSeq: new(uint64(0))},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true, DuplicateWindow: 500 * time.Millisecond})
+				w, b := r.openWired(adapter.Config{})
+				must(b.Publish(r.Context(), event("a", "first")))(r.T)
+				w.deaf.Store(true)
+				time.AfterFunc(2*time.Second, w.cut)
+				_, err := b.PublishBatch(r.Context(), numbered("a", 3), o)
+				if keys, stored := failedKeys(r, err); len(keys) != 3 || slices.Contains(stored, jetbus.StoredNo) {
+					r.Errorf("failed: %v, stored: %v", keys, stored)
+				}
+				r.equal("stored", r.stored("a"), "first 0 1 2")
+			})
+		})
+	}
+}
+
+// Within the window the batch is completed, and what was surely not stored is sent later, too.
+func TestBatchWithinDuplicateWindow(t *testing.T) {
+	for what, o := range map[string]jetbus.BatchOptions{"pipelined": {}, "atomic": {Atomic: true}} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.ensure(jetbus.TopicConfig{Name: "a", DuplicateWindow: 500 * time.Millisecond})
+				w, b := r.openWired(adapter.Config{})
+				must(b.Publish(r.Context(), event("a", "first")))(r.T)
+				w.deaf.Store(true)
+				time.AfterFunc(100*time.Millisecond, w.cut)
+				must(b.PublishBatch(r.Context(), numbered("a", 3), o))(r.T)
+				r.equal("stored", r.stored("a"), "first 0 1 2")
+
+				r.ok(r.broker.Kill(r.Context()))
+				synctest.Wait()
+				time.AfterFunc(3*time.Second, func() { r.ok(r.broker.Restart(r.Context())) })
+				must(b.PublishBatch(r.Context(), numbered("a", 1), o))(r.T)
+				r.equal("stored later", r.stored("a"), "first 0 1 2 0")
+			})
+		})
+	}
+}
+
 func TestAtomicBatch(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for _, name := range []string{"a", "b"} {

@@ -242,7 +242,7 @@ func surelyFits(e *jetbus.Event, limit int64) bool {
 }
 
 // store sends a message until it is answered, under one id: a copy that was
-// stored before is found by the server's dedupe.
+// stored before is found by the server's dedupe, as long as that remembers the id.
 func (b *Bus) store(ctx context.Context, t *topic, m *nats.Msg) (pubAck, error) {
 	return b.storeMoving(ctx, t, m, nil)
 }
@@ -250,17 +250,19 @@ func (b *Bus) store(ctx context.Context, t *topic, m *nats.Msg) (pubAck, error) 
 // storeMoving is store of a message whose place may change: move changes it where the
 // topic turns out to have begun a generation of partitions. Nil: it has none.
 func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(fresh *topic) error) (pubAck, error) {
-	unknown := false // an earlier try may have been stored
+	s := triesOf(t, m)
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
-		ack, err := b.storeOnce(ctx, m)
+		ack, err := b.storeOnce(ctx, m, &s)
 		switch {
 		case err == nil:
 			t.setHeard()
-			ack.duplicate = ack.duplicate && !unknown // its own first try is no duplicate
+			ack.duplicate = ack.duplicate && !s.unknown() // its own first try is no duplicate
 			return ack, nil
+		case errors.Is(err, errForgotten):
+			return pubAck{}, unknownError{err}
 		case ctx.Err() != nil || errors.Is(err, jetbus.ErrClosed):
-			return pubAck{}, unsure(err, unknown || !isUnsent(err))
-		case isWrongSequence(err) && unknown:
+			return pubAck{}, unsure(err, s.unknown() || !isUnsent(err))
+		case isWrongSequence(err) && s.unknown():
 			if seq, found := b.storedBefore(ctx, t, m); found {
 				return pubAck{seq: seq}, nil
 			}
@@ -273,13 +275,13 @@ func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(
 				}
 			}
 			if err != nil {
-				return pubAck{}, unsure(err, unknown)
+				return pubAck{}, unsure(err, s.unknown())
 			}
 		}
 		if !isTransient(err) {
-			return pubAck{}, unsure(err, unknown)
+			return pubAck{}, unsure(err, s.unknown())
 		}
-		unknown = unknown || !isUnsent(err)
+		s.failed(err)
 		if errors.Is(err, errLost) {
 			continue // wait for the connection, and no longer
 		}
@@ -290,10 +292,13 @@ func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(
 	}
 }
 
-func (b *Bus) storeOnce(ctx context.Context, m *nats.Msg) (pubAck, error) {
+func (b *Bus) storeOnce(ctx context.Context, m *nats.Msg, s *tries) (pubAck, error) {
 	lost, err := b.link.Wait(ctx)
 	if err != nil {
 		return pubAck{}, unsentError{err}
+	}
+	if err := s.begin(); err != nil {
+		return pubAck{}, err
 	}
 	a, err := b.exchange(ctx, m, lost, tryTimeout)
 	if err != nil {

@@ -150,6 +150,50 @@ func TestPublishAnswerLost(t *testing.T) {
 	})
 }
 
+// An event that may be stored is sent again only as long as the topic knows its id: one
+// Publish stores one event, and says where it cannot know.
+func TestPublishPastDuplicateWindow(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true, DuplicateWindow: 500 * time.Millisecond})
+		first := r.publish("a", "k")[0]
+		w, b := r.openWired(adapter.Config{})
+		must(b.TopicInfo(r.Context(), "a"))(r.T)
+		loseAnswers := func(lost time.Duration) {
+			w.deaf.Store(true)
+			time.AfterFunc(lost, w.cut)
+		}
+		loseAnswers(2 * time.Second)
+		_, err := b.Publish(r.Context(), event("a", "k"))
+		r.wantErr(err, jetbus.ErrUnavailable)
+		if p, ok := errors.AsType[*jetbus.PublishError](err); !ok || p.Stored != jetbus.StoredUnknown {
+			r.Errorf("got %+v of %v", p, err)
+		}
+		r.equal("stored", r.stored("a"), "k k")
+
+		loseAnswers(100 * time.Millisecond) // the id is known
+		must(b.Publish(r.Context(), event("a", "k")))(r.T)
+		r.equal("stored within the window", r.stored("a"), "k k k")
+
+		loseAnswers(2 * time.Second) // the condition keeps it from being stored twice
+		last := first.Seq + 2
+		receipt := must(b.Publish(r.Context(), event("a", "k"), jetbus.PublishOptions{ExpectLastSeq: &last}))(r.T)
+		r.equal("position", receipt.Event.Seq, last+1)
+		r.equal("stored on condition", r.stored("a"), "k k k k")
+	})
+}
+
+// What was surely not stored is sent for as long as the caller waits.
+func TestPublishUnsentPastDuplicateWindow(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", DuplicateWindow: 500 * time.Millisecond})
+		r.ok(r.broker.Kill(r.Context()))
+		synctest.Wait()
+		time.AfterFunc(3*time.Second, func() { r.ok(r.broker.Restart(r.Context())) })
+		r.publish("a", "1")
+		r.equal("stored", r.stored("a"), "1")
+	})
+}
+
 // A server that swallows a request without a word is asked again.
 func TestPublishSwallowed(t *testing.T) {
 	inBubble(t, func(r *rig) {
