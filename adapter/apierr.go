@@ -51,6 +51,8 @@ func (b *Bus) translate(op, request string, err error) error {
 		return fmt.Errorf("%s: %w: JetStream is not enabled for this account", op, jetbus.ErrUnavailable)
 	case codeNoLeader:
 		return fmt.Errorf("%s: %w: the cluster has no leader for it: %w", op, jetbus.ErrUnavailable, err)
+	case codeNoPeers:
+		return fmt.Errorf("%s: %w: too few servers of the cluster are up and have room for its replicas: %w", op, jetbus.ErrUnavailable, err)
 	case codeStoreFull, codeStoreReserved, codeMemoryReserved:
 		return fmt.Errorf("%s: %w: the server's storage limit does not leave room for it; lower TopicConfig.MaxBytes or raise the limit: %w", op, jetbus.ErrUnavailable, err)
 	case jetstream.JSErrCodeStreamNotFound:

@@ -159,7 +159,7 @@ func (b *Bus) createFirst(ctx context.Context, t *topic, group string, config je
 			c, err = b.js.createConsumerOnce(ctx, t.stream, config)
 			lost = lost || isUnanswered(err) && !isElecting(err)
 		}
-		if !isUnanswered(err) || ctx.Err() != nil || b.link.IsOver() {
+		if !isNotMade(err) || ctx.Err() != nil || b.link.IsOver() {
 			return c, err
 		}
 		select {

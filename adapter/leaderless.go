@@ -14,6 +14,10 @@ import (
 // one. Nothing was done.
 const codeNoLeader jetstream.ErrorCode = 10008
 
+// codeNoPeers is how a cluster refuses to make something for which it does not know
+// enough servers that are up, as in the moment behind the death of one.
+const codeNoPeers jetstream.ErrorCode = 10005
+
 // patient is a JetStream that sits elections out: what a cluster refuses since it
 // has no leader at the moment is asked again until the context's deadline, and where
 // it has none for as long as most. What does no harm when it is done twice is asked
@@ -78,7 +82,7 @@ func created[T any](ctx context.Context, p *patient, f func(context.Context) (T,
 	tries := storeTries
 	again := func(err error) bool {
 		if !isStoreFailed(err) {
-			return isUnanswered(err)
+			return isNotMade(err)
 		}
 		tries--
 		return tries > 0
@@ -149,11 +153,14 @@ func isUnanswered(err error) bool {
 	return isElecting(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
 }
 
+// isNotMade reports whether what was to be made may be asked for again.
+func isNotMade(err error) bool { return isUnanswered(err) || apiCode(err) == codeNoPeers }
+
 func isElecting(err error) bool { return apiCode(err) == codeNoLeader }
 
 // CreateConsumer is that of JetStream. One that is there as it is to be is no error.
 func (p *patient) CreateConsumer(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	return repeated(ctx, p, func(ctx context.Context) (jetstream.Consumer, error) {
+	return tried(ctx, p, isNotMade, func(ctx context.Context) (jetstream.Consumer, error) {
 		return p.JetStream.CreateConsumer(ctx, stream, c)
 	})
 }

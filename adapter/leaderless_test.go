@@ -58,6 +58,81 @@ func TestElectionIsSatOut(t *testing.T) {
 	}
 }
 
+// crowded is a cluster that finds too few servers, so many times.
+type crowded struct {
+	jetstream.JetStream
+
+	refusals, calls int
+}
+
+func (c *crowded) answer() error {
+	if c.calls++; c.calls <= c.refusals {
+		return &jetstream.APIError{Code: 400, ErrorCode: codeNoPeers, Description: "no suitable peers for placement, peer offline"}
+	}
+	return nil
+}
+
+func (c *crowded) CreateStream(context.Context, jetstream.StreamConfig) (jetstream.Stream, error) {
+	return nil, c.answer()
+}
+
+func (c *crowded) UpdateStream(context.Context, jetstream.StreamConfig) (jetstream.Stream, error) {
+	return nil, c.answer()
+}
+
+func (c *crowded) CreateConsumer(context.Context, string, jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	return nil, c.answer()
+}
+
+func (c *crowded) CreateKeyValue(context.Context, jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
+	return nil, c.answer()
+}
+
+// What a cluster finds too few servers for is asked for again, as long as the context
+// allows, where it is to be made; where it is there already the caller goes on with that.
+func TestTooFewServersAreSatOut(t *testing.T) {
+	for what, c := range map[string]struct {
+		make  func(context.Context, *patient) error
+		again bool
+	}{
+		"a stream": {func(ctx context.Context, p *patient) error {
+			_, err := p.CreateStream(ctx, jetstream.StreamConfig{})
+			return err
+		}, true},
+		"a consumer": {func(ctx context.Context, p *patient) error {
+			_, err := p.CreateConsumer(ctx, "S", jetstream.ConsumerConfig{})
+			return err
+		}, true},
+		"a bucket": {func(ctx context.Context, p *patient) error {
+			_, err := p.CreateKeyValue(ctx, jetstream.KeyValueConfig{})
+			return err
+		}, true},
+		"a change": {func(ctx context.Context, p *patient) error {
+			_, err := p.UpdateStream(ctx, jetstream.StreamConfig{})
+			return err
+		}, false},
+	} {
+		for _, refusals := range []int{3, 1000} {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				js := &crowded{refusals: refusals}
+				began := time.Now()
+				err := c.make(ctx, &patient{JetStream: js, most: time.Hour})
+				if refused := err != nil; refused != (refusals == 1000 || !c.again) || js.calls > 1 != c.again {
+					t.Errorf("%s, refused %d times: %v after %d calls", what, refusals, err, js.calls)
+				}
+				if took := time.Since(began); took > 10*time.Second {
+					t.Errorf("%s: took %v", what, took)
+				}
+				if got := (&Bus{}).translate("make", "", err); err != nil && !errors.Is(got, jetbus.ErrUnavailable) {
+					t.Errorf("%s: called %v", what, got)
+				}
+			})
+		}
+	}
+}
+
 // tidying is a server that fails to make a stream's store, so many times.
 type tidying struct {
 	jetstream.JetStream

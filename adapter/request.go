@@ -109,7 +109,7 @@ func (b *Bus) requestWithin(ctx context.Context, m *nats.Msg, within time.Durati
 func ask[T any](ctx context.Context, b *Bus, subject string, f func(context.Context) (T, error)) (T, error) {
 	for {
 		answer, err := askOnce(ctx, b, subject, f)
-		if ctx.Err() == nil && isUnanswered(err) && !b.link.IsOver() { // one try may have been less than an election
+		if ctx.Err() == nil && isNotMade(err) && !b.link.IsOver() { // one try may have been less than an election
 			continue
 		}
 		return answer, err
