@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/deadline"
 )
 
 const (
@@ -59,7 +60,7 @@ func (b *Bus) lockOnce(ctx context.Context, name string, ttl time.Duration) (unl
 			defer cancel()
 			_ = b.KeyDelete(ctx, locksBucket, name, revision)
 		}
-		if time.Since(sent) <= ttl/2 {
+		if !deadline.Over(sent.Add(ttl/2), time.Now()) {
 			return unlock, nil
 		}
 		unlock()
