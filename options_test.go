@@ -262,6 +262,8 @@ func TestTopicConfigRefused(t *testing.T) {
 		{"MaxEvents", config{MaxEvents: -2}},
 		{"Discard", config{Discard: "none"}},
 		{"Delays", config{Delays: true, Discard: jetbus.DiscardNew}},
+		{"MaxEvents", config{Delays: true, MaxEvents: 100}},
+		{"MaxBytes", config{Delays: true, MaxBytes: 1 << 30}},
 		{"Storage", config{Storage: "tape"}},
 		{"Replicas", config{Replicas: -1}},
 		{"Replicas", config{Replicas: 6}},

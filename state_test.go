@@ -36,7 +36,7 @@ func TestStateTopicDefaults(t *testing.T) {
 		DuplicateWindow: 2 * time.Minute, KeyInSubject: true, Compact: true, History: 1, TombstoneTTL: 24 * time.Hour,
 	}
 	delayed := compacted
-	delayed.Delays, delayed.Discard = true, jetbus.DiscardOld
+	delayed.Delays, delayed.Discard, delayed.MaxBytes = true, jetbus.DiscardOld, -1
 	snapshot := compacted
 	snapshot.Compact, snapshot.TombstoneTTL, snapshot.SnapshotOf, snapshot.DuplicateWindow = false, 0, "b", -1
 	snapshot.MaxBytes = -1

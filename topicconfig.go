@@ -23,14 +23,17 @@ const (
 	maxSubjectBytes     = 1 << 10
 )
 
-// Normalize returns the configuration with defaults filled in, limits that are
-// none as -1, or an error wrapping [ErrInvalidTopic] or [ErrInvalidOption] that
+// Normalize returns the configuration of a topic that does not exist yet: with
+// defaults filled in, limits that are none as -1, or an error wrapping [ErrInvalidTopic] or [ErrInvalidOption] that
 // names the field. Stream stays empty where it was: the bus chooses the name.
 func (c TopicConfig) Normalize() (TopicConfig, error) {
 	if c.Compact || c.SnapshotOf != "" {
 		c.stateDefaults()
 	}
 	setDefault(&c.Retention, DefaultRetention)
+	if c.Delays {
+		setDefault(&c.MaxBytes, -1)
+	}
 	setDefault(&c.MaxBytes, DefaultMaxBytes)
 	setDefault(&c.MaxEvents, -1)
 	setDefault(&c.Discard, DiscardOld)
@@ -116,6 +119,9 @@ func (c *TopicConfig) validLimits() error {
 		return fmt.Errorf("%w: Discard is %q, use %q or %q", ErrInvalidOption, c.Discard, DiscardOld, DiscardNew)
 	case c.Delays && c.Discard == DiscardNew:
 		return fmt.Errorf("%w: Delays excludes DiscardNew, use DiscardOld", ErrInvalidOption)
+	case c.Delays && (c.MaxBytes != -1 || c.MaxEvents != -1):
+		return fmt.Errorf("%w: Delays excludes limits, and MaxBytes is %d and MaxEvents %d: a full topic would drop events that wait for their time; use -1",
+			ErrInvalidOption, c.MaxBytes, c.MaxEvents)
 	case c.SnapshotOf != "": // has no window: see validState
 	case c.DuplicateWindow < minRetention:
 		return fmt.Errorf("%w: DuplicateWindow is %v, use at least %v", ErrInvalidOption, c.DuplicateWindow, minRetention)

@@ -8,7 +8,10 @@ import (
 // Topics declares, inspects and removes topics and groups.
 type Topics interface {
 	// EnsureTopic declares a topic: it creates what is missing, changes what
-	// differs and may be changed, and refuses the rest with a [ConflictError]. It
+	// differs and may be changed, and refuses the rest with a [ConflictError]. Of a
+	// topic that exists, fields of c that are zero stay as they are; a new one gets
+	// their defaults, or in a shared stream (TopicConfig.Stream) the stream's settings.
+	// What would make a topic keep less than it does is refused unless c.Shrink is set. It
 	// is idempotent and safe to race. Other buses that know the topic learn of a
 	// change when they use it next, at the latest 10 seconds after it.
 	EnsureTopic(ctx context.Context, c TopicConfig) (TopicInfo, error)
@@ -51,15 +54,16 @@ const (
 	DiscardNew Discard = "new" // refuse new ones with ErrTopicFull
 )
 
-// TopicConfig declares a topic. The zero value of each field is its default; a
-// limit of -1 means none.
+// TopicConfig declares a topic. The zero value of each field leaves a topic that exists as
+// it is, and is the default of a new one; a limit of -1 means none. So what is on cannot be
+// turned off by a declaration, nor a description be taken away: both need another topic.
 type TopicConfig struct {
 	Name        string `json:"name"` // see ValidTopic
 	Description string `json:"description,omitempty"`
 	// Retention is how long events are kept, at least 100 milliseconds. Defaults to 7 days.
 	Retention time.Duration `json:"-"`
 	// MaxBytes bounds the topic's size with headers. Defaults to 10 GiB, and to none
-	// for a snapshot in files.
+	// for a snapshot in files and with Delays.
 	MaxBytes int64 `json:"maxBytes,omitempty"`
 	// MaxEvents bounds the number of events. Defaults to none.
 	MaxEvents int64 `json:"maxEvents,omitempty"`
@@ -86,8 +90,10 @@ type TopicConfig struct {
 	// declaration that still says a number which the topic had before is left at that. It
 	// excludes Stream, Subject and SnapshotOf. Defaults to none.
 	Partitions int `json:"partitions,omitempty"`
-	// Delays allows PublishOptions.DeliverAt. It needs a server 2.12 or newer,
-	// excludes DiscardNew, and cannot be switched off.
+	// Delays allows PublishOptions.DeliverAt. It needs a server 2.12 or newer, and
+	// cannot be switched off. It excludes DiscardNew, MaxBytes and MaxEvents: a full topic
+	// would drop events that wait for their time. A topic that has such limits already gets
+	// it together with a MaxBytes and MaxEvents of -1.
 	Delays bool `json:"delays,omitempty"`
 	// Compact keeps the last History events of each key, and deletes a key at its
 	// tombstone ([Tombstone]). Events without a key count as those of one key. An
@@ -98,8 +104,7 @@ type TopicConfig struct {
 	Compact bool `json:"compact,omitempty"`
 	// History is how many events of a key a compacted topic keeps, 1 to 64. With
 	// more than 1 it takes no PublishOptions.TTL: the event before would come back.
-	// Lowering it, also by a declaration that leaves it out, removes the events that
-	// are too many, at once. A topic that is full (DiscardNew) still takes updates and
+	// Lowering it, which needs Shrink, removes the events that are too many, at once. A topic that is full (DiscardNew) still takes updates and
 	// tombstones of keys that have History events; with more than 1 it refuses
 	// those of others ([ErrTopicFull]). With more than 1, or with a snapshot of the
 	// topic, a tombstone may make its groups lose what their members hold at that
@@ -139,6 +144,13 @@ type TopicConfig struct {
 	// (wildcards allowed) whose messages are the topic's events. The stream must
 	// exist and is never changed; publishing needs a subject without wildcards.
 	Subject string `json:"subject,omitempty"`
+	// Shrink allows this one declaration to make a topic that exists keep less: a
+	// shorter Retention, DuplicateWindow or TombstoneTTL, smaller MaxBytes, MaxEvents or
+	// History, fewer Replicas, DiscardOld after DiscardNew. What is too old or too much
+	// then is removed at once. It is no setting of the topic: it is not stored, TopicInfo
+	// does not have it, and it has no JSON form. Defaults to false: such a change is
+	// refused with a [ConflictError] that names the fields.
+	Shrink bool `json:"-"`
 }
 
 // TopicInfo describes a topic as it is at the broker.

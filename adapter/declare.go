@@ -49,25 +49,27 @@ func (b *Bus) EnsureTopic(ctx context.Context, c jetbus.TopicConfig) (jetbus.Top
 	return b.describe(ctx, t, info)
 }
 
-// resolve fills in defaults, those of the bus first.
+// resolve is what a declaration makes of a topic that does not exist yet: it fills in
+// defaults, those of the bus first.
 func (b *Bus) resolve(c jetbus.TopicConfig) (jetbus.TopicConfig, error) {
+	c.Shrink = false
 	if c.Storage == "" {
 		c.Storage = b.cfg.Storage
 	}
 	if c.Replicas == 0 {
 		c.Replicas = b.cfg.Replicas
 	}
-	if c.MaxBytes == 0 && c.Storage == jetbus.MemoryStorage {
+	if c.MaxBytes == 0 && c.Storage == jetbus.MemoryStorage && !c.Delays {
 		c.MaxBytes = defaultMemoryBytes
 	}
 	return c.Normalize()
 }
 
-// declare creates or updates the stream of a topic. Another process may do the
-// same at the same time: what it finds changed under it, it looks at again.
+// declare creates or updates the stream of a topic. Fields that are zero are resolved
+// where it is known whether there is one.
 func (b *Bus) declare(ctx context.Context, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
-	c, err := b.resolve(c)
-	if err != nil {
+	place := jetbus.TopicConfig{Name: c.Name, Stream: c.Stream, SnapshotOf: c.SnapshotOf}
+	if _, err := place.Normalize(); err != nil {
 		return nil, fmt.Errorf("ensure topic %s: %w", c.Name, err)
 	}
 	if c.Delays {
@@ -82,37 +84,68 @@ func (b *Bus) declare(ctx context.Context, c jetbus.TopicConfig) (*jetstream.Str
 }
 
 // declareStream creates or updates the stream of a topic. source is the topic
-// that a snapshot is fed from.
+// that a snapshot is fed from. Another process may do the same at the same time:
+// what it finds changed under it, it looks at again.
 func (b *Bus) declareStream(ctx context.Context, c jetbus.TopicConfig, source *topic) (*jetstream.StreamInfo, error) {
-	name := c.Stream
-	if name == "" {
-		name = ownStream(b.cfg.Prefix, c.Name)
-	}
 	const races = 10
 	for range races {
-		info, again, err := b.declareOnce(ctx, name, c, source)
+		have, err := b.placeOf(ctx, c)
+		again := false
+		switch {
+		case errors.Is(err, jetbus.ErrNoTopic):
+			have, again, err = b.declareNew(ctx, c, source)
+		case err != nil:
+		case source == nil && snapshotted(&have.Config, c.Name) != "":
+			c.SnapshotOf = snapshotted(&have.Config, c.Name)
+			return b.declareSnapshot(ctx, c)
+		default:
+			have, again, err = b.redeclare(ctx, have, c, source)
+		}
 		if !again {
-			return info, err
+			return have, err
 		}
 	}
-	return nil, fmt.Errorf("ensure topic %s: %w: the stream %s keeps changing", c.Name, jetbus.ErrConflict, name)
+	return nil, fmt.Errorf("ensure topic %s: %w: its stream keeps changing", c.Name, jetbus.ErrConflict)
 }
 
-func (b *Bus) declareOnce(ctx context.Context, name string, c jetbus.TopicConfig, source *topic) (info *jetstream.StreamInfo, again bool, err error) {
+// placeOf returns the stream that a declaration is about: the one that it names, the
+// topic's own, or one that has the topic already. [jetbus.ErrNoTopic]: there is none.
+func (b *Bus) placeOf(ctx context.Context, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
+	name := b.streamFor(c)
+	info, err := b.streamInfo(ctx, name)
+	switch {
+	case apiCode(err) != jetstream.JSErrCodeStreamNotFound:
+		return info, b.translate("ensure topic "+c.Name, b.api+"STREAM.INFO."+name, err)
+	case c.Stream != "":
+		return nil, fmt.Errorf("ensure topic %s: %w", c.Name, jetbus.ErrNoTopic)
+	}
+	return b.findShared(ctx, c.Name)
+}
+
+// streamFor names the stream of a topic that does not exist yet.
+func (b *Bus) streamFor(c jetbus.TopicConfig) string {
+	return cmp.Or(c.Stream, ownStream(b.cfg.Prefix, c.Name))
+}
+
+// declareNew creates the stream of a topic. again: somebody was faster.
+func (b *Bus) declareNew(ctx context.Context, c jetbus.TopicConfig, source *topic) (info *jetstream.StreamInfo, again bool, err error) {
 	op := "ensure topic " + c.Name
-	have, err := b.streamInfo(ctx, name)
-	if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
-		if have, err = b.createStream(ctx, name, c, source); err == nil {
-			return have, false, nil
-		}
-		if code := apiCode(err); code == jetstream.JSErrCodeStreamNameInUse {
-			return nil, true, nil
-		}
-		return nil, false, b.translate(op, b.api+"STREAM.CREATE."+name, err)
-	}
+	c, err = b.resolve(c)
 	if err != nil {
-		return nil, false, b.translate(op, b.api+"STREAM.INFO."+name, err)
+		return nil, false, fmt.Errorf("%s: %w", op, err)
 	}
+	name := b.streamFor(c)
+	info, err = b.createStream(ctx, name, c, source)
+	if apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
+		return nil, true, nil
+	}
+	return info, false, b.translate(op, b.api+"STREAM.CREATE."+name, err)
+}
+
+// redeclare updates the stream that a declaration is about. again: it was deleted
+// this moment.
+func (b *Bus) redeclare(ctx context.Context, have *jetstream.StreamInfo, c jetbus.TopicConfig, source *topic) (info *jetstream.StreamInfo, again bool, err error) {
+	op, name := "ensure topic "+c.Name, have.Config.Name
 	if _, changed, err := b.change(have, c, source); err != nil || !changed {
 		return have, false, err
 	}
@@ -199,80 +232,6 @@ func (b *Bus) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig, source *top
 	}
 	b.applyState(s, &c, source)
 	return nil
-}
-
-// change compares a stream with a declaration. It returns the configuration to
-// update to and whether it differs, or what stands in the way.
-func (b *Bus) change(have *jetstream.StreamInfo, c jetbus.TopicConfig, source *topic) (want jetstream.StreamConfig, changed bool, err error) {
-	want = have.Config
-	conflict := &jetbus.ConflictError{What: "topic " + c.Name}
-	names := topicsOf(&have.Config)
-	if len(names) == 0 {
-		conflict.Differences = []jetbus.Difference{{Field: "stream " + have.Config.Name, Have: "not JetBus's", Want: "declared by JetBus"}}
-		conflict.Hint = "adopt it with TopicConfig.Subject, or name another stream with TopicConfig.Stream"
-		return want, false, conflict
-	}
-	c = grown(&have.Config, c)
-	if err := b.apply(&want, c, source); err != nil {
-		return want, false, err
-	}
-	now := jetbus.TopicConfig{Name: c.Name, Stream: have.Config.Name}
-	if declares(&have.Config, c.Name) {
-		if now, err = topicOf(c.Name, &have.Config); err != nil {
-			return want, false, err
-		}
-		conflict.Differences = append(frozen(now, c), frozenState(&have.Config, now, c, source)...)
-		switch {
-		case len(conflict.Differences) == 1 && now.Partitions > 0 && c.Partitions > 0 && now.Partitions != c.Partitions:
-			conflict.Hint = "a topic gets more partitions by Repartition (jetbus topics repartition), and never fewer"
-		case len(conflict.Differences) > 0:
-			conflict.Hint = "what a topic is cannot be changed; delete the topic first"
-		}
-	}
-	if others := len(names) > 1 || !slices.Contains(names, c.Name); others {
-		conflict.Differences = append(conflict.Differences, sharedDifferences(&have.Config, &want)...)
-		conflict.Hint = "topics of one stream share its settings"
-	}
-	if storage := differ("Storage", have.Config.Storage, want.Storage); len(storage) > 0 {
-		conflict.Differences = append(conflict.Differences, storage...)
-		conflict.Hint = "storage cannot be changed; copy the topic to one with another name"
-	}
-	if len(conflict.Differences) > 0 {
-		return want, false, conflict
-	}
-	changed = now != c || !slices.Equal(have.Config.Subjects, want.Subjects) || have.Config.MaxConsumers != want.MaxConsumers
-	return want, changed, nil
-}
-
-// frozen lists what cannot be changed in a topic once it exists, events or not:
-// buses that know it act on what it was, and events may come at any moment.
-func frozen(now, c jetbus.TopicConfig) []jetbus.Difference {
-	var out []jetbus.Difference
-	if now.SnapshotOf == c.SnapshotOf {
-		out = append(differ("Compact", now.Compact, c.Compact), differ("KeyInSubject", now.KeyInSubject, c.KeyInSubject)...)
-	}
-	if now.Delays && !c.Delays {
-		out = append(out, differ("Delays", now.Delays, c.Delays)...)
-	}
-	out = append(out, differ("Partitions", now.Partitions, c.Partitions)...)
-	return append(out, differ("Stream", now.Stream, c.Stream)...)
-}
-
-// sharedDifferences lists the stream settings on which topics of one stream disagree.
-func sharedDifferences(have, want *jetstream.StreamConfig) []jetbus.Difference {
-	return slices.Concat(
-		differ("Retention", have.MaxAge, want.MaxAge), differ("MaxBytes", have.MaxBytes, want.MaxBytes),
-		differ("MaxEvents", have.MaxMsgs, want.MaxMsgs), differ("Discard", have.Discard, want.Discard),
-		differ("Replicas", have.Replicas, want.Replicas), differ("DuplicateWindow", have.Duplicates, want.Duplicates),
-		sharedState(have, want),
-	)
-}
-
-func differ[T comparable](field string, have, want T) []jetbus.Difference {
-	if have == want {
-		return nil
-	}
-	return []jetbus.Difference{{Field: field, Have: fmt.Sprint(have), Want: fmt.Sprint(want)}}
 }
 
 // adopt binds a topic to a stream that exists, without changing it.

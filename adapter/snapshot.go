@@ -68,9 +68,6 @@ func (b *Bus) declareSnapshot(ctx context.Context, c jetbus.TopicConfig) (*jetst
 		return nil, fmt.Errorf("%s: %w: topic %s is adopted or a snapshot itself", op, jetbus.ErrUnsupported, c.SnapshotOf)
 	case !origin.config.KeyInSubject:
 		return nil, fmt.Errorf("%s: topic %s: %w", op, c.SnapshotOf, jetbus.ErrNeedsKeySubject)
-	case origin.config.Storage == jetbus.MemoryStorage && c.Storage != jetbus.MemoryStorage:
-		return nil, fmt.Errorf("%s: %w: Storage is %s, and topic %s is in memory, which its snapshot must not outlive: use %s",
-			op, jetbus.ErrInvalidOption, c.Storage, c.SnapshotOf, jetbus.MemoryStorage)
 	}
 	own := ownStream(b.cfg.Prefix, c.Name)
 	have, err := b.streamInfo(ctx, own)
@@ -78,7 +75,7 @@ func (b *Bus) declareSnapshot(ctx context.Context, c jetbus.TopicConfig) (*jetst
 	if existed { // what is refused must not leave a note
 		_, _, err = b.change(have, c, origin)
 	} else if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
-		err = nil
+		err = b.newSnapshot(c, origin)
 	}
 	if err == nil {
 		err = b.noteSnapshot(ctx, origin, c.Name, true)
@@ -91,6 +88,16 @@ func (b *Bus) declareSnapshot(ctx context.Context, c jetbus.TopicConfig) (*jetst
 		err = errors.Join(err, b.noteSnapshot(ctx, origin, c.Name, false))
 	}
 	return info, err
+}
+
+// newSnapshot checks the declaration of a snapshot that does not exist yet.
+func (b *Bus) newSnapshot(c jetbus.TopicConfig, origin *topic) error {
+	c, err := b.resolve(c)
+	if err == nil && origin.config.Storage == jetbus.MemoryStorage && c.Storage != jetbus.MemoryStorage {
+		err = fmt.Errorf("%w: Storage is %s, and topic %s is in memory, which its snapshot must not outlive: use %s",
+			jetbus.ErrInvalidOption, c.Storage, c.SnapshotOf, jetbus.MemoryStorage)
+	}
+	return err
 }
 
 // noteSnapshot notes a snapshot at its topic, or removes the note.
@@ -220,31 +227,20 @@ func (b *Bus) applyState(s *jetstream.StreamConfig, c *jetbus.TopicConfig, sourc
 	}
 }
 
-// frozenState lists what cannot be changed about state.
-func frozenState(have *jetstream.StreamConfig, now, c jetbus.TopicConfig, source *topic) []jetbus.Difference {
+// frozenSource lists what cannot be changed about what a snapshot is fed from.
+func frozenSource(have *jetstream.StreamConfig, now, c jetbus.TopicConfig, source *topic) []jetbus.Difference {
 	out := differ("SnapshotOf", now.SnapshotOf, c.SnapshotOf)
-	if len(out) == 0 && c.SnapshotOf != "" {
-		if len(have.Sources) != 1 || have.Sources[0].Name != source.stream {
-			out = differ("the stream of SnapshotOf", "another", source.stream)
-		}
-		var d declaration
-		if err := json.Unmarshal([]byte(have.Metadata[metaTopic+c.Name]), &d); err != nil || !d.SnapshotFrom.Equal(source.created) {
-			out = append(out, jetbus.Difference{Field: "SnapshotOf, created at", Have: d.SnapshotFrom.Format(time.RFC3339Nano), Want: source.created.Format(time.RFC3339Nano)})
-		}
+	if len(out) > 0 || c.SnapshotOf == "" {
+		return out
 	}
-	if len(snapshotsOf(have, c.Name)) > 0 && !c.KeyInSubject {
-		out = append(out, jetbus.Difference{Field: "KeyInSubject", Have: "true, which its snapshot needs", Want: "false"})
+	if len(have.Sources) != 1 || have.Sources[0].Name != source.stream {
+		out = differ("the stream of SnapshotOf", "another", source.stream)
+	}
+	var d declaration
+	if err := json.Unmarshal([]byte(have.Metadata[metaTopic+c.Name]), &d); err != nil || !d.SnapshotFrom.Equal(source.created) {
+		out = append(out, jetbus.Difference{Field: "SnapshotOf, created at", Have: d.SnapshotFrom.Format(time.RFC3339Nano), Want: source.created.Format(time.RFC3339Nano)})
 	}
 	return out
-}
-
-// sharedState lists the settings about state on which topics of one stream disagree.
-func sharedState(have, want *jetstream.StreamConfig) []jetbus.Difference {
-	if one, other := have.MaxMsgsPerSubject > 0, want.MaxMsgsPerSubject > 0; one != other {
-		return differ("Compact", one, other)
-	}
-	return append(differ("History", have.MaxMsgsPerSubject, want.MaxMsgsPerSubject),
-		differ("TombstoneTTL", have.SubjectDeleteMarkerTTL, want.SubjectDeleteMarkerTTL)...)
 }
 
 // snapshotLag is TopicInfo.Lag. The server's own count leaves out the event that it

@@ -221,6 +221,7 @@ func TestSnapshotRefuses(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.ensure(jetbus.TopicConfig{Name: "plain"})
 		r.ensure(jetbus.TopicConfig{Name: "raw", KeyInSubject: true})
+		r.ensure(jetbus.TopicConfig{Name: "other", KeyInSubject: true})
 		ensure := func(c jetbus.TopicConfig) error {
 			_, err := r.bus.EnsureTopic(r.Context(), c)
 			return err
@@ -233,9 +234,8 @@ func TestSnapshotRefuses(t *testing.T) {
 			field  string
 			config jetbus.TopicConfig
 		}{
-			{"SnapshotOf", jetbus.TopicConfig{Name: "snap", KeyInSubject: true}},
+			{"SnapshotOf", jetbus.TopicConfig{Name: "snap", SnapshotOf: "other"}},
 			{"SnapshotOf", jetbus.TopicConfig{Name: "plain", SnapshotOf: "raw"}},
-			{"KeyInSubject", jetbus.TopicConfig{Name: "raw"}},
 		} {
 			err := ensure(refused.config)
 			r.wantErr(err, jetbus.ErrConflict)
@@ -262,7 +262,7 @@ func TestSnapshotRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "snap") {
 			r.Errorf("the error does not name the snapshot: %v", err)
 		}
-		r.ensure(jetbus.TopicConfig{Name: "raw", KeyInSubject: true, MaxEvents: 10}) // does not forget the snapshot
+		r.ensure(jetbus.TopicConfig{Name: "raw", KeyInSubject: true, MaxEvents: 10, Shrink: true}) // does not forget the snapshot
 		r.wantErr(r.bus.DeleteTopic(r.Context(), "raw"), jetbus.ErrConflict)
 		r.ok(r.bus.DeleteTopic(r.Context(), "snap"))
 		_, err = r.bus.TopicInfo(r.Context(), "snap")
@@ -313,8 +313,8 @@ func TestStateDeclarationsAreStable(t *testing.T) {
 		refused("History", jetbus.TopicConfig{Name: "g", Compact: true, History: 2, Stream: "SHARED"})
 		refused("TombstoneTTL", jetbus.TopicConfig{Name: "g", Compact: true, TombstoneTTL: time.Hour, Stream: "SHARED"})
 		r.put("a", "k", "1")
-		refused("Compact", jetbus.TopicConfig{Name: "a", KeyInSubject: true})
-		changed := r.ensure(jetbus.TopicConfig{Name: "a", Compact: true, History: 2, TombstoneTTL: time.Hour})
+		r.equal("left as it is", r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true}).Config.Compact, true)
+		changed := r.ensure(jetbus.TopicConfig{Name: "a", Compact: true, History: 2, TombstoneTTL: time.Hour, Shrink: true})
 		r.equal("changed", []any{changed.Config.History, changed.Config.TombstoneTTL}, []any{2, time.Hour})
 	})
 }

@@ -236,6 +236,12 @@ func (b *Bus) findStream(ctx context.Context, name string) (*jetstream.StreamInf
 	if err != nil && apiCode(err) != jetstream.JSErrCodeStreamNotFound {
 		return nil, b.translate(op, b.api+"STREAM.INFO."+own, err)
 	}
+	return b.findShared(ctx, name)
+}
+
+// findShared returns the stream that declares a topic without being named after it.
+func (b *Bus) findShared(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	op := "look up topic " + name
 	shared, err := b.js.StreamNameBySubject(ctx, topicFilter(b.cfg.Prefix, name))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, fmt.Errorf("%s: %w: declare it with EnsureTopic", op, jetbus.ErrNoTopic)
@@ -243,7 +249,7 @@ func (b *Bus) findStream(ctx context.Context, name string) (*jetstream.StreamInf
 	if err != nil {
 		return nil, b.translate(op, b.api+"STREAM.NAMES", err)
 	}
-	info, err = b.streamInfo(ctx, shared)
+	info, err := b.streamInfo(ctx, shared)
 	if err != nil {
 		return nil, b.translate(op, b.api+"STREAM.INFO."+shared, err)
 	}
@@ -303,6 +309,16 @@ func declarationOf(c *jetbus.TopicConfig) declaration {
 		Description: c.Description, KeyInSubject: c.KeyInSubject, Delays: c.Delays, Shared: c.Stream != "",
 		Compact: c.Compact, SnapshotOf: c.SnapshotOf,
 	}
+}
+
+// snapshotted returns the topic that a topic is the snapshot of, "" where it is none.
+// Metadata that cannot be read is topicOf's to refuse.
+func snapshotted(c *jetstream.StreamConfig, name string) string {
+	var d declaration
+	if json.Unmarshal([]byte(c.Metadata[metaTopic+name]), &d) != nil {
+		return ""
+	}
+	return d.SnapshotOf
 }
 
 // topicOf reads a topic's configuration back from its stream's.

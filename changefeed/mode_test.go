@@ -150,7 +150,7 @@ func TestA7Row08PartOfABatch(t *testing.T) {
 		if r.mode != changefeed.Atomic { // a batch that does not fit is not stored at all
 			r.wants(inserts(all[:7]))
 		}
-		r.declare(jetbus.TopicConfig{Discard: jetbus.DiscardNew})
+		r.declare(jetbus.TopicConfig{MaxEvents: -1})
 		r.wants(inserts(all))
 		r.inOrder()
 	})
@@ -175,7 +175,7 @@ func TestA7Row08AtomicBatchIsWholeOrNot(t *testing.T) {
 	if n := len(r.events()); n != 0 {
 		t.Errorf("%d events of a batch of %d are stored, where there is room for 7", n, len(all))
 	}
-	r.declare(jetbus.TopicConfig{Discard: jetbus.DiscardNew})
+	r.declare(jetbus.TopicConfig{MaxEvents: -1})
 	for range 100 {
 		b.gate <- struct{}{}
 	}

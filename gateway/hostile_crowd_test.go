@@ -23,7 +23,7 @@ import (
 func TestHostile13Crowd(t *testing.T) {
 	const each, events, size = 256 << 10, 800, 16 << 10 // 12 MB, for each of the twenty
 	inBubble(t, gateway.Config{Limits: gateway.Limits{QueueBytes: each}}, func(r *wsRig) {
-		r.ensure(jetbus.TopicConfig{Name: "orders", MaxBytes: 4 << 20})
+		r.ensure(jetbus.TopicConfig{Name: "orders", MaxBytes: 4 << 20, Shrink: true})
 		var slow []*wsClient
 		for range 20 {
 			c, _ := r.reader(``)

@@ -168,7 +168,7 @@ func TestReaderOfTopicsMadeAnew(t *testing.T) {
 // TestRetentionPassesReader goes on behind an event that the topic has lost, with more.
 func TestRetentionPassesReader(t *testing.T) {
 	inBubble(t, gateway.Config{}, func(r *wsRig) {
-		r.ensure(jetbus.TopicConfig{Name: "orders", MaxEvents: 3})
+		r.ensure(jetbus.TopicConfig{Name: "orders", MaxEvents: 3, Shrink: true})
 		first := r.publish("orders", "1")
 		c, _ := r.reader(`"from":"earliest"`)
 		_, last := c.payloads(1)
@@ -295,7 +295,7 @@ func (b *hastyBus) Read(ctx context.Context, topics []string, o jetbus.ReadOptio
 // its turn comes is told of it.
 func TestRetentionTakesTheBacklog(t *testing.T) {
 	inBubble(t, gateway.Config{}, func(r *wsRig) {
-		r.ensure(jetbus.TopicConfig{Name: "orders", MaxEvents: 4})
+		r.ensure(jetbus.TopicConfig{Name: "orders", MaxEvents: 4, Shrink: true})
 		r.publish("orders", "1", "2", "3", "4")
 		r.serveBus(&hastyBus{Backend: r.bus, took: func() { r.publish("orders", "5", "6", "7", "8", "9") }}, gateway.Config{})
 		c, _ := r.reader(`"from":"earliest"`)

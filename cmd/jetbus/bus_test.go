@@ -136,6 +136,7 @@ func TestNotFoundAndConflict(t *testing.T) {
 		{"pub orders 1", 0, ""},
 		{"topics create orders --key-in-subject", exitConflict, "KeyInSubject is false, not true"},
 		{"topics create orders --storage memory", exitConflict, "storage cannot be changed"},
+		{"topics create orders --retention 1d", exitConflict, "Retention is 168h0m0s, not 24h0m0s; it would keep less than it does: TopicConfig.Shrink (jetbus topics create --yes)"},
 		{"topics create orders --discard sometimes", exitUsage, "Discard"},
 		{"sub orders --from after=unknown --no-follow", exitNotFound, "pass the sequence"},
 		{"pub orders 1 --at 1h", exitFailure, "not supported"},
@@ -175,7 +176,19 @@ func TestTopics(t *testing.T) {
 			t.Errorf("create %s does not say %q:\n%s", line.args, line.want, out)
 		}
 	}
-	for _, name := range []string{"log.snapshot", "log", "state"} {
+	for _, line := range []struct{ args, want string }{
+		{"", "created\n"},
+		{"", "unchanged\n"},
+		{"--retention 30d --max-events 500 --yes", "retention 7 days -> 30 days\nmax-events none -> 500\n"},
+		{"--description sold --discard new", "description \"\" -> \"sold\"\ndiscard old -> new\n"},
+		{"--retention 30d", "unchanged\n"},
+		{"--max-bytes 1MiB --yes", "max-bytes 10.0 GiB -> 1.0 MiB\n"},
+	} {
+		if out := b.ok(t, "", append([]string{"topics", "create", "sold"}, strings.Fields(line.args)...)...); !strings.HasPrefix(out, line.want+"Topic ") {
+			t.Errorf("create sold %s does not say %q:\n%s", line.args, line.want, out)
+		}
+	}
+	for _, name := range []string{"log.snapshot", "log", "state", "sold"} {
 		b.ok(t, "", "topics", "delete", name, "--yes")
 	}
 	b.ok(t, "", "topics", "create", "bills")

@@ -234,7 +234,11 @@ func (d *devRun) start(ctx context.Context) (err error) {
 	}
 	infos := make([]jetbus.TopicInfo, len(devTopics))
 	for i, c := range devTopics {
-		if infos[i], err = d.bus.EnsureTopic(ctx, c); err != nil {
+		infos[i], err = d.bus.TopicInfo(ctx, c.Name)
+		if errors.Is(err, jetbus.ErrNoTopic) { // one that is there stays as its user has it
+			infos[i], err = d.bus.EnsureTopic(ctx, c)
+		}
+		if err != nil {
 			return err
 		}
 	}

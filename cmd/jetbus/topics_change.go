@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,9 +19,14 @@ func newTopicsCreate(a *app, output *string) *cobra.Command {
 		Use:   "create TOPIC",
 		Short: "Declare a topic: create it, or change it to what the flags say",
 		Long: `Declares a topic. It may be repeated: an existing topic is changed to what the
-flags say, flags that are not given meaning their defaults; what cannot be changed is
-refused with exit code 4.`,
+flags say, and flags that are not given, empty, 0 or false leave it as it is; of a new one
+they mean their defaults, or in --stream what that has. It says what has changed.
+
+What cannot be changed is refused with exit code 4, and so is what would make the topic
+keep less than it does, unless --yes is given: events that are too old or too many then are
+removed at once.`,
 		Example: `  jetbus topics create orders.created --retention 30d --max-bytes 5GiB
+  jetbus topics create orders.created --retention 7d --yes
   jetbus topics create process.state --compact
   jetbus topics create payments --partitions 16
   jetbus topics create orders.snapshot --snapshot-of orders.created`,
@@ -45,6 +53,7 @@ refused with exit code 4.`,
 	f.IntVar(&c.Partitions, "partitions", 0, "spread the events by their keys over that many partitions, for package partition (default none)")
 	f.BoolVar(&c.Delays, "delays", false, "allow events that are delivered later")
 	f.StringVar(&c.Stream, "stream", "", "place the topic into a stream that topics share")
+	f.BoolVar(&c.Shrink, "yes", false, "let an existing topic keep less than it does")
 	return cmd
 }
 
@@ -56,6 +65,11 @@ func (a *app) createTopic(cmd *cobra.Command, output string, c jetbus.TopicConfi
 		return err
 	}
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+		before, err := bus.TopicInfo(cmd.Context(), c.Name)
+		if err != nil && !errors.Is(err, jetbus.ErrNoTopic) {
+			return err
+		}
+		existed := err == nil
 		info, err := bus.EnsureTopic(cmd.Context(), c)
 		if err != nil {
 			return err
@@ -63,9 +77,37 @@ func (a *app) createTopic(cmd *cobra.Command, output string, c jetbus.TopicConfi
 		if output != "table" {
 			return writeValue(cmd.OutOrStdout(), output, info)
 		}
-		_, err = io.WriteString(cmd.OutOrStdout(), describe(info))
+		said := "created\n"
+		if existed {
+			said = topicChanges(before.Config, info.Config)
+		}
+		_, err = io.WriteString(cmd.OutOrStdout(), said+describe(info))
 		return err
 	})
+}
+
+// topicChanges says what became of a topic that was there, one setting a line.
+func topicChanges(before, after jetbus.TopicConfig) string {
+	var b strings.Builder
+	add := func(name, from, to string) {
+		if from != to {
+			fmt.Fprintf(&b, "%s %s -> %s\n", name, printable(from), printable(to))
+		}
+	}
+	add("description", strconv.Quote(before.Description), strconv.Quote(after.Description))
+	add("retention", period(before.Retention), period(after.Retention))
+	add("max-bytes", limit(before.MaxBytes, size), limit(after.MaxBytes, size))
+	add("max-events", limit(before.MaxEvents, count), limit(after.MaxEvents, count))
+	add("discard", string(before.Discard), string(after.Discard))
+	add("replicas", strconv.Itoa(before.Replicas), strconv.Itoa(after.Replicas))
+	add("duplicate-window", period(before.DuplicateWindow), period(after.DuplicateWindow))
+	add("delays", yes(before.Delays), yes(after.Delays))
+	add("history", strconv.Itoa(before.History), strconv.Itoa(after.History))
+	add("tombstone-ttl", period(before.TombstoneTTL), period(after.TombstoneTTL))
+	if b.Len() == 0 {
+		return "unchanged\n"
+	}
+	return b.String()
 }
 
 func newTopicsRemove(a *app) *cobra.Command {

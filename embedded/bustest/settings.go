@@ -16,6 +16,7 @@ var settingsBehaviors = []Behavior{
 	{Name: "members that create the same group at once share it", Cases: []int{69}, play: racingGroups},
 	{Name: "settings of a group that change at a redeploy become the group's", Cases: []int{70}, play: groupDrift},
 	{Name: "a declaration that changes a topic updates it, or is a conflict that says what differs", Cases: []int{70}, Needs: NeedTopics, play: topicDrift},
+	{Name: "a declaration keeps of a topic what it does not say, and shrinks it where it may", Cases: []int{70}, Needs: NeedTopics, play: topicKept},
 	{Name: "options that contradict each other are refused at the call", Cases: []int{41}, play: badOptions},
 }
 
@@ -103,12 +104,12 @@ func topicDrift(r *run) {
 	before, err := topics.EnsureTopic(r.ctx, c)
 	r.must(err)
 	r.publish(c.Name, keys(3)...)
-	c.DuplicateWindow, c.MaxEvents, c.Description = time.Hour, 500, "changed"
+	c.DuplicateWindow, c.MaxEvents, c.Description = time.Hour, 2000, "changed"
 	_, err = r.B.(jetbus.Topics).EnsureTopic(r.ctx, c)
 	r.must(err)
 	info, err := r.Admin.TopicInfo(r.ctx, c.Name)
 	r.must(err)
-	if got := info.Config; got.DuplicateWindow != time.Hour || got.MaxEvents != 500 || got.Description != "changed" || info.Events != 3 {
+	if got := info.Config; got.DuplicateWindow != time.Hour || got.MaxEvents != 2000 || got.Description != "changed" || info.Events != 3 {
 		r.Errorf("after: %+v", info)
 	}
 	other := jetbus.MemoryStorage
@@ -129,6 +130,41 @@ func topicDrift(r *run) {
 		}
 	}
 	sameKeys(r.T, "the topic", r.stored(c.Name), keys(3))
+}
+
+func topicKept(r *run) {
+	topics := r.A.(jetbus.Topics)
+	name := r.prefix + ".t"
+	before, err := topics.EnsureTopic(r.ctx, jetbus.TopicConfig{Name: name, Description: "kept", Retention: -1, MaxBytes: 1 << 20, MaxEvents: 1000, DuplicateWindow: time.Hour})
+	r.must(err)
+	r.publish(name, keys(3)...)
+	other := r.B.(jetbus.Topics)
+	same, err := other.EnsureTopic(r.ctx, jetbus.TopicConfig{Name: name})
+	r.must(err)
+	if same.Config != before.Config || same.Events != 3 {
+		r.Errorf("declared by its name: %+v, before: %+v", same, before)
+	}
+	less := jetbus.TopicConfig{Name: name, MaxBytes: 2 << 20, MaxEvents: 500, DuplicateWindow: time.Minute}
+	_, err = other.EnsureTopic(r.ctx, less)
+	wantErr(r.T, "a declaration that shrinks", err, jetbus.ErrConflict)
+	conflict, ok := errors.AsType[*jetbus.ConflictError](err)
+	if !ok || len(conflict.Differences) != 2 || conflict.Differences[0].Field != "MaxEvents" || conflict.Differences[1].Field != "DuplicateWindow" {
+		r.Errorf("error %#v does not name what would shrink", err)
+	}
+	info, err := r.Admin.TopicInfo(r.ctx, name)
+	r.must(err)
+	if info.Config != before.Config {
+		r.Errorf("after a refusal: %+v", info.Config)
+	}
+	less.Shrink = true
+	want := before.Config
+	want.MaxBytes, want.MaxEvents, want.DuplicateWindow = less.MaxBytes, less.MaxEvents, less.DuplicateWindow
+	shrunk, err := other.EnsureTopic(r.ctx, less)
+	r.must(err)
+	if shrunk.Config != want {
+		r.Errorf("shrunk: %+v, want %+v", shrunk.Config, want)
+	}
+	sameKeys(r.T, "the topic", r.stored(name), keys(3))
 }
 
 func badOptions(r *run) {
