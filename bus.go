@@ -209,7 +209,9 @@ type ReceiveOptions struct {
 	Max int `json:"max,omitempty"`
 	// Wait is how long to wait for the first event. Defaults to 5 seconds, -1 means not at all.
 	Wait time.Duration `json:"-"`
-	// AckTimeout is how long the leases last. Defaults to 30 seconds, at least 100 milliseconds.
+	// AckTimeout is how long the leases last, at least 100 milliseconds. It belongs to the
+	// group, as SubscribeOptions.AckTimeout does: where that of the group is longer, they
+	// last that long. Defaults to that of the group, and to 30 seconds where there is none yet.
 	AckTimeout time.Duration `json:"-"`
 	// MaxAttempts is carried by the deliveries. Defaults to 5, -1 means without end.
 	MaxAttempts int `json:"maxAttempts,omitempty"`

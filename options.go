@@ -1,6 +1,7 @@
 package jetbus
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -8,9 +9,11 @@ import (
 )
 
 // SubscribeOptions say how a member of a group receives. The zero value is the
-// documented default. AckTimeout and GroupMaxInFlight belong to the group: when
-// they differ from what the group has, the newest subscriber's stand, but for an
-// AckTimeout shorter than that of other members, which takes effect when they are gone.
+// documented default. AckTimeout and GroupMaxInFlight belong to the group: a group that
+// exists keeps its own where they are zero, and their defaults are those of a new group.
+// A GroupMaxInFlight that is given becomes the group's. So does an AckTimeout that is
+// longer than the group's; none makes that shorter, since other members count on it, also
+// such as are away: delete the group, and it begins anew.
 type SubscribeOptions struct {
 	// From is where a group that does not exist yet begins. Defaults to Latest.
 	From Start `json:"-"`
@@ -25,14 +28,17 @@ type SubscribeOptions struct {
 	// waiting for a handler. Defaults to 1000, or Concurrency where that is more.
 	MaxInFlight int `json:"maxInFlight,omitempty"`
 	// GroupMaxInFlight is how many events all members of the group hold at most,
-	// delayed retries included. Defaults to 10000.
+	// delayed retries included. Defaults to what the group has, and to 10000 where there is
+	// none yet.
 	GroupMaxInFlight int `json:"groupMaxInFlight,omitempty"`
-	// AckTimeout is how long the lease on an event lasts unless it is extended.
-	// Defaults to 30 seconds, at least 100 milliseconds.
+	// AckTimeout is how long the lease on an event lasts unless it is extended, at least
+	// 100 milliseconds. Where that of the group is longer, leases last that long, and
+	// this member extends them each third of its own. Defaults to that of the group,
+	// and to 30 seconds where there is none yet.
 	AckTimeout time.Duration `json:"-"`
 	// MaxLease is how long the bus keeps extending the lease of a running handler,
-	// counted from its start. Defaults to 10 minutes, or AckTimeout where that is
-	// longer; -1 means never extended.
+	// counted from its start, at least AckTimeout (30 seconds where that is zero). Defaults
+	// to 10 minutes, or the group's AckTimeout where that is longer; -1 means never extended.
 	MaxLease time.Duration `json:"-"`
 	// MaxAttempts is how often an event is tried before it becomes a dead letter.
 	// Defaults to 5, -1 means without end. With an end, what comes again after a
@@ -91,14 +97,13 @@ const (
 	maxInFlight    = 1_000_000
 )
 
-// Normalize returns the options with defaults filled in, or an error wrapping
-// [ErrInvalidOption] or [ErrInvalidTopic] that names the field.
+// Normalize returns the options with defaults filled in, but for AckTimeout and
+// GroupMaxInFlight, where the group decides; or an error wrapping [ErrInvalidOption] or
+// [ErrInvalidTopic] that names the field.
 func (o SubscribeOptions) Normalize() (SubscribeOptions, error) {
 	setDefault(&o.Concurrency, DefaultConcurrency)
 	setDefault(&o.BatchSize, DefaultBatchSize)
 	setDefault(&o.MaxInFlight, max(DefaultMaxInFlight, o.Concurrency))
-	setDefault(&o.GroupMaxInFlight, DefaultGroupMaxInFlight)
-	setDefault(&o.AckTimeout, DefaultAckTimeout)
 	setDefault(&o.MaxLease, max(DefaultMaxLease, o.AckTimeout))
 	setDefault(&o.MaxAttempts, DefaultMaxAttempts)
 	setDefault(&o.ShutdownTimeout, DefaultShutdownTimeout)
@@ -125,14 +130,15 @@ func (o *SubscribeOptions) validate() error {
 		return fmt.Errorf("%w: BatchSize is %d, use 1 to %d", ErrInvalidOption, o.BatchSize, maxBatchSize)
 	case o.MaxInFlight < 1 || o.MaxInFlight > maxInFlight:
 		return fmt.Errorf("%w: MaxInFlight is %d, use 1 to %d", ErrInvalidOption, o.MaxInFlight, maxInFlight)
-	case o.GroupMaxInFlight < 1 || o.GroupMaxInFlight > maxInFlight:
-		return fmt.Errorf("%w: GroupMaxInFlight is %d, use 1 to %d", ErrInvalidOption, o.GroupMaxInFlight, maxInFlight)
+	case o.GroupMaxInFlight < 0 || o.GroupMaxInFlight > maxInFlight:
+		return fmt.Errorf("%w: GroupMaxInFlight is %d, use 1 to %d, or 0 for that of the group", ErrInvalidOption, o.GroupMaxInFlight, maxInFlight)
 	case o.Concurrency > o.MaxInFlight:
 		return fmt.Errorf("%w: Concurrency %d is above MaxInFlight %d: some handlers would never run", ErrInvalidOption, o.Concurrency, o.MaxInFlight)
-	case o.AckTimeout < minAckTimeout:
-		return fmt.Errorf("%w: AckTimeout is %v, use at least %v", ErrInvalidOption, o.AckTimeout, minAckTimeout)
-	case o.MaxLease < -1 || o.MaxLease > 0 && o.MaxLease < o.AckTimeout:
-		return fmt.Errorf("%w: MaxLease is %v, use at least AckTimeout (%v), or -1 for no extension", ErrInvalidOption, o.MaxLease, o.AckTimeout)
+	case o.AckTimeout != 0 && o.AckTimeout < minAckTimeout:
+		return fmt.Errorf("%w: AckTimeout is %v, use at least %v, or 0 for that of the group", ErrInvalidOption, o.AckTimeout, minAckTimeout)
+	case o.MaxLease < -1 || o.MaxLease > 0 && o.MaxLease < cmp.Or(o.AckTimeout, DefaultAckTimeout):
+		return fmt.Errorf("%w: MaxLease is %v, use at least AckTimeout (%v), or -1 for no extension",
+			ErrInvalidOption, o.MaxLease, cmp.Or(o.AckTimeout, DefaultAckTimeout))
 	case o.MaxAttempts < -1:
 		return fmt.Errorf("%w: MaxAttempts is %d, use 1 or more, or -1 for no end", ErrInvalidOption, o.MaxAttempts)
 	case o.Order != NoOrder && o.Order != PerKey && o.Order != Total:

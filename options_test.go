@@ -35,7 +35,7 @@ func checkRefused[T any](t *testing.T, cases []refused[T], validate func(T) erro
 func TestSubscribeOptionsDefaults(t *testing.T) {
 	got, err := jetbus.SubscribeOptions{}.Normalize()
 	want := jetbus.SubscribeOptions{
-		Concurrency: 1, BatchSize: 100, MaxInFlight: 1000, GroupMaxInFlight: 10_000, AckTimeout: 30 * time.Second, MaxLease: 10 * time.Minute,
+		Concurrency: 1, BatchSize: 100, MaxInFlight: 1000, MaxLease: 10 * time.Minute,
 		MaxAttempts: 5, Backoff: jetbus.Backoff{Min: time.Second, Max: 5 * time.Minute}, ShutdownTimeout: 30 * time.Second,
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -109,7 +109,7 @@ func TestSubscribeOptionsNormalizeTwice(t *testing.T) {
 func TestReceiveOptions(t *testing.T) {
 	type options = jetbus.ReceiveOptions
 	got, err := options{}.Normalize()
-	if want := (options{Max: 100, Wait: 5 * time.Second, AckTimeout: 30 * time.Second, MaxAttempts: 5}); got != want || err != nil {
+	if want := (options{Max: 100, Wait: 5 * time.Second, MaxAttempts: 5}); got != want || err != nil {
 		t.Errorf("defaults: %+v, %v", got, err)
 	}
 	want := options{From: jetbus.Earliest(), Max: 10_000, Wait: -1, AckTimeout: 100 * time.Millisecond, MaxAttempts: -1}

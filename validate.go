@@ -62,20 +62,19 @@ func (o NackOptions) Validate() error {
 	return nil
 }
 
-// Normalize returns the options with defaults filled in, or an error wrapping
-// [ErrInvalidOption] that names the field.
+// Normalize returns the options with defaults filled in, but for AckTimeout, where the
+// group decides; or an error wrapping [ErrInvalidOption] that names the field.
 func (o ReceiveOptions) Normalize() (ReceiveOptions, error) {
 	setDefault(&o.Max, DefaultReceiveMax)
 	setDefault(&o.Wait, DefaultReceiveWait)
-	setDefault(&o.AckTimeout, DefaultAckTimeout)
 	setDefault(&o.MaxAttempts, DefaultMaxAttempts)
 	switch {
 	case o.Max < 1 || o.Max > maxBatchSize:
 		return o, fmt.Errorf("%w: Max is %d, use 1 to %d", ErrInvalidOption, o.Max, maxBatchSize)
 	case o.Wait < -1:
 		return o, fmt.Errorf("%w: Wait is %v, use -1 for no wait", ErrInvalidOption, o.Wait)
-	case o.AckTimeout < minAckTimeout:
-		return o, fmt.Errorf("%w: AckTimeout is %v, use at least %v", ErrInvalidOption, o.AckTimeout, minAckTimeout)
+	case o.AckTimeout != 0 && o.AckTimeout < minAckTimeout:
+		return o, fmt.Errorf("%w: AckTimeout is %v, use at least %v, or 0 for that of the group", ErrInvalidOption, o.AckTimeout, minAckTimeout)
 	case o.MaxAttempts < -1:
 		return o, fmt.Errorf("%w: MaxAttempts is %d, use 1 or more, or -1 for no end", ErrInvalidOption, o.MaxAttempts)
 	}

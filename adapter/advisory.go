@@ -77,7 +77,7 @@ func (b *Bus) subscribeAdvisories(ctx context.Context) error {
 	t := &topic{config: jetbus.TopicConfig{Name: advisoryTopic}, stream: stream, filter: advisoryFilter, kept: true}
 	s := newSubscription(context.WithoutCancel(ctx), b, "jetbus-"+b.cfg.Prefix, b.overlooked, o)
 	s.topics = 1
-	if err := s.attach(ctx, t, jetbus.Latest()); err != nil {
+	if _, err := s.attach(ctx, t, jetbus.Latest(), s.settings()); err != nil {
 		s.abandon()
 		return err
 	}

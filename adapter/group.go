@@ -38,12 +38,31 @@ const (
 // default of 512 is used up by 50 busy members, and cannot be raised later.
 const maxWaiting = 10_000
 
-// groupSettings are what members of a group share.
+// groupSettings are what members of a group share, as one of them asks for them.
 type groupSettings struct {
-	ackTimeout  time.Duration
-	maxInFlight int
+	ackTimeout  time.Duration // 0: the group's
+	maxInFlight int           // 0: the group's
 	order       jetbus.Order
 	receive     bool // for Receive, which keeps no order
+}
+
+// settingsOfGroup are those that a durable has, for the others of its group.
+func settingsOfGroup(info *jetstream.ConsumerInfo) groupSettings {
+	return groupSettings{ackTimeout: info.Config.AckWait, maxInFlight: info.Config.MaxAckPending}
+}
+
+// over resolves the settings for a group that has a durable already, or none (nil). They
+// never make its ack timeout shorter: members count on it, and would run on after the
+// server has given up on them. Whether one is there at this moment nobody can tell.
+func (set groupSettings) over(have *jetstream.ConsumerInfo) groupSettings {
+	was := groupSettings{ackTimeout: jetbus.DefaultAckTimeout, maxInFlight: jetbus.DefaultGroupMaxInFlight}
+	if have != nil {
+		was = settingsOfGroup(have)
+		set.ackTimeout = max(set.ackTimeout, was.ackTimeout)
+	}
+	set.ackTimeout = cmp.Or(set.ackTimeout, was.ackTimeout)
+	set.maxInFlight = cmp.Or(set.maxInFlight, was.maxInFlight)
+	return set
 }
 
 // joinGroup returns the group's durable, creating it at start, and brings its
@@ -100,7 +119,8 @@ func (b *Bus) createGroup(ctx context.Context, t *topic, group string, start jet
 	if err != nil {
 		return nil, err
 	}
-	like := jetstream.ConsumerConfig{AckWait: set.ackTimeout, MaxAckPending: cmp.Or(set.maxInFlight, jetbus.DefaultGroupMaxInFlight)}
+	set = set.over(nil)
+	like := jetstream.ConsumerConfig{AckWait: set.ackTimeout, MaxAckPending: set.maxInFlight}
 	if set.order != jetbus.NoOrder {
 		like.Metadata = map[string]string{metaOrder: string(set.order)}
 	}
@@ -302,8 +322,8 @@ func epochOf(info *jetstream.ConsumerInfo) int {
 	return n
 }
 
-// alignGroup brings the settings that members share to those of the newest
-// member; a shorter ack timeout only where nobody else is there.
+// alignGroup brings the settings that members share to those that the newest member
+// asks for.
 func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, set groupSettings) (*jetstream.ConsumerInfo, error) {
 	c := info.Config
 	if c.AckPolicy != jetstream.AckExplicitPolicy || c.FilterSubject != t.filter {
@@ -314,15 +334,10 @@ func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jets
 			Hint: "delete the consumer " + info.Name + " or use another group",
 		})
 	}
-	if set.maxInFlight == 0 {
-		set.maxInFlight = c.MaxAckPending
-	}
+	set = set.over(info)
 	reorder, err := b.alignOrder(ctx, t, group, info, set)
 	if err != nil {
 		return nil, err
-	}
-	if set.ackTimeout < c.AckWait && (info.NumAckPending > 0 || info.NumWaiting > 0) {
-		set.ackTimeout = c.AckWait // others count on it, and would run on after the server has given up on them
 	}
 	if c.AckWait == set.ackTimeout && c.MaxAckPending == set.maxInFlight && !reorder {
 		return info, nil

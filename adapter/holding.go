@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/internal/deadline"
@@ -16,7 +17,8 @@ import (
 type holding struct {
 	b          *Bus
 	group      string
-	ackTimeout time.Duration
+	own        time.Duration // AckTimeout that the holder asked for; 0: the group's
+	ackTimeout time.Duration // of the group: how long a lease lasts; the shortest of its durables
 	maxLease   time.Duration // -1: only as far as Extend asked
 	backoff    jetbus.Backoff
 	changed    func() // called without the lock when leases ended; may be nil
@@ -37,6 +39,26 @@ type holding struct {
 func (h *holding) init() {
 	h.first.prev, h.first.next = &h.first, &h.first
 	h.over = make(chan struct{})
+}
+
+// adoptLocked makes the leases last as long as a durable lets them, or as long as another
+// one of the same holder does where that is less.
+func (h *holding) adoptLocked(info *jetstream.ConsumerInfo) {
+	if wait := info.Config.AckWait; h.ackTimeout == 0 || wait < h.ackTimeout {
+		h.ackTimeout = wait
+	}
+	if h.maxLease > 0 {
+		h.maxLease = max(h.maxLease, h.ackTimeout)
+	}
+}
+
+// pace is the AckTimeout by which leases are extended: the holder's own, where it asked
+// for less than the group has.
+func (h *holding) pace() time.Duration {
+	if h.own > 0 {
+		return min(h.own, h.ackTimeout)
+	}
+	return h.ackTimeout
 }
 
 // end returns when nothing of the holding runs any more. It is called once, when
@@ -133,7 +155,7 @@ func (h *holding) keep(l *lease, until time.Time) {
 // connection that hangs is what it is there for.
 func (h *holding) keeper() {
 	h.mu.Lock()
-	tick := time.NewTicker(min(max(h.ackTimeout/30, time.Millisecond), time.Second))
+	tick := time.NewTicker(min(max(h.pace()/30, time.Millisecond), time.Second))
 	h.mu.Unlock()
 	defer tick.Stop()
 	for {
@@ -213,7 +235,7 @@ const soon = time.Second
 // extended the server, should it be restarted, knows of it when its event was
 // stored and not when it was delivered, and takes that of an old event to be over.
 func (h *holding) rest(l *lease) time.Duration {
-	every := h.ackTimeout / 3
+	every := h.pace() / 3
 	if l.forget == nil && h.isOld(l) {
 		return min(every, soon)
 	}
@@ -223,7 +245,7 @@ func (h *holding) rest(l *lease) time.Duration {
 // isOld reports whether an event was stored long before it was delivered, for the time
 // that a lease has.
 func (h *holding) isOld(l *lease) bool {
-	return l.asked.UnixNano()-l.stored > int64(h.ackTimeout/3)
+	return l.asked.UnixNano()-l.stored > int64(h.pace()/3)
 }
 
 // secure extends the lease of an event that has just come where another server may take

@@ -193,24 +193,17 @@ func partitionOptions(group string, o jetbus.SubscribeOptions) (jetbus.Subscribe
 
 // makeParts makes the durables that a group is without, and returns the others.
 func (b *Bus) makeParts(ctx context.Context, name, group string, from jetbus.Start, set groupSettings) ([]*topicGroup, error) {
-	if _, ok := ctx.Deadline(); !ok { // somebody who moves the group may have to be waited for
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, b.cfg.Timeout+set.ackTimeout+seekGrace+lockTTL)
-		defer cancel()
-	}
-	t, err := b.partitionedTopic(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if err := b.keepStreams(ctx, t.config.Replicas); err != nil {
-		return nil, err
-	}
-	have, err := b.partsOf(ctx, t, group)
+	t, have, err := b.findParts(ctx, name, group)
 	if err != nil {
 		return nil, err
 	}
 	if err := alignedOrder(t, group, have, set.order); err != nil || len(have) == len(t.partitions()) {
 		return have, err
+	}
+	if _, ok := ctx.Deadline(); !ok { // somebody who moves the group may have to be waited for
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, b.cfg.Timeout+set.over(firstOf(have)).ackTimeout+seekGrace+lockTTL)
+		defer cancel()
 	}
 	unlock, err := b.lock(ctx, joinLock(t, group), joinLockTTL(ctx))
 	if err != nil {
@@ -221,6 +214,28 @@ func (b *Bus) makeParts(ctx context.Context, name, group string, from jetbus.Sta
 		return nil, err
 	}
 	return have, b.translateGroup(t, group, b.createParts(ctx, t, group, have, from, set))
+}
+
+// findParts returns a topic with partitions and what there is of a group's durables.
+func (b *Bus) findParts(ctx context.Context, name, group string) (t *topic, have []*topicGroup, err error) {
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	if t, err = b.partitionedTopic(ctx, name); err != nil {
+		return nil, nil, err
+	}
+	if err = b.keepStreams(ctx, t.config.Replicas); err != nil {
+		return nil, nil, err
+	}
+	have, err = b.partsOf(ctx, t, group)
+	return t, have, err
+}
+
+// firstOf is the first durable of a group, nil where it has none.
+func firstOf(have []*topicGroup) *jetstream.ConsumerInfo {
+	if len(have) == 0 {
+		return nil
+	}
+	return have[0].info
 }
 
 // joinPart brings the settings of a durable up to date, or of that in its place. A move
@@ -292,12 +307,10 @@ func (b *Bus) createParts(ctx context.Context, t *topic, group string, have []*t
 	missing := slices.DeleteFunc(t.partitions(), func(p jetbus.Partition) bool {
 		return slices.ContainsFunc(have, func(g *topicGroup) bool { return g.part == p })
 	})
-	var first *jetstream.ConsumerInfo
-	if len(have) > 0 {
-		first = have[0].info
-	} else {
+	first := firstOf(have)
+	if first == nil {
 		part := b.partOf(t, missing[0])
-		info, made, err := b.createOrigin(ctx, t, part, group, from, set)
+		info, made, err := b.createOrigin(ctx, t, part, group, from, set.over(nil))
 		if err != nil {
 			return err
 		}
@@ -306,6 +319,7 @@ func (b *Bus) createParts(ctx context.Context, t *topic, group string, have []*t
 		}
 		missing = missing[1:]
 	}
+	set = set.over(first)
 	next, _ := strconv.ParseUint(first.Config.Metadata[metaStart], 10, 64) // none is the beginning
 	like := partSettings(set, next, first.Config.Metadata[metaMove])
 	if until := resumeTime(first); until.After(time.Now()) {

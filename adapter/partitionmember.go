@@ -62,8 +62,11 @@ func (m *partitionMember) join(ctx context.Context, name string) error {
 		return err
 	}
 	m.topics = 1
+	m.mu.Lock()
+	m.adoptLocked(info)
+	m.mu.Unlock()
 	m.pullers = append(m.pullers, m.newPuller(part, info.Name))
-	if err := m.attach(ctx, m.b.retryTopic(part, m.group), jetbus.Earliest()); err != nil {
+	if err := m.attachRetries(ctx, part, info); err != nil {
 		return err
 	}
 	o := m.newOwner(m.pullers[0], m.pullers[1])

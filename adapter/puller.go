@@ -346,10 +346,8 @@ func (p *puller) rejoin() {
 		p.attach(info.Name)
 		p.heard = time.Now()
 		p.pulls.giveUp(p.expiry)
-		if info.Config.AckWait < s.ackTimeout { // somebody joined while nobody else was there
-			s.ackTimeout = info.Config.AckWait
-			p.setExpiry()
-		}
+		s.adoptLocked(info)
+		p.setExpiry()
 	case errors.Is(err, jetbus.ErrNoGroup), errors.Is(err, jetbus.ErrNoTopic):
 		s.failLocked(fmt.Errorf("subscribe %s/%s: %w: it was deleted", p.t.name(), s.group, err))
 	default:

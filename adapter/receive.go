@@ -95,7 +95,7 @@ func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveO
 		return nil, err
 	}
 	rt := b.retryTopic(t, group)
-	retries, err := b.joinRetries(ctx, rt, group, groupSettings{ackTimeout: o.AckTimeout})
+	retries, err := b.joinRetries(ctx, rt, group, settingsOfGroup(info))
 	if err != nil {
 		return nil, err
 	}

@@ -83,11 +83,10 @@ func (b *Bus) Retry(ctx context.Context, group string, e jetbus.Event, o jetbus.
 
 // awaitRetries makes sure that somebody will read the retries of a group.
 func (b *Bus) awaitRetries(ctx context.Context, t *topicGroup) error {
-	set := groupSettings{ackTimeout: t.info.Config.AckWait, maxInFlight: t.info.Config.MaxAckPending}
 	rt := b.retryTopic(t.topic, t.group)
 	_, err := b.findGroup(ctx, rt, t.group)
 	if errors.Is(err, jetbus.ErrNoGroup) || errors.Is(err, jetbus.ErrNoTopic) {
-		_, err = b.joinRetries(ctx, rt, t.group, set)
+		_, err = b.joinRetries(ctx, rt, t.group, settingsOfGroup(t.info))
 	}
 	return err
 }

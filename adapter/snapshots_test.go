@@ -100,7 +100,7 @@ func TestFullSnapshot(t *testing.T) {
 		r.put("raw", "c", "1")
 		time.Sleep(10 * time.Minute)
 		r.equal("lag of a full one", must(r.bus.TopicInfo(r.Context(), "snap"))(t).Lag, 1)
-		snap.MaxEvents = 0
+		snap.MaxEvents = -1
 		r.ensure(snap)
 		time.Sleep(10 * time.Minute)
 		r.caughtUp("snap", 3)

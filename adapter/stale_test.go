@@ -22,8 +22,6 @@ func TestWhatATopicIsStays(t *testing.T) {
 			"a": {jetbus.TopicConfig{}, jetbus.TopicConfig{Compact: true}},
 			"b": {jetbus.TopicConfig{}, jetbus.TopicConfig{KeyInSubject: true}},
 			"c": {jetbus.TopicConfig{KeyInSubject: true}, jetbus.TopicConfig{Compact: true}},
-			"d": {jetbus.TopicConfig{Compact: true}, jetbus.TopicConfig{KeyInSubject: true}},
-			"e": {jetbus.TopicConfig{KeyInSubject: true}, jetbus.TopicConfig{}},
 		} {
 			c.is.Name, c.wanted.Name = name, name
 			r.ensure(c.is)

@@ -87,7 +87,7 @@ type subscription struct {
 
 func newSubscription(ctx context.Context, b *Bus, group string, h jetbus.Handler, o jetbus.SubscribeOptions) *subscription {
 	s := &subscription{
-		holding: holding{b: b, group: group, ackTimeout: o.AckTimeout, maxLease: o.MaxLease, backoff: o.Backoff},
+		holding: holding{b: b, group: group, own: o.AckTimeout, maxLease: o.MaxLease, backoff: o.Backoff},
 		o:       o, handler: h, ctx: context.WithoutCancel(ctx),
 		done: make(chan struct{}), idle: make(chan struct{}, 1), pausing: make(chan struct{}, 1),
 	}
@@ -95,79 +95,6 @@ func newSubscription(ctx context.Context, b *Bus, group string, h jetbus.Handler
 	s.changed = s.leasesEnded
 	s.life, s.die = context.WithCancelCause(s.ctx)
 	return s
-}
-
-// join makes sure that the group exists on all topics and prepares a puller for each.
-func (s *subscription) join(ctx context.Context, names []string) error {
-	topics := make([]*topic, len(names))
-	for i, name := range names {
-		var err error
-		if topics[i], err = s.lookup(ctx, name); err != nil {
-			return err
-		}
-	}
-	s.topics = len(topics)
-	for _, t := range topics {
-		if err := s.attach(ctx, t, s.o.From); err != nil {
-			return err
-		}
-	}
-	for _, t := range topics {
-		if err := s.attach(ctx, s.b.retryTopic(t, s.group), jetbus.Earliest()); err != nil {
-			return err
-		}
-	}
-	if s.o.Order != jetbus.NoOrder {
-		for i := range topics {
-			s.owners = append(s.owners, s.newOwner(s.pullers[i], s.pullers[i+s.topics]))
-		}
-	}
-	return nil
-}
-
-// attach joins the group on one topic, or on the retries of one.
-func (s *subscription) attach(ctx context.Context, t *topic, from jetbus.Start) error {
-	set := groupSettings{ackTimeout: s.o.AckTimeout, maxInFlight: s.o.GroupMaxInFlight, order: s.o.Order}
-	info, err := s.b.joinOne(ctx, t, s.group, from, set)
-	if err != nil {
-		return err
-	}
-	p := s.newPuller(t, info.Name)
-	s.pullers = append(s.pullers, p)
-	if s.o.Order != jetbus.NoOrder { // its owner opens it
-		return nil
-	}
-	return p.open()
-}
-
-// lookup finds a topic, and checks that the group exists on it or can be
-// created, so that a topic that is wrong leaves no group on those before it.
-func (s *subscription) lookup(ctx context.Context, name string) (*topic, error) {
-	ctx, cancel := s.b.bound(ctx)
-	defer cancel()
-	for try := 0; ; try++ {
-		t, err := s.b.lookup(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		_, err = s.b.findGroup(ctx, t, s.group)
-		if errors.Is(err, jetbus.ErrNoGroup) {
-			_, err = s.b.startSequence(ctx, t, s.o.From)
-		}
-		if errors.Is(err, jetbus.ErrNoTopic) && try == 0 { // remembered, but gone since
-			s.b.forget(t)
-			continue
-		}
-		return t, err
-	}
-}
-
-// abandon undoes join.
-func (s *subscription) abandon() {
-	for _, p := range s.pullers {
-		p.end(s.life)
-	}
-	s.die(jetbus.ErrStopped)
 }
 
 // enlist makes the subscription one that Close stops.

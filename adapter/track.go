@@ -118,9 +118,7 @@ func (tr *track) prepare(ctx context.Context, before predecessor) error {
 	s := tr.o.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if info.Config.AckWait < s.ackTimeout { // somebody joined while nobody else was there
-		s.ackTimeout = info.Config.AckWait
-	}
+	s.adoptLocked(info)
 	tr.durable, tr.created = info.Name, info.Created.UTC()
 	tr.begin(info.Delivered.Consumer)
 	return nil
@@ -129,7 +127,10 @@ func (tr *track) prepare(ctx context.Context, before predecessor) error {
 // find returns the present durable.
 func (tr *track) find(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	s, t := tr.o.s, tr.p.t
-	ctx, cancel := context.WithTimeout(ctx, s.b.cfg.Timeout+s.o.AckTimeout+seekGrace+lockTTL) // a move under way may have to be completed
+	s.mu.Lock()
+	ackTimeout := s.ackTimeout
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, s.b.cfg.Timeout+ackTimeout+seekGrace+lockTTL) // a move under way may have to be completed
 	defer cancel()
 	info, err := s.b.findOwn(ctx, t, s.group)
 	if err != nil {

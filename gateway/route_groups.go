@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -147,7 +148,7 @@ func (g *Gateway) pullOptions(req pullRequest) (jetbus.ReceiveOptions, time.Dura
 	if err != nil {
 		return o, 0, err
 	}
-	lease := o.AckTimeout
+	lease := cmp.Or(o.AckTimeout, min(jetbus.DefaultAckTimeout, l.LeaseMax))
 	if lease < minLease || lease > l.LeaseMax {
 		return o, 0, refuse(CodeBadRequest, "ackTimeoutMs is %d, use %d to %d", lease.Milliseconds(), minLease.Milliseconds(), l.LeaseMax.Milliseconds())
 	}

@@ -14,7 +14,7 @@ var settingsBehaviors = []Behavior{
 	{Name: "processes that declare the same topic at once all succeed, and there is one", Cases: []int{69}, Needs: NeedTopics, play: racingTopics},
 	{Name: "processes that declare topics of one stream at once all succeed", Cases: []int{69}, Needs: NeedTopics | NeedMany, play: racingShared},
 	{Name: "members that create the same group at once share it", Cases: []int{69}, play: racingGroups},
-	{Name: "settings of a group that change at a redeploy become the group's", Cases: []int{70}, play: groupDrift},
+	{Name: "settings of a group that change at a redeploy become the group's, and others stay", Cases: []int{70}, play: groupDrift},
 	{Name: "a declaration that changes a topic updates it, or is a conflict that says what differs", Cases: []int{70}, Needs: NeedTopics, play: topicDrift},
 	{Name: "a declaration keeps of a topic what it does not say, and shrinks it where it may", Cases: []int{70}, Needs: NeedTopics, play: topicKept},
 	{Name: "options that contradict each other are refused at the call", Cases: []int{41}, play: badOptions},
@@ -92,6 +92,12 @@ func groupDrift(r *run) {
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{AckTimeout: time.Minute, GroupMaxInFlight: 10})
 	if g := r.group(topic, "g"); g.AckTimeout != time.Minute || g.AckedSeq != first.Seq {
 		r.Errorf("after: %+v", g)
+	}
+	for what, o := range map[string]jetbus.SubscribeOptions{"no AckTimeout": {}, "a shorter AckTimeout": {AckTimeout: time.Second}} {
+		r.subscribe(r.B, topic, "g", got.handle, o)
+		if g := r.group(topic, "g"); g.AckTimeout != time.Minute {
+			r.Errorf("after a member with %s: %+v", what, g)
+		}
 	}
 	events := r.publish(topic, keys(20)...)
 	r.settled(topic, "g", events[19].Seq)

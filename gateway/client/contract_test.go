@@ -42,7 +42,7 @@ func holds(b bustest.Behavior) bool {
 // different are behaviors that a client of a gateway does not have, and why.
 var different = map[string]string{
 	"a forced move ends the handlers of what it takes away":                                                     "the gateway learns of it when its lease at the broker ends, later than AckTimeout",
-	"settings of a group that change at a redeploy become the group's":                                          "the AckTimeout of the group at the broker is the gateway's",
+	"settings of a group that change at a redeploy become the group's, and others stay":                         "the AckTimeout of the group at the broker is the gateway's",
 	"one member of an ordered group is active, and when it stops the next goes on at once, without a duplicate": "what waits behind events of its key is held by the gateway, and not counted as Held",
 	"a move waits for held events to be settled":                                                                "the client holds up to MaxInFlight events, of which the move waits for all",
 	"a slow member does not hold what a fast one could do":                                                      "for the same reason",

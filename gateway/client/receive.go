@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -30,6 +31,7 @@ func (c *Client) receive(ctx context.Context, topic, group string, o jetbus.Rece
 	if err == nil {
 		o, err = o.Normalize()
 	}
+	o.AckTimeout = cmp.Or(o.AckTimeout, jetbus.DefaultAckTimeout)
 	switch {
 	case err != nil:
 		return nil, err

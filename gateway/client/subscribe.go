@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,6 +79,7 @@ func (c *Client) newMember(ctx context.Context, topic, group string, h jetbus.Ha
 	}
 	unset := o.MaxInFlight == 0
 	o, err := o.Normalize()
+	o.AckTimeout = cmp.Or(o.AckTimeout, jetbus.DefaultAckTimeout) // the lease of this member, by the gateway; that of the group is another matter
 	l, closed := c.main()
 	switch {
 	case err != nil:
