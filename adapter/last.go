@@ -12,6 +12,9 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
+// lagRetry is how soon a replica that lags is asked again at first: it is moments behind.
+const lagRetry = 5 * time.Millisecond
+
 // lastMessages hands each the last message of every subject, in the order of their
 // sequences: none from before what the stream's leader had when this was called. Any
 // replica answers, and says as of which sequence; it is asked again until that has what
@@ -26,7 +29,7 @@ func (b *Bus) lastMessages(ctx context.Context, stream string, subjects []string
 	}
 	request := directRequest{MultiLast: subjects, atLeast: info.State.LastSeq}
 	beside := "" // the subject that is surely there
-	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
+	for wait := lagRetry; ; wait = min(2*wait, publishRetryMax) {
 		var got []keyMessage
 		err := b.directGet(ctx, stream, request, func(m *nats.Msg, seq uint64, stored time.Time) bool {
 			got = append(got, keyMessage{Msg: *m, seq: seq, time: stored})
