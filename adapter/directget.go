@@ -37,8 +37,8 @@ const tooManySubjects = "413"
 // the last sequence seen is safe.
 var errDirectLoss = errors.New("messages were lost on the way")
 
-// errBehind: the replica that answered a direct get has not got as far as it must have, or
-// does not say how far: it does where there is nothing to return.
+// errBehind: the replica that answered a direct get is not as far as it must be, or did not
+// say how far, which it leaves out where it has nothing to return.
 var errBehind = errors.New("the replica that answers lags behind")
 
 // directRequest selects what a direct get returns: the messages from Seq or

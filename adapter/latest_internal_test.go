@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -39,6 +40,13 @@ func TestLatestBeyondWhatTheServerSends(t *testing.T) {
 		}
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("%d bytes at once: %v, %v", most, got, err)
+		}
+	}
+	for atLeast, want := range map[uint64]error{1: nil, 5: nil, 6: errBehind} { // each answer says how far it is
+		request := directRequest{MultiLast: subjects, MaxBytes: 1, atLeast: atLeast}
+		err := bus.directGet(t.Context(), "EV_K", request, func(*nats.Msg, uint64, time.Time) bool { return true })
+		if !errors.Is(err, want) {
+			t.Errorf("as of %d at least: %v, want %v", atLeast, err, want)
 		}
 	}
 }

@@ -179,9 +179,9 @@ func (b *Bus) eventAt(ctx context.Context, t *topic, at uint64) (e jetbus.Event,
 // directGet is the batched direct get on a stream of this bus, tried again when
 // the connection breaks before the first message, or nothing comes: a replica may be lost
 // with the request. The last messages of subjects are all
-// read: the server sends 64 MiB of them at once, and says that there are more. Another
-// replica may send those, which must not be behind the first: a key that changed between
-// the two would be in neither answer.
+// read: the server sends 64 MiB of them at once, and says that there are more. With atLeast,
+// errBehind is what a replica gives that is not as far; nor may one that sends the rest be
+// behind the one before: a key that changed between the two would be in neither answer.
 func (b *Bus) directGet(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool) error {
 	for r.within = tryTimeout; ; { // twice as long each time: the server may have much to look through
 		_, err := b.link.Wait(ctx)
