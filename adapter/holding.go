@@ -21,7 +21,7 @@ type holding struct {
 	ackTimeout time.Duration // of the group: how long a lease lasts; the shortest of its durables
 	maxLease   time.Duration // -1: only as far as Extend asked
 	backoff    jetbus.Backoff
-	changed    func() // called without the lock when leases ended; may be nil
+	changed    func(p *puller) // called without the lock when a lease of p ended, or, with nil, several did; may be nil
 
 	wg   sync.WaitGroup // keeper and extensions; end waits for them
 	over chan struct{}  // closed by end
@@ -107,7 +107,7 @@ func (h *holding) take(l *lease) error {
 	err := h.takeLocked(l, time.Now())
 	h.mu.Unlock()
 	if h.changed != nil {
-		h.changed()
+		h.changed(l.p)
 	}
 	return err
 }
@@ -190,7 +190,7 @@ func (h *holding) lost(expired []*lease) {
 	}
 	h.overran(context.Background(), over)
 	if h.changed != nil {
-		h.changed()
+		h.changed(nil)
 	}
 }
 

@@ -170,7 +170,7 @@ func (s *slot) settle(verb string, payload []byte) error {
 	l, h := s.lease, s.lease.h
 	h.mu.Lock()
 	err := l.check()
-	attached, reply := l.state == open, l.reply
+	attached, reply, p := l.state == open, l.reply, l.p
 	if err == nil {
 		h.removeLocked(l, settled)
 		delete(s.tr.open, l.seq)
@@ -184,7 +184,7 @@ func (s *slot) settle(verb string, payload []byte) error {
 	if attached && h.b.link.IsUp() {
 		err = h.b.nc.Publish(reply, payload)
 	}
-	h.changed()
+	h.changed(p)
 	return h.b.translate(verb+" "+l.t.name()+" "+l.id, "", err)
 }
 

@@ -50,6 +50,7 @@ type puller struct {
 	retry     time.Duration      // the last wait after a refusal; 0 since one was granted
 	resting   bool               // that wait is not over
 	missing   bool               // nobody answered the last request
+	starved   bool               // among the subscription's starved
 	joining   bool               // rejoin runs
 	ended     bool
 
@@ -237,6 +238,9 @@ func (p *puller) requestLocked(now time.Time) (n int, reply string) {
 		return 0, ""
 	}
 	window := p.windowLocked(now)
+	if window <= 0 && p.held == 0 && p.pulls.asked == 0 && !p.starved { // nothing of its own will make it ask
+		p.starved, s.starved = true, append(s.starved, p)
+	}
 	n = min(window-p.held-p.pulls.asked, s.o.BatchSize)
 	if n <= 0 || p.pulls.asked > 0 && n < min(s.o.BatchSize, max(window/4, 1)) {
 		return 0, "" // no room, or too little to be worth a request while another is open

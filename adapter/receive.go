@@ -128,7 +128,7 @@ func (b *Bus) useReceipts(t *topic, group string, ackTimeout time.Duration) (*re
 	if r == nil {
 		r = &receipts{holding: holding{b: b, group: group, ackTimeout: ackTimeout, maxLease: -1, backoff: backoff}, t: t, key: key}
 		r.init()
-		r.changed = func() { b.pruneReceipts(r) }
+		r.changed = func(*puller) { b.pruneReceipts(r) }
 		b.held[key] = r
 	}
 	r.users++

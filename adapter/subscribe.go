@@ -72,6 +72,7 @@ type subscription struct {
 	// Guarded by holding.mu.
 	pullers  []*puller // of the topics, then of their retries
 	topics   int       // how many topics there are
+	starved  []*puller // with nothing asked for and nothing held, since there was no room for one event
 	queue    queue
 	parked   []*lease // suspects that wait for another one to end
 	workers  int
@@ -392,7 +393,7 @@ func (s *subscription) finish(ctx *handlerContext, l *lease, now time.Time, err 
 	s.mu.Unlock()
 	switch {
 	case !held, err == nil && s.o.ManualAck:
-		s.leasesEnded()
+		s.leasesEnded(l.p)
 		return
 	case err == nil:
 		_ = l.Ack(s.ctx) // refused if the lease ran out: the event comes again
@@ -411,22 +412,18 @@ func (s *subscription) acknowledge(l *lease, now time.Time) {
 	if err == nil {
 		s.stats.Acked++
 	}
-	n, request := 0, ""
-	only := s.topics == 1 && l.p == s.pullers[0]
-	if only {
-		n, request = s.pullers[0].requestLocked(now)
-	}
+	n, request := l.p.requestLocked(now)
+	starved := s.starvedLocked()
 	s.mu.Unlock()
 	if err == nil {
 		err = s.b.nc.Publish(l.reply, nil)
 		s.acknowledged(l, now, err)
 	}
-	if only {
-		s.pullers[0].send(n, request)
-		s.signalIdle()
-	} else {
-		s.leasesEnded()
+	l.p.send(n, request)
+	for _, p := range starved {
+		p.request()
 	}
+	s.signalIdle()
 }
 
 // acknowledged tells the observer, or takes the acknowledgement out of the count
@@ -457,19 +454,39 @@ func (s *subscription) failed(l *lease, err error) {
 	_ = s.dispose(s.ctx, l, jetbus.DispositionOf(err))
 }
 
-// leasesEnded runs when leases ended: there is room to ask for more. When all
-// handlers are stuck, what waits for them is given back.
-func (s *subscription) leasesEnded() {
+// leasesEnded runs when a lease of a puller ended, or several of any: there is room
+// to ask for more. When all handlers are stuck, what waits for them is given back.
+//
+// What one puller holds takes no room from another, and there may be hundreds: the
+// others are asked only where they starve, as all do while all handlers are stuck.
+func (s *subscription) leasesEnded(p *puller) {
 	s.mu.Lock()
 	back := s.stuck >= s.o.Concurrency && s.queue.len() > 0 && !s.stopping
 	s.mu.Unlock()
 	if back {
 		s.giveBack(s.life, s.takeQueue(), "all handlers are stuck")
 	}
-	for _, p := range s.pullers {
+	asking := s.pullers
+	if p != nil {
+		p.request()
+		s.mu.Lock()
+		asking = s.starvedLocked()
+		s.mu.Unlock()
+	}
+	for _, p := range asking {
 		p.request()
 	}
 	s.signalIdle()
+}
+
+// starvedLocked returns the pullers that starve, each of which asks again.
+func (s *subscription) starvedLocked() []*puller {
+	starved := s.starved
+	s.starved = nil
+	for _, p := range starved {
+		p.starved = false
+	}
+	return starved
 }
 
 func (s *subscription) signalIdle() {

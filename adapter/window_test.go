@@ -52,3 +52,34 @@ func TestUnseenEventsOverALongWay(t *testing.T) {
 		})
 	}
 }
+
+// While all handlers are stuck a member asks for nothing, in none of its topics; when one
+// comes back, it asks in all of them.
+func TestHandlersComeBackForAllTopics(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for _, name := range []string{"a", "b", "c"} {
+			r.ensure(jetbus.TopicConfig{Name: name})
+		}
+		const lease = 10 * time.Minute
+		got, release := make(chan string, 10), make(chan struct{})
+		sub := r.subscribe(r.bus, func(_ context.Context, d *jetbus.Delivery) error {
+			if d.Key == "stuck" {
+				<-release
+			}
+			got <- d.Key
+			return nil
+		}, jetbus.SubscribeOptions{Topics: []string{"b", "c"}, AckTimeout: lease, MaxLease: lease, MaxAttempts: 1})
+		r.publish("a", "stuck")
+		for sub.Stats().LeasesLost == 0 {
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(lease) // what was asked for is over
+		r.publish("b", "b")
+		r.publish("c", "c")
+		time.Sleep(lease)
+		r.equal("handled meanwhile", len(got), 0)
+		close(release)
+		time.Sleep(time.Second)
+		r.equal("handled then", len(got), 3)
+	})
+}
