@@ -30,7 +30,8 @@ type Topics interface {
 	DeleteGroup(ctx context.Context, topic, group string) error
 	// PauseGroup stops delivery to all members of a group until a time, surviving
 	// restarts: once it returns nothing more is handed out; events held are settled as
-	// usual. ResumeGroup ends it. Both need a server 2.11 or newer.
+	// usual. ResumeGroup ends it. Both need a server 2.11 or newer, and wait for a SetCursor
+	// that is moving the group.
 	PauseGroup(ctx context.Context, topic, group string, until time.Time) error
 	// ResumeGroup lets a paused group go on.
 	ResumeGroup(ctx context.Context, topic, group string) error

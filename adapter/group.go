@@ -44,6 +44,7 @@ type groupSettings struct {
 	maxInFlight int           // 0: the group's
 	order       jetbus.Order
 	receive     bool // for Receive, which keeps no order
+	locked      bool // the caller has the group's lock, and has looked since: see changeGroup
 }
 
 // settingsOfGroup are those that a durable has, for the others of its group.
@@ -325,7 +326,7 @@ func epochOf(info *jetstream.ConsumerInfo) int {
 // alignGroup brings the settings that members share to those that the newest member
 // asks for.
 func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, set groupSettings) (*jetstream.ConsumerInfo, error) {
-	c := info.Config
+	c, given := info.Config, set
 	if c.AckPolicy != jetstream.AckExplicitPolicy || c.FilterSubject != t.filter {
 		return nil, fmt.Errorf("subscribe: %w", &jetbus.ConflictError{
 			What: "group " + t.name() + "/" + group,
@@ -341,6 +342,9 @@ func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jets
 	}
 	if c.AckWait == set.ackTimeout && c.MaxAckPending == set.maxInFlight && !reorder {
 		return info, nil
+	}
+	if !set.locked {
+		return b.alignLocked(ctx, t, group, given)
 	}
 	if reorder {
 		if c.Metadata = maps.Clone(c.Metadata); c.Metadata == nil {

@@ -188,7 +188,8 @@ func (b *Bus) pause(ctx context.Context, t *topicGroup, until time.Time) error {
 		return err
 	}
 	for _, d := range durables {
-		if err := b.pauseDurable(ctx, d, until); err != nil {
+		err := b.changeGroup(ctx, d, func(ctx context.Context) error { return b.pauseDurable(ctx, d, until) })
+		if err != nil {
 			return err
 		}
 	}

@@ -246,7 +246,7 @@ func (b *Bus) joinPart(ctx context.Context, p *topicGroup, set groupSettings) er
 		var err error
 		if ok { // a mover may have died on its way
 			err = b.completeSeek(ctx, p.topic, p.group, p.info, mark)
-		} else if err = b.alignPart(ctx, p, set); err == nil {
+		} else if _, err = b.alignGroup(ctx, p.topic, p.group, p.info, set); err == nil {
 			return nil
 		}
 		if err != nil && !errors.Is(err, jetbus.ErrNoGroup) {
@@ -259,13 +259,6 @@ func (b *Bus) joinPart(ctx context.Context, p *topicGroup, set groupSettings) er
 			return err
 		}
 	}
-}
-
-func (b *Bus) alignPart(ctx context.Context, p *topicGroup, set groupSettings) error {
-	ctx, cancel := b.bound(ctx)
-	defer cancel()
-	_, err := b.alignGroup(ctx, p.topic, p.group, p.info, set)
-	return err
 }
 
 // alignedOrder refuses another order while there are members: they ask for events.

@@ -99,10 +99,7 @@ func (b *Bus) seek(ctx context.Context, t *topicGroup, next uint64, o jetbus.See
 	if wait == 0 {
 		wait = t.info.Config.AckWait
 	}
-	unlock, err := b.lockOnce(ctx, seekLock(t), wait+seekGrace)
-	if errors.Is(err, jetbus.ErrWrongSequence) {
-		return &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: t.info.NumAckPending}
-	}
+	unlock, err := b.lockMove(ctx, t, wait+seekGrace)
 	if err != nil {
 		return err
 	}
@@ -113,8 +110,9 @@ func (b *Bus) seek(ctx context.Context, t *topicGroup, next uint64, o jetbus.See
 	return b.seekLocked(ctx, t, next, wait, o.Force)
 }
 
-// seekLock is the lock that a mover of the group has. Its life ends with that of
-// the mark, so that it does not outlive a mover that died.
+// seekLock is the lock that a mover of the group has, and for a moment whoever changes
+// its durable otherwise. A mover's ends with the mark, so that it does not outlive one
+// that died.
 func seekLock(t *topicGroup) string {
 	return "group." + t.stream + "." + groupName(t.topic, t.group)
 }

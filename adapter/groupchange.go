@@ -1,0 +1,85 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// changeGroup runs f on a group as it is at that moment, while nobody else changes, moves
+// or pauses it: the server knows no conditional update, and one writes all that was read,
+// also over what others have written since. A move that its mover left behind is
+// completed first.
+func (b *Bus) changeGroup(ctx context.Context, t *topicGroup, f func(ctx context.Context) error) error {
+	for {
+		err := b.changeOnce(ctx, t, f)
+		if !errors.Is(err, errMoved) {
+			return err
+		}
+		if mark, ok := readSeekMark(t.info.Config.Metadata); ok {
+			if err := b.completeSeek(ctx, t.topic, t.group, t.info, mark); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// changeOnce is changeGroup for a group that nobody is moving; errMoved says that somebody was.
+func (b *Bus) changeOnce(ctx context.Context, t *topicGroup, f func(ctx context.Context) error) error {
+	work := b.cfg.Timeout
+	unlock, err := b.lock(ctx, seekLock(t), 2*work+seekGrace) // half of it may be over when the lock is here
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	ctx, release := context.WithTimeout(ctx, work)
+	defer release()
+	info, err := b.findGroup(ctx, t.topic, t.group)
+	if err != nil {
+		return err
+	}
+	t.info = info
+	if _, moving := readSeekMark(info.Config.Metadata); moving {
+		return errMoved
+	}
+	return f(ctx)
+}
+
+// alignLocked is alignGroup for settings that differ from the group's.
+func (b *Bus) alignLocked(ctx context.Context, t *topic, group string, set groupSettings) (info *jetstream.ConsumerInfo, err error) {
+	set.locked = true
+	g := &topicGroup{topic: t, group: group}
+	err = b.changeGroup(ctx, g, func(ctx context.Context) error {
+		info, err = b.alignGroup(ctx, t, group, g.info, set)
+		return err
+	})
+	return info, err
+}
+
+// lockMove takes the lock of a group for its mover. Who changes the group's settings or
+// pauses it has the lock for a moment, and is waited for; where it is being moved, that
+// is a [jetbus.GroupBusyError].
+func (b *Bus) lockMove(ctx context.Context, t *topicGroup, ttl time.Duration) (unlock func(), err error) {
+	for wait := lockPoll; ; wait = min(2*wait, lockPollMax) {
+		unlock, err = b.lockOnce(ctx, seekLock(t), ttl)
+		if !errors.Is(err, jetbus.ErrWrongSequence) {
+			return unlock, err
+		}
+		if t.info, err = b.findGroup(ctx, t.topic, t.group); err != nil {
+			return nil, err
+		}
+		_, moving := readSeekMark(t.info.Config.Metadata)
+		if moving {
+			return nil, &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: t.info.NumAckPending}
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
