@@ -159,8 +159,13 @@ func TestFollowThroughRestartAndKill(t *testing.T) {
 			r.ok(r.broker.Restart(r.Context()))
 		}
 		for i := range n {
-			if e := <-got; e.Key != fmt.Sprint(i) {
-				r.Fatalf("event %d is %s", i, e.Key)
+			select {
+			case e := <-got:
+				if e.Key != fmt.Sprint(i) {
+					r.Fatalf("event %d is %s", i, e.Key)
+				}
+			case <-time.After(2 * time.Second):
+				r.Fatalf("event %d does not come, though the broker is back", i)
 			}
 		}
 		cancel()

@@ -15,6 +15,7 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
 
 // forgetful is a way to the broker on which the questions of a kind are lost for a while
@@ -61,7 +62,7 @@ type forgetfulConn struct {
 }
 
 var (
-	apiQuestion    = regexp.MustCompile(`H?PUB (\$JS\.API(?:\.\w+){2})\S* [^\r\n]*?(\d+)\r\n`)
+	apiQuestion    = regexp.MustCompile(`H?PUB (\$JS\.API(?:\.\w+){1,2})\S* [^\r\n]*?(\d+)\r\n`)
 	bucketQuestion = regexp.MustCompile(`H?PUB \S*(JETBUS_ATTEMPTS)\S* [^\r\n]*?(\d+)\r\n`)
 )
 
@@ -209,6 +210,23 @@ func TestAttemptsOutOfReach(t *testing.T) {
 			<-runs
 		}
 		r.equal("the last attempt", <-runs, 3)
+	})
+}
+
+// A bus is opened on a connection on which requests are lost at first.
+func TestOpenSitsSilenceOut(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		w := &forgetful{Broker: r.broker, question: apiQuestion}
+		nc := bustest.Connect(r.T, r.broker, nats.InProcessServer(w))
+		w.forget(true)
+		began := time.Now()
+		b := must(adapter.Open(r.Context(), nc, adapter.Config{Timeout: time.Minute}))(r.T)
+		if took := time.Since(began); took < 12*time.Second || took > 30*time.Second {
+			r.Errorf("it took %v", took)
+		}
+		w.forget(false)
+		r.ok(b.Health(r.Context()))
+		closeBus(r.T, b)
 	})
 }
 
