@@ -216,7 +216,7 @@ func TestAttemptsOutOfReach(t *testing.T) {
 // A bus is opened on a connection on which requests are lost at first.
 func TestOpenSitsSilenceOut(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		w := &forgetful{Broker: r.broker, question: apiQuestion}
+		w := &forgetful{Broker: r.broker, question: apiQuestion, lasts: 12 * time.Second}
 		nc := bustest.Connect(r.T, r.broker, nats.InProcessServer(w))
 		w.forget(true)
 		began := time.Now()
