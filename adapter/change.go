@@ -80,7 +80,7 @@ func kept(now, given jetbus.TopicConfig) jetbus.TopicConfig {
 }
 
 // refuseChange says what of a topic cannot become what a declaration asks for, or may
-// not without Shrink.
+// not without Shrink. The hint is about what is hardest to change, which comes last.
 func refuseChange(have *jetstream.StreamConfig, now, c jetbus.TopicConfig, source *topic, shrink bool) error {
 	conflict := &jetbus.ConflictError{What: "topic " + c.Name}
 	add := func(hint string, differences []jetbus.Difference) {
@@ -89,12 +89,6 @@ func refuseChange(have *jetstream.StreamConfig, now, c jetbus.TopicConfig, sourc
 		}
 	}
 	exists := declares(have, c.Name)
-	if exists {
-		add("what a topic is cannot be changed; delete the topic first", frozen(have, now, c, source))
-		if len(conflict.Differences) == 1 && now.Partitions > 0 && now.Partitions != c.Partitions {
-			conflict.Hint = "a topic gets more partitions by Repartition (jetbus topics repartition), and never fewer"
-		}
-	}
 	switch shared := len(topicsOf(have)) > 1 || !exists; {
 	case shared:
 		add("topics of one stream share its settings", sharedDifferences(have, now, c))
@@ -102,6 +96,12 @@ func refuseChange(have *jetstream.StreamConfig, now, c jetbus.TopicConfig, sourc
 		add("it would keep less than it does: TopicConfig.Shrink (jetbus topics create --yes) allows it", shrunk(now, c))
 	}
 	add("storage cannot be changed; copy the topic to one with another name", differ("Storage", now.Storage, c.Storage))
+	if exists {
+		add("what a topic is cannot be changed; delete the topic first", frozen(have, now, c, source))
+	}
+	if len(conflict.Differences) == 1 && now.Partitions > 0 && now.Partitions != c.Partitions {
+		conflict.Hint = "a topic gets more partitions by Repartition (jetbus topics repartition), and never fewer"
+	}
 	if len(conflict.Differences) > 0 {
 		return conflict
 	}

@@ -106,7 +106,7 @@ func TestEnsureTopicConflicts(t *testing.T) {
 			{jetbus.TopicConfig{Name: "a", Delays: true, KeyInSubject: true}, "KeyInSubject"},
 			{jetbus.TopicConfig{Name: "a", Compact: true}, "Compact KeyInSubject"},
 			{jetbus.TopicConfig{Name: "a", Partitions: 4}, "Partitions"},
-			{jetbus.TopicConfig{Name: "a", KeyInSubject: true, Storage: jetbus.MemoryStorage}, "KeyInSubject Storage"},
+			{jetbus.TopicConfig{Name: "a", KeyInSubject: true, Storage: jetbus.MemoryStorage}, "Storage KeyInSubject"},
 			{jetbus.TopicConfig{Name: "a", Delays: true, Stream: "EV_A"}, "Stream"},
 			{
 				jetbus.TopicConfig{Name: "s2", Stream: "S", Retention: time.Hour, MaxBytes: 1 << 20, Discard: jetbus.DiscardNew, DuplicateWindow: time.Minute},

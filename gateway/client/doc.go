@@ -22,6 +22,6 @@
 // instead: topics are declared, and groups deleted and paused, beside the broker (the command
 // jetbus, or package adapter). Different from the bus beside the broker are: SubscriptionStats do
 // not count what the gateway filtered, nor know Retrying and Blocked, and Active is a second late;
-// and the AckTimeout of a group at the broker is the gateway's, while leases last as their member
-// asked.
+// and the AckTimeout of a group at the broker is the gateway's, or longer, while leases last as
+// their member asked.
 package client
