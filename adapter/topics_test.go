@@ -270,7 +270,7 @@ func TestAdoptionOfCopies(t *testing.T) {
 				r.Error(err)
 			}
 			ds := must(r.bus.Receive(ctx, topic, "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), Wait: time.Minute}))(r.T)
-			if len(ds) != 1 || string(ds[0].Event.Payload) != "1" {
+			if len(ds) != 1 || string(ds[0].Payload) != "1" {
 				r.Fatalf("received %+v", ds)
 			}
 			r.ok(ds[0].Ack(ctx))

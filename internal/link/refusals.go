@@ -81,8 +81,8 @@ func (r *refusals) handle(nc *nats.Conn, sub *nats.Subscription, err error) {
 	}
 }
 
-// refusedSubject finds the subject in the words of the server:
-// Permissions Violation for Publish to "orders"
+// refusedSubject finds the subject in the words of the server, which are
+// 'Permissions Violation for Publish to "orders"'.
 func refusedSubject(text string) (subject string, ok bool) {
 	_, rest, _ := strings.Cut(strings.ToLower(text), `publish to "`)
 	subject, _, ok = strings.Cut(rest, `"`)
