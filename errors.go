@@ -47,8 +47,8 @@ var (
 	ErrNoPartitions = errors.New("the topic has no partitions (TopicConfig.Partitions)")
 	// ErrWrongSequence: ExpectLastSeq did not hold; nothing was stored.
 	ErrWrongSequence = errors.New("wrong last sequence")
-	// ErrOvertaken: the connection broke under a PublishBatch, and a later event of a key
-	// was stored ahead of an earlier one, which may not follow it; the batch is given up.
+	// ErrOvertaken: the connection broke under a PublishBatch, or a cluster changed its
+	// leader, and a later event of a key was stored ahead of an earlier one, which may not follow it; the batch is given up.
 	// Publish what has no receipt anew, under new IDs, if its order does not matter.
 	ErrOvertaken = errors.New("a later event of the key is stored ahead of it")
 	// ErrTopicFull: the topic reached its limit and refuses new events (DiscardNew).

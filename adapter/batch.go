@@ -470,6 +470,7 @@ func (p *batch) sortOut(ctx context.Context, todo []int, retried []bool, unheard
 		}
 		if stored[key] && !errors.Is(p.errs[i], errNotSent) {
 			failed = fmt.Errorf("%w: %w", jetbus.ErrOvertaken, p.errs[i])
+			p.errs[i] = failed // its own error does not say why it is not tried again
 		}
 		again = append(again, i)
 	}

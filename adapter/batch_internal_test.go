@@ -2,8 +2,11 @@ package adapter
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/seed-63e9a637/jetbus"
 )
@@ -65,5 +68,44 @@ func TestBatchOvertaken(t *testing.T) {
 				t.Error("the event that is stored has no receipt")
 			}
 		})
+	}
+}
+
+// A batch is given up by name, too, where nobody took one of its events for a moment in
+// which the server took a later one of its key.
+func TestBatchOvertakenInAnElection(t *testing.T) {
+	_, nc, _ := directStream(t)
+	bus, err := Open(t.Context(), nc, Config{AutoCreate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := bus.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	events := make([]jetbus.Event, 3)
+	for i, key := range []string{"k", "j", "k"} {
+		events[i] = jetbus.Event{Topic: "t", Key: key, ID: jetbus.NewID(), Payload: []byte("1")}
+	}
+	if _, err := bus.Publish(t.Context(), events[2]); err != nil {
+		t.Fatal(err)
+	}
+	p := &batch{b: bus, receipts: make([]jetbus.Receipt, len(events)), to: make([]destination, len(events))}
+	if err := p.complete(t.Context(), events, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	p.errs = []error{nats.ErrNoResponders, nats.ErrNoResponders, nil}
+	again, failed := p.remaining(t.Context(), []int{0, 1, 2}, make([]bool, 3))
+	if !slices.Equal(again, []int{0, 1}) || !errors.Is(failed, jetbus.ErrOvertaken) {
+		t.Fatalf("%v are left, %v", again, failed)
+	}
+	err = p.failure(failed, make([]bool, 3))
+	batch, ok := errors.AsType[*jetbus.BatchError](err)
+	if !ok || len(batch.Failed) != 2 || !errors.Is(batch.Failed[0].Err, jetbus.ErrOvertaken) || batch.Failed[0].Stored != jetbus.StoredNo {
+		t.Errorf("the batch ends with %v", err)
+	}
+	if !errors.Is(batch.Failed[1].Err, jetbus.ErrUnavailable) || errors.Is(batch.Failed[1].Err, jetbus.ErrOvertaken) {
+		t.Errorf("the event of another key ends with %v", batch.Failed[1].Err)
 	}
 }

@@ -408,7 +408,7 @@ func (b *Bus) refusal(subject string, err error) error {
 	switch {
 	case errors.Is(err, jetbus.ErrNoTopic), errors.Is(err, jetbus.ErrClosed), errors.Is(err, jetbus.ErrDenied):
 		return err
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled), errors.Is(err, jetbus.ErrOvertaken):
 		return err
 	case !ok:
 		return b.translate("store", subject, err)
