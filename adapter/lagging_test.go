@@ -215,3 +215,47 @@ func TestLatestAtALaggingReplica(t *testing.T) {
 		r.equal("of an empty topic", must(latest(t.Context(), "x", "y"))(t), "")
 	})
 }
+
+// What was acknowledged is found by its id, and by the position of a group, whichever
+// replica answers.
+func TestPositionsAtALaggingReplica(t *testing.T) {
+	inRealTime(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		r.publish("t", "1")
+		goOn := r.lagging("EV_T")
+		e := r.publish("t", "2")[0]
+		none := func(context.Context, *jetbus.Delivery) error { return nil }
+		r.ok(must(r.bus.Subscribe(r.Context(), "t", "g", none, jetbus.SubscribeOptions{From: jetbus.AfterSeq(e.Seq)}))(t).Stop(r.Context()))
+		c := must(r.bus.Cursor(r.Context(), "t", "g"))(t)
+		r.equal("cursor", []any{c.LastSeq, c.LastID}, []any{e.Seq, e.ID})
+
+		old := jetbus.NewID() // of an event that the server does not know by its id
+		must(r.js.PublishMsg(r.Context(), &nats.Msg{Subject: "ev.t._", Header: nats.Header{"ce-id": {old}}, Data: []byte("3")}))(t)
+		must(r.js.Publish(r.Context(), "ev.t._", []byte("4")))(t)
+		r.publish("t", "5")
+		after := func(id string) string {
+			r.Helper()
+			return r.keysRead(r.bus.Read(r.Context(), []string{"t"}, jetbus.ReadOptions{From: jetbus.AfterID(id)}))
+		}
+		r.ok(r.bus.SetCursor(r.Context(), "t", "g", jetbus.Cursor{LastID: "EV_T-4"}, jetbus.SeekOptions{}))
+		r.equal("moved behind an id that has the position in it", must(r.bus.Cursor(r.Context(), "t", "g"))(t).LastSeq, 4)
+
+		timer := time.AfterFunc(100*time.Millisecond, goOn)
+		defer timer.Stop()
+		r.equal("after an id that the log is read for", after(old), " 5")
+		r.wantErr(r.bus.SetCursor(r.Context(), "t", "g", jetbus.Cursor{LastID: jetbus.NewID()}, jetbus.SeekOptions{}), jetbus.ErrPositionUnknown)
+	})
+}
+
+// An event that is to be removed is, whichever replica answers.
+func TestRemovalAtALaggingReplica(t *testing.T) {
+	inRealTime(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		r.publish("t", "1")
+		goOn := r.lagging("EV_T")
+		e := r.publish("t", "2", "3")[0]
+		r.equal("removed", must(r.bus.RemoveEvents(r.Context(), "t", e.Seq, e.Seq, 0, 99))(t), 1)
+		goOn()
+		r.equal("left", r.stream("EV_T").State.Msgs, 2)
+	})
+}

@@ -16,9 +16,8 @@ import (
 
 // How an event is looked for by the time in its id.
 const (
-	idSkew     = 5 * time.Second // publishers' clocks may run ahead of the server's by that
-	idScanMax  = 100_000         // events looked at before giving up
-	idScanStep = 512
+	idSkew    = 5 * time.Second // publishers' clocks may run ahead of the server's by that
+	idScanMax = 100_000         // events looked at before giving up
 )
 
 // startSequence is the sequence that the first event to read has at least.
@@ -136,44 +135,55 @@ func (b *Bus) dedupeOnce(ctx context.Context, t *topic, id string) (seq uint64, 
 	return 0, false, nil
 }
 
-// scanForID reads on from a time until it meets the id.
+// scanForID reads on from a time until it meets the id, or what was the last event when it
+// began by the word of the stream's leader: a replica that lags is waited for.
 func (b *Bus) scanForID(ctx context.Context, t *topic, id string, from time.Time) (uint64, error) {
-	request := directRequest{StartTime: &from, NextBySubject: t.filter, Batch: idScanStep}
-	for seen := 0; seen < idScanMax; {
-		var last, at uint64
-		err := b.directGet(ctx, t.stream, request, func(m *nats.Msg, seq uint64, stored time.Time) bool {
-			last = seq
-			seen++
-			if e, err := decodeEvent(m.Header, m.Data, t.storedAt(m.Subject, seq, stored)); err == nil && e.ID == id {
-				at = seq
-			}
-			return at == 0
-		})
-		if err != nil {
-			return 0, b.translate("find "+id+" in "+t.name(), b.api+"DIRECT.GET."+t.stream, err)
+	next, err := b.sequenceAtTime(ctx, t, from)
+	if err != nil {
+		return 0, err
+	}
+	end, err := b.endSequence(ctx, t)
+	if err != nil {
+		return 0, err
+	}
+	var at uint64
+	seen := 0
+	err = b.eachMessage(ctx, t, next, end, func(m *message) bool {
+		seen++
+		if m.isEvent && m.event.ID == id {
+			at = m.seq
 		}
-		if at > 0 {
-			return at, nil
-		}
-		if last == 0 {
-			return 0, fmt.Errorf("%w: topic %s has no event %s", jetbus.ErrPositionUnknown, t.name(), id)
-		}
-		request = directRequest{Seq: last + 1, NextBySubject: t.filter, Batch: idScanStep}
+		return at == 0 && seen < idScanMax
+	})
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("find %s in %s: %w", id, t.name(), err)
+	case at > 0:
+		return at, nil
+	case seen < idScanMax:
+		return 0, fmt.Errorf("%w: topic %s has no event %s", jetbus.ErrPositionUnknown, t.name(), id)
 	}
 	return 0, fmt.Errorf("%w: event %s is not among the %d events of topic %s stored after the time in it", jetbus.ErrPositionUnknown, id, idScanMax, t.name())
 }
 
 // eventAt returns the event of the topic at a sequence, if the topic still has it.
 func (b *Bus) eventAt(ctx context.Context, t *topic, at uint64) (e jetbus.Event, found bool, err error) {
-	request := directRequest{Seq: at, NextBySubject: t.filter, Batch: 1}
-	err = b.directGet(ctx, t.stream, request, func(m *nats.Msg, seq uint64, stored time.Time) bool {
-		if seq == at {
-			e, err = decodeEvent(m.Header, m.Data, t.storedAt(m.Subject, seq, stored))
-			found = err == nil
-		}
-		return false
-	})
-	return e, found, b.translate("read "+t.name(), b.api+"DIRECT.GET."+t.stream, err)
+	m, err := b.messageAt(ctx, t, at)
+	if err != nil || m.seq == 0 {
+		return e, false, b.translate("read "+t.name(), b.api+"STREAM.MSG.GET."+t.stream, err)
+	}
+	e, err = decodeEvent(m.Header, m.Data, t.storedAt(m.Subject, m.seq, m.time))
+	return e, err == nil, nil // what is no event has no id
+}
+
+// messageAt asks the stream's leader for the message of the topic at a sequence; its own
+// is 0 where the topic has none there. A replica that lags would not have it yet.
+func (b *Bus) messageAt(ctx context.Context, t *topic, at uint64) (keyMessage, error) {
+	m, err := b.leaderMessage(ctx, t.stream, map[string]any{"seq": at, "next_by_subj": t.filter})
+	if err != nil || m.seq != at {
+		return keyMessage{}, err
+	}
+	return m, nil
 }
 
 // directGet is the batched direct get on a stream of this bus, tried again when

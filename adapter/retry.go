@@ -279,7 +279,8 @@ func (b *Bus) removeRetries(ctx context.Context, topic, group string) error {
 	return b.translate(op, b.api+"STREAM.PURGE."+name, b.js.purge(ctx, s, subjects))
 }
 
-// RemoveEvents implements jetbus.Remover.
+// RemoveEvents implements jetbus.Remover. The stream's leader is asked what is there: of
+// what a replica that lags does not have yet, nothing would be removed.
 func (b *Bus) RemoveEvents(ctx context.Context, topic string, seqs ...uint64) (int, error) {
 	op := "remove events of " + topic
 	if err := b.enter(ctx); err != nil {
@@ -301,20 +302,17 @@ func (b *Bus) RemoveEvents(ctx context.Context, topic string, seqs ...uint64) (i
 	}
 	removed := 0
 	for _, seq := range seqs {
-		there := false
-		request := directRequest{Seq: max(seq, 1), NextBySubject: t.filter, Batch: 1}
-		err := b.directGet(ctx, t.stream, request, func(_ *nats.Msg, at uint64, _ time.Time) bool {
-			there = at == seq
-			return false
-		})
-		if err == nil && there {
-			if err = s.DeleteMsg(ctx, seq); err == nil {
-				removed++
-			}
-		}
+		there, err := b.messageAt(ctx, t, seq)
 		if err != nil {
+			return removed, b.translate(op, b.api+"STREAM.MSG.GET."+t.stream, err)
+		}
+		if there.seq == 0 {
+			continue
+		}
+		if err := s.DeleteMsg(ctx, seq); err != nil {
 			return removed, b.translate(op, b.api+"STREAM.MSG.DELETE."+t.stream, err)
 		}
+		removed++
 	}
 	return removed, nil
 }
