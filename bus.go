@@ -158,7 +158,10 @@ type Cursor struct {
 	LastSeq uint64 `json:"lastSeq,omitempty"`
 	// LastID is the id of the event at LastSeq while the topic still has it.
 	LastID string `json:"lastId,omitempty"`
-	// LastTime is the time of that event.
+	// LastTime is when the broker stored that event, by its clock, and not the event's own
+	// Time; zero where that is not known. SetCursor with nothing else in its cursor goes
+	// on directly behind the event. In JSON it has whole milliseconds: what was stored in
+	// the same one comes again, the event too.
 	LastTime time.Time `json:"-"`
 }
 

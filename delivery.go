@@ -29,6 +29,10 @@ type Delivery struct {
 	Epoch uint64
 	// ReplayOf is the position of the dead letter that this is a replay of; 0: it is none.
 	ReplayOf uint64
+	// Stored is when the broker stored the event, by its clock; of a retry, when it
+	// stored the event that is tried again. Zero where that is not known: through a
+	// gateway, and in replays.
+	Stored time.Time
 
 	lease Lease // nil: see noLease
 }
@@ -60,9 +64,9 @@ func NewDelivery(e Event, group string, attempt, maxAttempts int, l Lease) *Deli
 }
 
 // Cursor is the position of this event: what the group's cursor is once
-// everything up to the event is settled.
+// everything up to the event is settled. Its LastTime is d.Stored.
 func (d *Delivery) Cursor() Cursor {
-	return Cursor{Topic: d.Topic, LastSeq: d.Seq, LastID: d.ID, LastTime: d.Time}
+	return Cursor{Topic: d.Topic, LastSeq: d.Seq, LastID: d.ID, LastTime: d.Stored}
 }
 
 // Deadline is when the lease runs out unless it is extended, by this process's

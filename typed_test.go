@@ -170,9 +170,12 @@ func TestDelivery(t *testing.T) {
 	if diff := cmp.Diff([]string{"ack", "nack 1s why", "extend 1m0s", "give back", "snooze 1h0m0s", "reject as rejected no", "reject as rejected no", "reject as odd no"}, lease.calls); diff != "" {
 		t.Error(diff)
 	}
-	want := jetbus.Cursor{Topic: d.Topic, LastSeq: d.Seq, LastID: d.ID, LastTime: d.Time}
-	if got := d.Cursor(); got != want {
-		t.Errorf("cursor %+v, want %+v", got, want)
+	for _, stored := range []time.Time{{}, d.Time.Add(time.Hour)} { // not the publisher's time
+		d.Stored = stored
+		want := jetbus.Cursor{Topic: d.Topic, LastSeq: d.Seq, LastID: d.ID, LastTime: stored}
+		if got := d.Cursor(); got != want {
+			t.Errorf("cursor %+v, want %+v", got, want)
+		}
 	}
 	e := typical()
 	if text, err := json.Marshal(d); err != nil || !cmp.Equal(decode(t, text), decode(t, encode(t, &e)), payloads) {

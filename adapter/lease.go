@@ -295,6 +295,19 @@ func (l *lease) position() uint64 {
 	return l.seq
 }
 
+// storedTime is when the broker stored the event; of a retry, the original, and zero where
+// whoever asked for the retry did not know.
+func (l *lease) storedTime() time.Time {
+	at := l.stored
+	if l.retry != nil {
+		at = l.retry.Stored
+	}
+	if at == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, at).UTC()
+}
+
 // label names the event for messages.
 func (l *lease) label() string {
 	if l.id != "" {

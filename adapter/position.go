@@ -81,7 +81,7 @@ func (b *Bus) sequenceAtTime(ctx context.Context, t *topic, at time.Time) (uint6
 func (b *Bus) sequenceOfID(ctx context.Context, t *topic, id string) (uint64, error) {
 	if rest, ok := strings.CutPrefix(id, t.stream+"-"); ok {
 		if seq, err := strconv.ParseUint(rest, 10, 64); err == nil && seq > 0 {
-			if _, found, err := b.eventAt(ctx, t, seq); found || err != nil {
+			if _, stored, err := b.eventAt(ctx, t, seq); !stored.IsZero() || err != nil {
 				return seq, err
 			}
 		}
@@ -166,14 +166,18 @@ func (b *Bus) scanForID(ctx context.Context, t *topic, id string, from time.Time
 	return 0, fmt.Errorf("%w: event %s is not among the %d events of topic %s stored after the time in it", jetbus.ErrPositionUnknown, id, idScanMax, t.name())
 }
 
-// eventAt returns the event of the topic at a sequence, if the topic still has it.
-func (b *Bus) eventAt(ctx context.Context, t *topic, at uint64) (e jetbus.Event, found bool, err error) {
+// eventAt returns the event of the topic at a sequence and when it was stored, if the
+// topic still has it: both are zero where it has not, or what is there is no event.
+func (b *Bus) eventAt(ctx context.Context, t *topic, at uint64) (jetbus.Event, time.Time, error) {
 	m, err := b.messageAt(ctx, t, at)
 	if err != nil || m.seq == 0 {
-		return e, false, b.translate("read "+t.name(), b.api+"STREAM.MSG.GET."+t.stream, err)
+		return jetbus.Event{}, time.Time{}, b.translate("read "+t.name(), b.api+"STREAM.MSG.GET."+t.stream, err)
 	}
-	e, err = decodeEvent(m.Header, m.Data, t.storedAt(m.Subject, m.seq, m.time))
-	return e, err == nil, nil // what is no event has no id
+	e, err := decodeEvent(m.Header, m.Data, t.storedAt(m.Subject, m.seq, m.time))
+	if err != nil {
+		return jetbus.Event{}, time.Time{}, nil
+	}
+	return e, m.time.UTC(), nil
 }
 
 // messageAt asks the stream's leader for the message of the topic at a sequence; its own

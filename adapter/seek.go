@@ -38,10 +38,8 @@ func (b *Bus) Cursor(ctx context.Context, topic, group string) (jetbus.Cursor, e
 		if out.LastSeq == 0 {
 			return nil
 		}
-		e, found, err := b.eventAt(ctx, t.topic, out.LastSeq)
-		if err == nil && found {
-			out.LastID, out.LastTime = e.ID, e.Time
-		}
+		e, stored, err := b.eventAt(ctx, t.topic, out.LastSeq)
+		out.LastID, out.LastTime = e.ID, stored
 		return err
 	})
 	return out, err

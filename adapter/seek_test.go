@@ -221,3 +221,43 @@ func TestSeekTargets(t *testing.T) {
 		r.wantErr(err, jetbus.ErrNoGroup)
 	})
 }
+
+// The time of a cursor is when its event was stored, whatever the publisher's clock says:
+// to move a group by it changes nothing.
+func TestCursorTime(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := r.Context()
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		for i := range 3 {
+			time.Sleep(time.Minute)
+			e := event("a", fmt.Sprint(i))
+			e.Time = time.Now().Add(-time.Hour)
+			must(r.bus.Publish(ctx, e))(t)
+		}
+		stored := r.storedAt("EV_A", 1)
+		receive := func(n int) []*jetbus.Delivery {
+			r.Helper()
+			return must(r.bus.Receive(ctx, "a", "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), Max: n, Wait: -1}))(t)
+		}
+		first := receive(1)[0]
+		r.equal("the delivery's", first.Cursor().LastTime, stored)
+		r.ok(first.Nack(ctx, jetbus.NackOptions{Delay: 12 * time.Hour})) // for which it is stored among the retries
+		time.Sleep(13 * time.Hour)
+		again := receive(1)[0]
+		r.equal("that of a retry", again.Cursor(), first.Cursor())
+		r.ok(again.Ack(ctx))
+		r.settle()
+		c := must(r.bus.Cursor(ctx, "a", "g"))(t)
+		r.equal("the group's", c, first.Cursor())
+		r.ok(r.bus.SetCursor(ctx, "a", "g", jetbus.Cursor{LastTime: c.LastTime}, jetbus.SeekOptions{}))
+		r.equal("behind it", deliveredKeys(receive(10)), "1 2")
+
+		got := make(chan *jetbus.Delivery, 3)
+		s := must(r.bus.Subscribe(ctx, "a", "ordered", func(_ context.Context, d *jetbus.Delivery) error {
+			got <- d
+			return nil
+		}, jetbus.SubscribeOptions{From: jetbus.Earliest(), Order: jetbus.PerKey}))(t)
+		r.equal("in order", (<-got).Cursor(), first.Cursor())
+		r.ok(s.Stop(ctx))
+	})
+}
