@@ -156,15 +156,19 @@ type TopicConfig struct {
 
 // TopicInfo describes a topic as it is at the broker.
 type TopicInfo struct {
-	Config   TopicConfig `json:"config"` // all defaults resolved
-	Stream   string      `json:"stream"`
-	Created  time.Time   `json:"-"`
-	Events   uint64      `json:"events"`
-	Bytes    uint64      `json:"bytes"` // of the whole stream
-	FirstSeq uint64      `json:"firstSeq"`
-	LastSeq  uint64      `json:"lastSeq"` // of the whole stream; a snapshot's counts for itself
-	LastTime time.Time   `json:"-"`
-	Groups   int         `json:"groups"` // of the whole stream
+	Config  TopicConfig `json:"config"` // all defaults resolved
+	Stream  string      `json:"stream"`
+	Created time.Time   `json:"-"`
+	// Events is how many the topic holds. Those that wait for their DeliverAt are not among
+	// them. Where the topic has replicas and its stream holds more than its events (Delays,
+	// Stream, Subject), one of them has counted, which may be moments behind the others; it
+	// is 0 only where there is no event.
+	Events   uint64    `json:"events"`
+	Bytes    uint64    `json:"bytes"` // of the whole stream
+	FirstSeq uint64    `json:"firstSeq"`
+	LastSeq  uint64    `json:"lastSeq"` // of the whole stream; a snapshot's counts for itself
+	LastTime time.Time `json:"-"`
+	Groups   int       `json:"groups"` // of the whole stream
 	// Generations are the topic's partitions, oldest first; nil where it has none.
 	Generations []Generation `json:"generations,omitempty"`
 	// Lag is, for a snapshot, how many events of the other topic it has not taken

@@ -305,15 +305,9 @@ func (b *Bus) describe(ctx context.Context, t *topic, info *jetstream.StreamInfo
 	if !t.adopted() && t.alone(&info.Config) {
 		return out, nil
 	}
-	counted, err := b.streamInfo(ctx, t.stream, jetstream.WithSubjectFilter(t.filter))
-	if err != nil {
-		return out, b.translate("describe topic "+t.name(), b.api+"STREAM.INFO."+t.stream, err)
-	}
-	out.Events = 0
-	for _, n := range counted.State.Subjects {
-		out.Events += n
-	}
-	return out, nil
+	var err error
+	out.Events, err = b.countEvents(ctx, t)
+	return out, err
 }
 
 // TopicInfo implements jetbus.Topics.
