@@ -308,10 +308,8 @@ func (b *Bus) durablesOf(ctx context.Context, t *topic) ([]*jetstream.ConsumerIn
 			found[name] = info
 		}
 	}
-	for name, info := range found {
-		if name[1] != "" {
-			b.present.see(t.stream, firstName(info), info)
-		}
+	for _, info := range found {
+		b.present.see(t.stream, firstName(info), info)
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b *jetstream.ConsumerInfo) int {
 		return cmp.Or(cmp.Compare(a.Config.Metadata[metaGroup], b.Config.Metadata[metaGroup]), comparePartitions(partitionOf(a), partitionOf(b)))

@@ -13,9 +13,11 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// present knows what the durables of groups by partition were when they were seen last,
-// so that each is asked for by its name: to look for one of n partitions in the list of
-// all would make n times n of a take-over. Its zero value is ready.
+// present knows what the durables of groups, of their partitions and of their retries were
+// when they were seen last, so that each is asked for by its name also where it is not the
+// one that the group began with: to look for it in the list of all would cost each Receive
+// of a group that was moved what all groups cost, and would make n times n of the take-over
+// of n partitions. Its zero value is ready.
 type present struct {
 	mu    sync.Mutex
 	seen  map[[2]string]sighting // by stream and the name of the first durable

@@ -85,6 +85,53 @@ func TestTakeOverRequests(t *testing.T) {
 	}
 }
 
+// A group that was moved, or changed hands, is found by the names of its durables that a
+// bus has seen: only the first look of one that has not lists all groups of the stream.
+func TestMovedGroupIsFoundByName(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		_, other := r.open(adapter.Config{})
+		receive := func(b *adapter.Bus) {
+			r.Helper()
+			r.equal("received", len(must(b.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{Wait: -1}))(t)), 0)
+		}
+		none := func(context.Context, *jetbus.Delivery) error { return nil }
+		pause := func(b *adapter.Bus) { // which looks for both durables of a group
+			r.Helper()
+			r.ok(b.PauseGroup(r.Context(), "a", "ordered", time.Now().Add(time.Hour)))
+			r.ok(b.ResumeGroup(r.Context(), "a", "ordered"))
+		}
+		receive(r.bus)
+		for range 2 {
+			s := must(r.bus.Subscribe(r.Context(), "a", "ordered", none, jetbus.SubscribeOptions{Order: jetbus.PerKey}))(t)
+			r.within(time.Minute, "active", func() bool { return s.Stats().Active })
+			r.ok(s.Stop(r.Context()))
+			for _, durable := range []string{"EV_A.a__ordered", "EV_RETRY.a__ordered__retries"} {
+				stray := must(r.nc.SubscribeSync(r.nc.NewInbox()))(t) // a request for which the next owner replaces the durable
+				r.ok(r.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+durable, stray.Subject, []byte(`{"batch":1,"expires":3600000000000}`)))
+			}
+			r.settle()
+		}
+		r.ok(r.bus.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{ToLatest: true}))
+		lists := func(of func()) int {
+			r.Helper()
+			count := r.requests()
+			of()
+			return count()["CONSUMER.LIST"]
+		}
+		r.equal("lists of who moved it", lists(func() { receive(r.bus) }), 0)
+		r.equal("lists of another, the first time", lists(func() { receive(other) }), 1)
+		r.equal("lists of another", lists(func() { receive(other); receive(other) }), 0)
+		for _, b := range []*adapter.Bus{r.bus, other} {
+			pause(b)
+			r.equal("lists for a group that changed hands", lists(func() { pause(b) }), 0)
+		}
+		for stream, name := range map[string]string{"EV_A": "a__ordered__e1", "EV_RETRY": "a__ordered__retries__e1"} {
+			must(r.js.Consumer(r.Context(), stream, name))(t)
+		}
+	})
+}
+
 // Two that make a group at the same moment make one: all its partitions begin where the
 // first of them said.
 func TestPartitionsMadeAtOnce(t *testing.T) {

@@ -284,7 +284,7 @@ func (b *Bus) replaceConsumer(ctx context.Context, t *topicGroup, next uint64, m
 	if apiCode(err) == jetstream.JSErrCodeConsumerNotFound {
 		err = nil
 	}
-	if err == nil && t.isPart() {
+	if err == nil {
 		b.present.see(t.stream, epochName(t.topic, t.group, 0), info)
 	}
 	return info, b.translate("delete the old durable", b.api+"CONSUMER.DELETE."+t.stream+"."+t.info.Name, err)
