@@ -199,7 +199,8 @@ type Bus interface {
 // Receiver takes events without a handler, for edges and projectors.
 type Receiver interface {
 	// Receive joins the group for one request: it returns up to o.Max events, as
-	// soon as there is at least one, or none and no error when o.Wait has passed.
+	// soon as there is at least one, or none and no error when o.Wait has passed, also
+	// where the group holds all it may (SubscribeOptions.GroupMaxInFlight).
 	// The caller settles each delivery; leases are not extended by the bus.
 	Receive(ctx context.Context, topic, group string, o ReceiveOptions) ([]*Delivery, error)
 }

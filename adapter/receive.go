@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
 )
@@ -52,24 +54,47 @@ func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.Receive
 		ctx, cancel = context.WithTimeout(ctx, b.cfg.Timeout+max(o.Wait, 0))
 		defer cancel()
 	}
-	for try := 0; ; try++ {
+	out, err := b.receiveUntil(ctx, topic, group, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return out, nil
+}
+
+// receiveUntil receives, and begins anew where what it asked is gone or full, until
+// the wait is over.
+func (b *Bus) receiveUntil(ctx context.Context, topic, group string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
+	until := time.Now().Add(o.Wait)
+	for try := 0; ; {
 		out, err := b.receive(ctx, topic, group, o)
-		if errors.Is(err, errNoDurable) {
+		switch {
+		case errors.Is(err, errNoDurable):
 			// Replaced by SetCursor between two requests, or deleted; or created this
 			// moment by somebody else, and not listening yet.
-			if err = b.rest(ctx, try); err == nil {
-				continue
+			if err := b.rest(ctx, try); err != nil {
+				return nil, err
 			}
+			try++
+		case errors.Is(err, errFull):
+			if o.Wait = time.Until(until); o.Wait <= 0 {
+				return nil, nil
+			}
+		default:
+			return out, err
 		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", op, err)
-		}
-		return out, nil
 	}
 }
 
 // errNoDurable: nobody answers pull requests at the durable's subject.
 var errNoDurable = errors.New("the durable is gone")
+
+// errFull: the group holds all it may, and the server keeps the request to itself
+// until it holds less.
+var errFull = errors.New("the group is full")
+
+// fullWait is how long a request waits for what a group that holds all it may has to
+// give: events that it was given back.
+const fullWait = 100 * time.Millisecond
 
 // rest waits a little longer each time, and fails at last.
 func (b *Bus) rest(ctx context.Context, try int) error {
@@ -104,15 +129,33 @@ func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveO
 		return nil, err
 	}
 	defer b.unuseReceipts(r)
-	next := b.api + "CONSUMER.MSG.NEXT." + t.stream + "." + info.Name
-	out, err := r.receive(ctx, []source{{rt, b.api + "CONSUMER.MSG.NEXT." + rt.stream + "." + retries.Name}, {t, next}}, o)
-	return out, b.translate("pull", next, err)
+	main := b.source(t, info)
+	out, err := r.receive(ctx, []source{b.source(rt, retries), main}, o)
+	return out, b.translate("pull", main.next, err)
 }
 
 // source is where events of a group come from.
 type source struct {
-	t    *topic
-	next string // subject of pull requests
+	t          *topic
+	durable    string
+	next       string // subject of pull requests
+	most, room int    // how many events the group may hold; and how many more it could a moment ago
+}
+
+func (b *Bus) source(t *topic, info *jetstream.ConsumerInfo) source {
+	s := source{t: t, durable: info.Name, next: b.api + "CONSUMER.MSG.NEXT." + t.stream + "." + info.Name, most: math.MaxInt, room: math.MaxInt}
+	if most := info.Config.MaxAckPending; most > 0 {
+		s.most, s.room = most, max(most-info.NumAckPending, 0)
+	}
+	return s
+}
+
+// isFull reports whether the group holds all it may, as far as the server says.
+func (b *Bus) isFull(ctx context.Context, s source) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	c, err := b.consumer(ctx, s.t, s.durable)
+	return err == nil && b.source(s.t, c.CachedInfo()).room == 0
 }
 
 // useReceipts returns the entry of a group.
@@ -171,23 +214,39 @@ func (r *receipts) receive(ctx context.Context, from []source, o jetbus.ReceiveO
 }
 
 func (c *receiveCall) collect(ctx context.Context, from []source, o jetbus.ReceiveOptions) error {
-	var err error
 	for _, source := range from {
-		if left := o.Max - c.len(); err == nil && left > 0 {
-			err = c.pull(ctx, source, left, 0)
+		if left := o.Max - c.len(); left > 0 {
+			if err := c.pullNow(ctx, source, left); err != nil {
+				return err
+			}
 		}
+	}
+	if c.len() > 0 || o.Wait <= 0 {
+		return nil
 	}
 	// A request that waits is renewed in time, so that what it brings is known to
 	// have been sent not long ago; see puller.
 	topic := from[len(from)-1]
 	until := time.Now().Add(o.Wait)
-	for err == nil && c.len() == 0 && time.Until(until) > 0 {
-		err = c.pull(ctx, topic, 1, max(min(time.Until(until), c.r.ackTimeout/3), minPullExpiry))
+	for c.len() == 0 && time.Until(until) > 0 {
+		if err := c.pull(ctx, topic, 1, max(min(time.Until(until), c.r.ackTimeout/3), minPullExpiry)); err != nil {
+			return err
+		}
 	}
-	if err != nil || c.len() == 0 || c.len() == o.Max || o.Wait <= 0 {
-		return err
+	if left := min(o.Max, topic.room) - c.len(); c.len() > 0 && left > 0 {
+		return c.pull(ctx, topic, left, 0)
 	}
-	return c.pull(ctx, topic, o.Max-c.len(), 0)
+	return nil
+}
+
+// pullNow asks for up to n events that are there. It asks for no more than the group
+// may hold: the server answers such a request when it holds less, and not before. What
+// a full group was given back is there all the same, which is asked for with an end.
+func (c *receiveCall) pullNow(ctx context.Context, from source, n int) error {
+	if from.room == 0 {
+		return c.pull(ctx, from, min(n, from.most), fullWait)
+	}
+	return c.pull(ctx, from, min(n, from.room), 0)
 }
 
 // receiveCall is the inbox of one Receive.
@@ -260,8 +319,9 @@ func (c *receiveCall) status(m *nats.Msg) {
 	}
 }
 
-// pull sends one request and waits until it is over or, for a single event,
-// until that is here.
+// pull sends one request and waits until it is over or has brought n events. Without a
+// wait it fails, errFull, where others have filled the group before it came to the
+// server, which says nothing then.
 func (c *receiveCall) pull(ctx context.Context, from source, n int, wait time.Duration) error {
 	lost, err := c.r.b.link.Wait(ctx)
 	if err != nil {
@@ -282,9 +342,22 @@ func (c *receiveCall) pull(ctx context.Context, from source, n int, wait time.Du
 	}
 	silent := time.NewTimer(wait + askTimeout)
 	defer silent.Stop()
+	quiet := time.NewTimer(denialCheck)
+	defer quiet.Stop()
+	if wait > 0 { // it is answered when that is over
+		quiet.Stop()
+	}
 	for c.len()-before < n {
 		select {
 		case <-c.first:
+			if wait == 0 {
+				quiet.Reset(denialCheck)
+			}
+		case <-quiet.C:
+			if c.r.b.isFull(ctx, from) {
+				return errFull
+			}
+			quiet.Reset(denialCheck)
 		case err := <-c.over:
 			return err
 		case <-lost:
