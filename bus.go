@@ -141,7 +141,8 @@ type SubscriptionStats struct {
 }
 
 // Settler settles events by id. It knows the leases that this process holds and
-// no others ([ErrNotHeld]).
+// no others ([ErrNotHeld]). Where it holds several events of one id, which publishers
+// gave them, it settles none ([ErrConflict]): their deliveries do.
 type Settler interface {
 	// Ack acknowledges the event. The errors are those of [Delivery.Ack].
 	Ack(ctx context.Context, topic, group, id string) error

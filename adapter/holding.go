@@ -29,15 +29,20 @@ type holding struct {
 	mu      sync.Mutex
 	first   lease // sentinel of the ring of leases
 	count   int
-	keeping bool // keeper runs
-	sending bool // extensions are being sent
-	stuck   int  // handlers that run on although they lost their lease
-	grip    grip // how many leases can be kept
+	named   map[eventName]*lease // of the ring, those whose events are decoded; of several of one name the newest, see lease.twin
+	keeping bool                 // keeper runs
+	sending bool                 // extensions are being sent
+	stuck   int                  // handlers that run on although they lost their lease
+	grip    grip                 // how many leases can be kept
 	stats   jetbus.SubscriptionStats
 }
 
+// eventName is how those who have no delivery name an event of the group.
+type eventName struct{ topic, id string }
+
 func (h *holding) init() {
 	h.first.prev, h.first.next = &h.first, &h.first
+	h.named = map[eventName]*lease{}
 	h.over = make(chan struct{})
 }
 
@@ -91,6 +96,7 @@ func (h *holding) removeLocked(l *lease, how outcome) {
 	l.state = how
 	l.prev.next, l.next.prev = l.next, l.prev
 	h.count--
+	h.unnameLocked(l)
 	if l.p != nil {
 		l.p.held--
 	}
@@ -98,6 +104,38 @@ func (h *holding) removeLocked(l *lease, how outcome) {
 		l.forget()
 		l.forget = nil
 	}
+}
+
+// nameLocked notes the id of a lease's event, by which it is found as long as it is held.
+func (h *holding) nameLocked(l *lease, id string) {
+	if l.id == id {
+		return
+	}
+	l.id = id
+	if l.over() {
+		return
+	}
+	name := eventName{l.t.name(), id}
+	l.twin, h.named[name] = h.named[name], l
+}
+
+func (h *holding) unnameLocked(l *lease) {
+	if l.id == "" { // it was not decoded
+		return
+	}
+	name := eventName{l.t.name(), l.id}
+	switch first := h.named[name]; {
+	case first == l && l.twin == nil:
+		delete(h.named, name)
+	case first == l:
+		h.named[name] = l.twin
+	default:
+		for first.twin != l {
+			first = first.twin
+		}
+		first.twin = l.twin
+	}
+	l.twin = nil
 }
 
 // take ends a lease on behalf of whoever settles it. Its error says why it
@@ -319,16 +357,18 @@ func (h *holding) askAll(due []*lease) {
 	h.b.cfg.Observer.Observe(jetbus.Observation{Kind: jetbus.Extended, Topic: due[0].t.name(), Group: h.group, Count: len(due)})
 }
 
-// find returns the held lease of an event that a handler has, or nil.
-func (h *holding) find(t, id string) *lease {
+// find returns the held leases of the events of a topic that have this id and a
+// handler: one, but where events were published under the same id.
+func (h *holding) find(t, id string) []*lease {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for l := h.first.next; l != &h.first; l = l.next {
-		if l.id == id && l.t.name() == t && (l.slot == nil || l.slot.inHand()) {
-			return l
+	var found []*lease
+	for l := h.named[eventName{t, id}]; l != nil; l = l.twin {
+		if l.slot == nil || l.slot.inHand() {
+			found = append(found, l)
 		}
 	}
-	return nil
+	return found
 }
 
 // note counts what happened to a lease and tells the observer.

@@ -2,7 +2,6 @@ package adapter
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -195,17 +194,27 @@ func TestBucketKey(t *testing.T) {
 	}
 }
 
-// The ring of leases keeps the order and the count, whatever leaves it.
+// The ring of leases keeps the order and the count, whatever leaves it, and its index
+// has what is in it and nothing else.
 func TestHoldingRing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := &holding{keeping: true, ackTimeout: time.Minute} // no keeper
 		h.init()
+		name := func(l *lease, id string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.nameLocked(l, id)
+		}
 		var model []*lease
-		for i, add := range rapid.SliceOf(rapid.Bool()).Draw(t, "adds") {
+		for _, add := range rapid.SliceOf(rapid.Bool()).Draw(t, "adds") {
 			if add || len(model) == 0 {
-				l := &lease{id: fmt.Sprint(i), t: &topic{config: jetbus.TopicConfig{Name: "a"}}}
+				l := &lease{t: &topic{config: jetbus.TopicConfig{Name: "a"}}}
 				h.add(l, time.Now())
 				model = append(model, l)
+				if id := rapid.SampledFrom([]string{"", "1", "2", "3"}).Draw(t, "id"); id != "" { // else it is not decoded yet
+					name(l, id)
+					name(l, id) // its next turn
+				}
 			} else {
 				at := rapid.IntRange(0, len(model)-1).Draw(t, "at")
 				if err := h.take(model[at]); err != nil {
@@ -214,15 +223,25 @@ func TestHoldingRing(t *testing.T) {
 				if err := h.take(model[at]); !errors.Is(err, jetbus.ErrAlreadySettled) {
 					t.Fatalf("taken twice: %v", err)
 				}
+				name(model[at], "1") // by a handler that comes too late
 				model = slices.Delete(model, at, at+1)
 			}
 			if got := h.all(); !slices.Equal(got, model) || h.count != len(model) {
 				t.Fatalf("%d leases, want %d", len(got), len(model))
 			}
+			ids := map[string][]*lease{}
 			for _, l := range model {
-				if h.find("a", l.id) != l || h.find("b", l.id) != nil {
-					t.Fatalf("lease %s is not found", l.id)
+				if l.id != "" {
+					ids[l.id] = slices.Insert(ids[l.id], 0, l)
 				}
+			}
+			for id, want := range ids {
+				if got := h.find("a", id); !slices.Equal(got, want) || h.find("b", id) != nil {
+					t.Fatalf("%d leases are found for %s, want %d", len(got), id, len(want))
+				}
+			}
+			if len(h.named) != len(ids) {
+				t.Fatalf("the index has %d ids, want %d", len(h.named), len(ids))
 			}
 		}
 	})

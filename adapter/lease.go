@@ -57,6 +57,7 @@ type lease struct {
 
 	// Guarded by h.mu.
 	prev, next *lease
+	twin       *lease // the next one of the same topic and id; see holding.named
 	state      outcome
 	claimed    bool            // a refusal is under way
 	alone      bool            // runs as the only suspect

@@ -411,7 +411,8 @@ func (c *receiveCall) deliveries(ctx context.Context, maxAttempts int) []*jetbus
 		}
 		d := l.delivery(&e, maxAttempts)
 		c.r.mu.Lock()
-		l.id, l.attempt, l.started = e.ID, d.Attempt, time.Now()
+		c.r.nameLocked(l, e.ID)
+		l.attempt, l.started = d.Attempt, time.Now()
 		c.r.mu.Unlock()
 		out = append(out, d)
 	}

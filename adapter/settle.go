@@ -27,18 +27,24 @@ func (b *Bus) Nack(ctx context.Context, topic, group, id, reason string) error {
 	return l.Nack(ctx, jetbus.NackOptions{Reason: reason})
 }
 
-// heldLease finds the lease this process holds on an event, and enters the call.
+// heldLease finds the lease this process holds on the only event that is meant, and
+// enters the call.
 func (b *Bus) heldLease(ctx context.Context, verb, topic, group, id string) (jetbus.Lease, error) {
 	op := fmt.Sprintf("%s %s %s in group %s", verb, topic, id, group)
 	if err := b.enter(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
+	var found []*lease
 	for _, h := range b.holdings(topic, group) {
-		if l := h.find(topic, id); l != nil {
-			return l.current(), nil
-		}
+		found = append(found, h.find(topic, id)...)
+	}
+	if len(found) == 1 {
+		return found[0].current(), nil
 	}
 	b.calls.Done()
+	if len(found) > 1 {
+		return nil, fmt.Errorf("%s: %w: %d events of this ID are held; settle each by its delivery", op, jetbus.ErrConflict, len(found))
+	}
 	return nil, fmt.Errorf("%s: %w", op, jetbus.ErrNotHeld)
 }
 

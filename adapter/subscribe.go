@@ -239,7 +239,8 @@ func (s *subscription) process(l *lease, now time.Time) time.Time {
 	wanted, err := s.wants(&e)
 	if err != nil {
 		s.mu.Lock()
-		l.id, l.attempt = e.ID, l.attemptNumber()
+		s.nameLocked(l, e.ID)
+		l.attempt = l.attemptNumber()
 		s.rate.add(now)
 		s.mu.Unlock()
 		s.failed(l, err)
@@ -296,7 +297,8 @@ func (s *subscription) begin(ctx *handlerContext, l *lease, e *jetbus.Event, att
 		s.mu.Unlock()
 		return false
 	}
-	l.id, l.attempt, l.started, l.run = e.ID, attempt, now, ctx
+	s.nameLocked(l, e.ID)
+	l.attempt, l.started, l.run = attempt, now, ctx
 	if l.slot != nil {
 		l.slot.beginLocked(now)
 	}
