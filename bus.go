@@ -202,7 +202,7 @@ type Receiver interface {
 	// Receive joins the group for one request: it returns up to o.Max events, as
 	// soon as there is at least one, or none and no error when o.Wait has passed, also
 	// where the group holds all it may (SubscribeOptions.GroupMaxInFlight).
-	// The caller settles each delivery; leases are not extended by the bus.
+	// The caller settles each delivery; the bus extends leases with o.MaxLease only.
 	Receive(ctx context.Context, topic, group string, o ReceiveOptions) ([]*Delivery, error)
 }
 
@@ -218,6 +218,10 @@ type ReceiveOptions struct {
 	// group, as SubscribeOptions.AckTimeout does: where that of the group is longer, they
 	// last that long. Defaults to that of the group, and to 30 seconds where there is none yet.
 	AckTimeout time.Duration `json:"-"`
+	// MaxLease is how long the bus extends the leases of what it returned, until the caller
+	// settles them; at least AckTimeout. What is not settled by then is a failed attempt, at
+	// most AckTimeout later. Zero: they are not extended, but by [Delivery.Extend].
+	MaxLease time.Duration `json:"-"`
 	// MaxAttempts is carried by the deliveries. Defaults to 5, -1 means without end.
 	MaxAttempts int `json:"maxAttempts,omitempty"`
 }

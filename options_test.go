@@ -112,12 +112,15 @@ func TestReceiveOptions(t *testing.T) {
 	if want := (options{Max: 100, Wait: 5 * time.Second, MaxAttempts: 5}); got != want || err != nil {
 		t.Errorf("defaults: %+v, %v", got, err)
 	}
-	want := options{From: jetbus.Earliest(), Max: 10_000, Wait: -1, AckTimeout: 100 * time.Millisecond, MaxAttempts: -1}
+	want := options{From: jetbus.Earliest(), Max: 10_000, Wait: -1, AckTimeout: 100 * time.Millisecond, MaxLease: 100 * time.Millisecond, MaxAttempts: -1}
 	if got, err := want.Normalize(); got != want || err != nil {
 		t.Errorf("bounds: %+v, %v", got, err)
 	}
 	checkRefused(t, []refused[options]{
 		{"from ts", options{From: jetbus.Start{Kind: jetbus.FromTime}}},
+		{"MaxLease", options{MaxLease: -1}},
+		{"MaxLease", options{MaxLease: 30*time.Second - 1}},
+		{"MaxLease", options{MaxLease: time.Second - 1, AckTimeout: time.Second}},
 		{"Max", options{Max: -1}},
 		{"Max", options{Max: 10_001}},
 		{"Wait", options{Wait: -2}},

@@ -1,6 +1,7 @@
 package jetbus
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -75,6 +76,9 @@ func (o ReceiveOptions) Normalize() (ReceiveOptions, error) {
 		return o, fmt.Errorf("%w: Wait is %v, use -1 for no wait", ErrInvalidOption, o.Wait)
 	case o.AckTimeout != 0 && o.AckTimeout < minAckTimeout:
 		return o, fmt.Errorf("%w: AckTimeout is %v, use at least %v, or 0 for that of the group", ErrInvalidOption, o.AckTimeout, minAckTimeout)
+	case o.MaxLease != 0 && o.MaxLease < cmp.Or(o.AckTimeout, DefaultAckTimeout):
+		return o, fmt.Errorf("%w: MaxLease is %v, use at least AckTimeout (%v), or 0 for no extension",
+			ErrInvalidOption, o.MaxLease, cmp.Or(o.AckTimeout, DefaultAckTimeout))
 	case o.MaxAttempts < -1:
 		return o, fmt.Errorf("%w: MaxAttempts is %d, use 1 or more, or -1 for no end", ErrInvalidOption, o.MaxAttempts)
 	}

@@ -114,7 +114,8 @@ func TestOptionsRoundTrip(t *testing.T) {
 	})
 	roundTrip(t, "ReceiveOptions", func(t *rapid.T) jetbus.ReceiveOptions {
 		return jetbus.ReceiveOptions{
-			From: drawStart(t), Max: rapid.Int().Draw(t, "max"), Wait: drawDuration(t, "wait"), AckTimeout: drawDuration(t, "ack"), MaxAttempts: rapid.Int().Draw(t, "attempts"),
+			From: drawStart(t), Max: rapid.Int().Draw(t, "max"), Wait: drawDuration(t, "wait"), AckTimeout: drawDuration(t, "ack"), MaxLease: drawDuration(t, "lease"),
+			MaxAttempts: rapid.Int().Draw(t, "attempts"),
 		}
 	})
 	roundTrip(t, "ReadOptions", func(t *rapid.T) jetbus.ReadOptions {
@@ -171,7 +172,7 @@ func TestOptionsJSONNames(t *testing.T) {
 		{jetbus.AfterSeq(0), `{"from":"afterSeq","afterSeq":0}`},
 		{jetbus.AfterID("i"), `{"from":"afterId","afterId":"i"}`},
 		{jetbus.ReceiveOptions{}, `{}`},
-		{jetbus.ReceiveOptions{From: start, Max: 1, Wait: -1, AckTimeout: time.Second, MaxAttempts: -1}, `{"from":"ts","ts":1500,"max":1,"maxAttempts":-1,"waitMs":-1,"ackTimeoutMs":1000}`},
+		{jetbus.ReceiveOptions{From: start, Max: 1, Wait: -1, AckTimeout: time.Second, MaxLease: time.Minute, MaxAttempts: -1}, `{"from":"ts","ts":1500,"max":1,"maxAttempts":-1,"waitMs":-1,"ackTimeoutMs":1000,"maxLeaseMs":60000}`},
 		{jetbus.ReadOptions{}, `{}`},
 		{jetbus.ReadOptions{From: start, After: map[string]uint64{"a": 7}, Follow: true, Filter: jetbus.Filter{Key: "k"}}, `{"from":"ts","ts":1500,"after":{"a":7},"follow":true,"filter":{"key":"k"}}`},
 		{jetbus.ScanQuery{}, `{}`},

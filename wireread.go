@@ -12,12 +12,13 @@ type receiveJSON struct {
 	plainReceiveOptions
 	WaitMs       millis `json:"waitMs,omitempty"`
 	AckTimeoutMs millis `json:"ackTimeoutMs,omitempty"`
+	MaxLeaseMs   millis `json:"maxLeaseMs,omitempty"`
 }
 
 // MarshalJSON gives the members from, ts, afterId, afterSeq, max, waitMs,
-// ackTimeoutMs and maxAttempts, leaving out what is zero.
+// ackTimeoutMs, maxLeaseMs and maxAttempts, leaving out what is zero.
 func (o ReceiveOptions) MarshalJSON() ([]byte, error) {
-	return json.Marshal(receiveJSON{o.From.wire(), plainReceiveOptions(o), millis(o.Wait), millis(o.AckTimeout)})
+	return json.Marshal(receiveJSON{o.From.wire(), plainReceiveOptions(o), millis(o.Wait), millis(o.AckTimeout), millis(o.MaxLease)})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes. It does not validate.
@@ -27,7 +28,7 @@ func (o *ReceiveOptions) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	*o = ReceiveOptions(w.plainReceiveOptions)
-	o.Wait, o.AckTimeout = time.Duration(w.WaitMs), time.Duration(w.AckTimeoutMs)
+	o.Wait, o.AckTimeout, o.MaxLease = time.Duration(w.WaitMs), time.Duration(w.AckTimeoutMs), time.Duration(w.MaxLeaseMs)
 	o.From, err = w.start()
 	return err
 }

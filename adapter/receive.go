@@ -22,6 +22,7 @@ import (
 type receiptsKey struct {
 	topic, group string
 	ackTimeout   time.Duration
+	maxLease     time.Duration // -1: none
 }
 
 // receipts are the leases that Receive handed out for a group.
@@ -124,7 +125,7 @@ func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveO
 	if err != nil {
 		return nil, err
 	}
-	r, err := b.useReceipts(t, group, min(info.Config.AckWait, retries.Config.AckWait)) // others may have lengthened one of them
+	r, err := b.useReceipts(t, group, min(info.Config.AckWait, retries.Config.AckWait), o.MaxLease) // others may have lengthened one of them
 	if err != nil {
 		return nil, err
 	}
@@ -159,17 +160,22 @@ func (b *Bus) isFull(ctx context.Context, s source) bool {
 }
 
 // useReceipts returns the entry of a group.
-func (b *Bus) useReceipts(t *topic, group string, ackTimeout time.Duration) (*receipts, error) {
+func (b *Bus) useReceipts(t *topic, group string, ackTimeout, maxLease time.Duration) (*receipts, error) {
 	backoff, err := jetbus.Backoff{}.Normalize()
 	if err != nil {
 		return nil, err
 	}
-	key := receiptsKey{t.name(), group, ackTimeout}
+	if maxLease == 0 {
+		maxLease = -1
+	} else {
+		maxLease = max(maxLease, ackTimeout) // that of the group may be longer than the caller's
+	}
+	key := receiptsKey{t.name(), group, ackTimeout, maxLease}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.held[key]
 	if r == nil {
-		r = &receipts{holding: holding{b: b, group: group, ackTimeout: ackTimeout, maxLease: -1, backoff: backoff}, t: t, key: key}
+		r = &receipts{holding: holding{b: b, group: group, ackTimeout: ackTimeout, maxLease: maxLease, backoff: backoff}, t: t, key: key}
 		r.init()
 		r.changed = func(*puller) { b.pruneReceipts(r) }
 		b.held[key] = r

@@ -120,6 +120,36 @@ func TestPullLeases(t *testing.T) {
 	})
 }
 
+// TestPullMaxLease: a lease is kept for as long as the client asked for, whatever it says meanwhile.
+func TestPullMaxLease(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		r.publish("orders", "1")
+		got := r.pull(`{"from":"earliest","ackTimeoutMs":5000,"maxLeaseMs":1200000}`)
+		if len(got) != 1 || got[0].Ctx.AckDeadlineMs != 1_200_000 {
+			r.Fatalf("%+v", got)
+		}
+		time.Sleep(10 * time.Minute)
+		if s := r.settle("extend", got[0].AckID, ``); s != "applied" {
+			r.Errorf("extend: %s", s)
+		}
+		time.Sleep(9 * time.Minute)
+		if again := r.pull(`{"wait":"0"}`); len(again) != 0 {
+			r.Errorf("%+v is held", again)
+		}
+		time.Sleep(time.Minute)
+		if s := r.settle("ack", got[0].AckID, ``); s != "expired" {
+			r.Errorf("ack after it: %s", s)
+		}
+		again := r.pull(`{"wait":"60s"}`)
+		if len(again) != 1 || again[0].Ctx.Attempt != 2 {
+			r.Fatalf("%+v", again)
+		}
+		r.settle("ack", again[0].AckID, ``)
+		r.do("POST", groupPath+"pull", `{"maxLeaseMs":3600001}`).is(400)
+		r.do("POST", groupPath+"pull", `{"maxLeaseMs":1}`).is(400)
+	})
+}
+
 // TestPullLeaseTotal: extensions end.
 func TestPullLeaseTotal(t *testing.T) {
 	inBubble(t, gateway.Config{Limits: gateway.Limits{LeaseMax: time.Minute, LeaseTotal: 90 * time.Second}}, func(r *wsRig) {

@@ -24,6 +24,7 @@ type pulled struct {
 	subject, topic, group string
 	d                     *jetbus.Delivery
 	since, deadline       time.Time
+	kept                  time.Time     // until when the lease lasts whatever an extension says
 	lease                 time.Duration // of an extension that says nothing
 	busy                  bool          // it is being settled
 }
@@ -137,6 +138,9 @@ func (p *pulls) extend(h *pulled, by time.Duration, l Limits) time.Duration {
 	until := now.Add(min(by, l.LeaseMax))
 	if last := h.since.Add(l.LeaseTotal); until.After(last) {
 		until = last
+	}
+	if until.Before(h.kept) {
+		until = h.kept
 	}
 	if !until.After(now) {
 		return 0

@@ -81,6 +81,8 @@ func (g *Gateway) pull(w http.ResponseWriter, r *http.Request, who Principal, to
 	if err := g.mayMake(ctx, info, group); err != nil {
 		return cause(ctx, err)
 	}
+	kept := o.MaxLease
+	o.MaxLease = 0 // see keepPulled
 	p := &g.pulls
 	if o.Max, err = p.reserve(who.Subject, o.Max, g.c.Limits.InFlight); err != nil {
 		return err
@@ -96,7 +98,7 @@ func (g *Gateway) pull(w http.ResponseWriter, r *http.Request, who Principal, to
 	b := []byte(`{"events":[`)
 	tokens := make([]string, 0, len(got))
 	for i, d := range got {
-		h := &pulled{subject: who.Subject, topic: topic, group: group, d: d, since: now, deadline: now.Add(lease), lease: lease}
+		h := &pulled{subject: who.Subject, topic: topic, group: group, d: d, since: now, deadline: now.Add(max(lease, kept)), kept: now.Add(kept), lease: lease}
 		token := g.holdPulled(ctx, h)
 		if token == "" {
 			giveBack(ctx, wrap(got[i:]))
@@ -130,7 +132,8 @@ func wrap(list []*jetbus.Delivery) []*pulled {
 	return out
 }
 
-// pullOptions are what the bus is asked for, and the client's own lease.
+// pullOptions are what the bus is asked for, and the client's own lease. MaxLease is the
+// client's: the gateway itself is who extends.
 func (g *Gateway) pullOptions(req pullRequest) (jetbus.ReceiveOptions, time.Duration, error) {
 	l := g.c.Limits
 	o := req.ReceiveOptions
@@ -151,6 +154,9 @@ func (g *Gateway) pullOptions(req pullRequest) (jetbus.ReceiveOptions, time.Dura
 	lease := cmp.Or(o.AckTimeout, min(jetbus.DefaultAckTimeout, l.LeaseMax))
 	if lease < minLease || lease > l.LeaseMax {
 		return o, 0, refuse(CodeBadRequest, "ackTimeoutMs is %d, use %d to %d", lease.Milliseconds(), minLease.Milliseconds(), l.LeaseMax.Milliseconds())
+	}
+	if o.MaxLease > l.LeaseTotal {
+		return o, 0, refuse(CodeBadRequest, "maxLeaseMs is %d, use at most %d", o.MaxLease.Milliseconds(), l.LeaseTotal.Milliseconds())
 	}
 	o.AckTimeout = groupAckTimeout // the broker's; see keepPulled
 	o.Max = min(o.Max, l.BatchEvents)

@@ -17,6 +17,7 @@ var leaseBehaviors = []Behavior{
 	{Name: "extension ends with MaxLease", Cases: []int{18}, play: maxLease},
 	{Name: "events that wait for a slow handler are not delivered twice", Cases: []int{15}, Needs: NeedPower, play: prefetched},
 	{Name: "Extend keeps a lease that nobody else extends", Cases: []int{14}, Needs: NeedReceive, play: extend},
+	{Name: "received events are kept until they are settled, or for MaxLease", Cases: []int{14, 18}, Needs: NeedReceive | NeedFakeTime, play: receivedKept},
 	{Name: "a member that dies without a word loses its event to another after the ack timeout", Cases: []int{16}, Needs: NeedOpen, play: memberDies},
 	{Name: "a cut of the connection longer than the ack timeout settles nothing twice", Cases: []int{17}, Needs: NeedPipe | NeedOpen, play: cutConnection},
 }
@@ -159,6 +160,33 @@ func extend(r *run) {
 		r.Errorf("the server has %+v", g)
 	}
 	r.must(ds[0].Ack(r.ctx))
+	r.settled(topic, "g", e.Seq)
+}
+
+func receivedKept(r *run) {
+	topic := r.topic("t")
+	ackTimeout := r.lease(time.Second)
+	bus := r.A.(jetbus.Receiver)
+	o := jetbus.ReceiveOptions{From: jetbus.Earliest(), AckTimeout: ackTimeout, MaxLease: 4 * ackTimeout}
+	e := r.publish(topic, "settled", "left")[1]
+	ds, err := bus.Receive(r.ctx, topic, "g", o)
+	r.must(err)
+	if len(ds) != 2 {
+		r.Fatalf("received %d", len(ds))
+	}
+	r.pause(3 * ackTimeout)
+	if g := r.group(topic, "g"); g.Held != 2 || g.Retrying != 0 {
+		r.Errorf("the server has %+v", g)
+	}
+	r.must(ds[0].Ack(r.ctx))
+	r.pause(3 * ackTimeout) // an extension just before MaxLease lasts for as long as each does
+	wantErr(r.T, "ack after MaxLease", ds[1].Ack(r.ctx), jetbus.ErrLeaseExpired)
+	again, err := bus.Receive(r.ctx, topic, "g", o)
+	r.must(err)
+	if len(again) != 1 || again[0].Key != "left" || again[0].Attempt != 2 {
+		r.Fatalf("received %d: %+v", len(again), again)
+	}
+	r.must(again[0].Ack(r.ctx))
 	r.settled(topic, "g", e.Seq)
 }
 

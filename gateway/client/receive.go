@@ -14,7 +14,9 @@ import (
 
 // Receive implements [jetbus.Receiver], over HTTP: what it returns stays held when a
 // connection breaks. The leases last 1 second at least, and the gateway's limits of a batch
-// and of a wait may make it return less, or earlier, than o says.
+// and of a wait may make it return less, or earlier, than o says. It is the gateway that
+// extends leases with MaxLease, which is its Limits.LeaseTotal at most: they go on where this
+// process ends without a word.
 func (c *Client) Receive(ctx context.Context, topic, group string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
 	out, err := c.receive(ctx, topic, group, o)
 	if err != nil {
