@@ -106,7 +106,9 @@ type Subscription interface {
 	Stop(ctx context.Context) error
 	// Done is closed when the subscription has ended, for whatever reason.
 	Done() <-chan struct{}
-	// Err returns why it ended: nil while it runs and after Stop.
+	// Err returns why it ended: nil while it runs and after Stop. It wraps [ErrClosed] where
+	// the connection was closed, [ErrNoGroup] or [ErrNoTopic] where that was deleted, and
+	// [ErrDenied] where the broker does not let this member fetch or settle events.
 	Err() error
 	// Pause stops fetching for this member until Resume; what it holds goes on. In an
 	// ordered group the topic goes to another member, if there is one. It may wait a

@@ -76,7 +76,8 @@ func (d *Delivery) Deadline() time.Time { return d.held().Deadline() }
 // Ack acknowledges the event: the group is done with it. It returns when the
 // acknowledgement was sent; a broker that is away at that moment delivers the
 // event again. The error is [ErrAlreadySettled], [ErrLeaseExpired] (nothing was sent),
-// or one of the connection.
+// or one of the connection. Where the broker does not let this member settle it is
+// [ErrDenied] of an event from Receive, and that of the [Subscription] of another.
 func (d *Delivery) Ack(ctx context.Context) error { return d.held().Ack(ctx) }
 
 // Nack refuses the event, which is a failed attempt: it comes back after a

@@ -48,6 +48,24 @@ func parseAckReply(subject string) (a ackReply, ok bool) {
 	return a, true
 }
 
+// ackSubjects returns the beginning, with a dot at its end, of all subjects at which the
+// deliveries of a durable are settled, from that of one.
+func ackSubjects(reply string) string {
+	tokens := 4 // $JS.ACK.<stream>.<consumer>
+	if strings.Count(reply, ".") > 8 {
+		tokens = 6 // with domain and account hash
+	}
+	end := 0
+	for range tokens {
+		i := strings.IndexByte(reply[end:], '.')
+		if i < 0 {
+			return reply
+		}
+		end += i + 1
+	}
+	return reply[:end]
+}
+
 func parseDecimal(s string) (n uint64, ok bool) {
 	if s == "" || len(s) > 19 {
 		return 0, false

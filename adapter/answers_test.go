@@ -37,6 +37,19 @@ func TestParseAckReply(t *testing.T) {
 	}
 }
 
+func TestAckSubjects(t *testing.T) {
+	for reply, want := range map[string]string{
+		"$JS.ACK.S.c.2.100.7.17.9":                  "$JS.ACK.S.c.",
+		"$JS.ACK.hub.AbCdEf.S.c.2.100.7.17.9":       "$JS.ACK.hub.AbCdEf.S.c.",
+		"$JS.ACK._.AbCdEf.S.c.2.100.7.17.9.x7yz.12": "$JS.ACK._.AbCdEf.S.c.",
+		"$JS.ACK.S": "$JS.ACK.S",
+	} {
+		if got := ackSubjects(reply); got != want {
+			t.Errorf("%s: got %q, want %q", reply, got, want)
+		}
+	}
+}
+
 func FuzzParseAckReply(f *testing.F) {
 	f.Add("$JS.ACK.S.c.1.100.7.17.9")
 	f.Add("$JS.ACK.hub.AbCdEf.S.c.1.100.7.17.9.x")

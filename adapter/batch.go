@@ -389,7 +389,7 @@ func (p *batch) markDenied() (found bool) {
 			denied[subject] = p.b.denied(subject)
 		}
 		if denied[subject] {
-			p.errs[i] = fmt.Errorf("%w: no permission to publish to %s", jetbus.ErrDenied, subject)
+			p.errs[i] = noPermission(subject)
 			p.open--
 			p.bytes -= len(p.receipts[i].Event.Payload)
 			p.stopped, found = true, true

@@ -38,6 +38,7 @@ type Bus struct {
 
 	narrow      atomic.Bool   // the log has been told that streams could not be widened
 	connections atomic.Uint64 // how many there have been; what was asked on an earlier one gets no answer
+	settled     sync.Map      // ackTrial of durables whose events Receive hands out, by ackSubjects
 	reached     sync.Map      // buckets of another domain that were seen to be there
 
 	life  context.Context         //nolint:containedctx // canceled by Close; ends what would go on for ever

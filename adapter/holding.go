@@ -154,6 +154,9 @@ func (h *holding) takeLocked(l *lease, now time.Time) error {
 	err := l.checkAt(now)
 	switch {
 	case err == nil:
+		if l.p != nil {
+			l.p.settlesLocked(l.reply, now)
+		}
 		h.removeLocked(l, settled)
 	case l.state == open: // overdue, and the keeper has not come by yet
 		h.loseLocked(l)
@@ -349,6 +352,9 @@ func (h *holding) askAll(due []*lease) {
 		}
 		l.forget = forget
 		subject := l.reply
+		if l.p != nil {
+			l.p.settlesLocked(subject, sent)
+		}
 		h.mu.Unlock()
 		if err := h.b.nc.PublishRequest(subject, reply, extension); err != nil {
 			break // the connection is gone; they are due on the next one

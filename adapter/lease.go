@@ -257,10 +257,20 @@ func (l *lease) settle(ctx context.Context, verb string, payload []byte) error {
 	if err := l.h.take(l); err != nil {
 		return l.wrap(verb, err)
 	}
-	if err := l.h.b.nc.Publish(l.reply, payload); err != nil {
+	if err := l.tell(ctx, payload); err != nil {
 		return l.h.b.translate(verb+" "+l.t.name()+" "+l.id, "", err)
 	}
 	return nil
+}
+
+// tell sends what settles the lease. Nobody waits for the answer, except where Receive
+// handed the event out: there is no subscription then that could end with the error if
+// the server refuses it.
+func (l *lease) tell(ctx context.Context, payload []byte) error {
+	if l.p == nil {
+		return l.h.b.settleReceived(ctx, l.reply, payload)
+	}
+	return l.h.b.nc.Publish(l.reply, payload)
 }
 
 // awaitLink waits for a connection until ctx or the lease ends.

@@ -172,6 +172,9 @@ func (s *slot) settle(verb string, payload []byte) error {
 	err := l.check()
 	attached, reply, p := l.state == open, l.reply, l.p
 	if err == nil {
+		if attached {
+			p.settlesLocked(reply, time.Now())
+		}
 		h.removeLocked(l, settled)
 		delete(s.tr.open, l.seq)
 		s.moveOnLocked()

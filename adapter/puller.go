@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -53,6 +54,8 @@ type puller struct {
 	starved   bool               // among the subscription's starved
 	joining   bool               // rejoin runs
 	ended     bool
+	settling  time.Time // when something was first sent to acks on this connection; zero: nothing was
+	acks      string    // beginning of the subjects at which the durable's leases are settled
 
 	recollection recollection
 }
@@ -66,6 +69,9 @@ func (s *subscription) newPuller(t *topic, consumer string) *puller {
 
 // attach directs requests to a durable.
 func (p *puller) attach(durable string) {
+	if durable != p.durable {
+		p.settling = time.Time{}
+	}
 	p.durable, p.next = durable, p.s.b.api+"CONSUMER.MSG.NEXT."+p.t.stream+"."+durable
 }
 
@@ -114,8 +120,8 @@ func (p *puller) open() error {
 // start lets events come in.
 func (p *puller) start() {
 	p.s.mu.Lock()
-	p.heard = time.Now()
-	p.wake = time.AfterFunc(p.silence(), p.check)
+	p.heard, p.settling = time.Now(), time.Time{}
+	p.wake = time.AfterFunc(denialCheck, p.check)
 	p.s.mu.Unlock()
 	p.request()
 }
@@ -281,18 +287,27 @@ func (p *puller) reconnected() {
 		return
 	}
 	p.pulls.reset()
+	p.settling = time.Time{} // another user's permissions, perhaps
 	p.heard, p.retry, p.resting, p.missing = time.Now(), 0, false, false
 	p.rejoinLocked() // the durable may have been replaced meanwhile, or its settings changed
 }
 
-// check is the timer's: it asks anew when the server has been silent too long,
-// or when a refusal's wait is over.
+// check is the timer's: it ends the subscription when the server refuses what it needs,
+// and asks anew when the server has been silent too long, or when the wait after a
+// status that asks for patience is over.
 func (p *puller) check() {
 	s := p.s
 	now := time.Now()
 	s.mu.Lock()
 	if p.ended {
 		s.mu.Unlock()
+		return
+	}
+	if refused := p.refusedLocked(); refused != "" {
+		err := fmt.Errorf("subscribe %s/%s: %w", p.t.name(), s.group, noPermission(refused))
+		s.failLocked(err)
+		s.mu.Unlock()
+		s.b.cfg.Logger.Error("a member ends for want of a permission", slog.Any("error", err))
 		return
 	}
 	if p.pulls.asked > 0 && now.Sub(p.heard) >= p.silence() && s.b.link.IsUp() {
@@ -352,6 +367,7 @@ func (p *puller) rejoin() {
 		p.pulls.giveUp(p.expiry)
 		s.adoptLocked(info)
 		p.setExpiry()
+		p.checkSoonLocked()
 	case errors.Is(err, jetbus.ErrNoGroup), errors.Is(err, jetbus.ErrNoTopic):
 		s.failLocked(fmt.Errorf("subscribe %s/%s: %w: it was deleted", p.t.name(), s.group, err))
 	default:

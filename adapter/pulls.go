@@ -60,6 +60,14 @@ func (p *pulls) event() (since time.Time) {
 	return p.proof
 }
 
+// since returns when the oldest request was sent that is counted on; zero: there is none.
+func (p *pulls) since() time.Time {
+	if i := slices.IndexFunc(p.open, func(q pull) bool { return q.credit > 0 }); i >= 0 {
+		return p.open[i].sent
+	}
+	return time.Time{}
+}
+
 // answered notes a sign that a request has reached the server.
 func (p *pulls) answered(token uint64) {
 	if i := p.index(token); i >= 0 {

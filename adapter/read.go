@@ -290,14 +290,16 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 	if done, err := r.begins(ctx, c.CachedInfo().NumPending); done || err != nil {
 		return err
 	}
-	silence := time.NewTimer(2 * pullHeartbeat)
+	next := r.b.api + "CONSUMER.MSG.NEXT." + r.t.stream + "." + name
+	silence := time.NewTimer(denialCheck)
 	defer silence.Stop()
+	checked := false // whether the request was refused
 	var asked int
 	var seen uint64 // deliveries of this consumer
 	for {
 		if asked <= tailBatch/2 { // the server goes on while these are read
 			more := tailBatch - asked
-			if err := r.b.nc.PublishRequest(r.b.api+"CONSUMER.MSG.NEXT."+r.t.stream+"."+name, inbox, pullBody(more, pullExpiry, pullHeartbeat)); err != nil {
+			if err := r.b.nc.PublishRequest(next, inbox, pullBody(more, pullExpiry, pullHeartbeat)); err != nil {
 				return errTailBroken
 			}
 			asked += more
@@ -305,6 +307,7 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 		select {
 		case m := <-messages:
 			silence.Reset(2 * pullHeartbeat)
+			checked = true
 			a, ok := parseAckReply(m.Reply)
 			switch {
 			case !ok:
@@ -331,7 +334,14 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 			}
 			silence.Reset(2 * pullHeartbeat) // the server was not silent while the event was looked at
 		case <-silence.C:
-			return errTailBroken
+			switch {
+			case r.b.link.Refused(next, time.Time{}): // of this consumer alone
+				return noPermission(next)
+			case checked:
+				return errTailBroken
+			}
+			checked = true
+			silence.Reset(2*pullHeartbeat - denialCheck)
 		case <-lost:
 			return errTailBroken
 		case <-ctx.Done():

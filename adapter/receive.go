@@ -340,19 +340,16 @@ func (c *receiveCall) pull(ctx context.Context, from source, n int, wait time.Du
 	} else {
 		b = append(b, `,"no_wait":true`...)
 	}
+	sent := time.Now()
 	c.mu.Lock()
-	c.from, c.sent = from.t, time.Now()
+	c.from, c.sent = from.t, sent
 	c.mu.Unlock()
 	if err := c.r.b.nc.PublishRequest(from.next, c.sub.Subject, append(b, '}')); err != nil {
 		return err
 	}
-	silent := time.NewTimer(wait + askTimeout)
+	silent, quiet := time.NewTimer(wait+askTimeout), time.NewTimer(denialCheck)
 	defer silent.Stop()
-	quiet := time.NewTimer(denialCheck)
 	defer quiet.Stop()
-	if wait > 0 { // it is answered when that is over
-		quiet.Stop()
-	}
 	for c.len()-before < n {
 		select {
 		case <-c.first:
@@ -360,10 +357,15 @@ func (c *receiveCall) pull(ctx context.Context, from source, n int, wait time.Du
 				quiet.Reset(denialCheck)
 			}
 		case <-quiet.C:
-			if c.r.b.isFull(ctx, from) {
+			switch {
+			case c.r.b.link.Refused(from.next, sent):
+				return noPermission(from.next)
+			case wait > 0: // it is answered when that is over
+			case c.r.b.isFull(ctx, from):
 				return errFull
+			default:
+				quiet.Reset(denialCheck)
 			}
-			quiet.Reset(denialCheck)
 		case err := <-c.over:
 			return err
 		case <-lost:

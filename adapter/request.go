@@ -10,8 +10,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/seed-63e9a637/jetbus"
 )
 
 // How long one try of a request may take. A server that restarts, or a cluster
@@ -53,7 +51,7 @@ func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}, w
 			return nil, context.Cause(ctx)
 		case <-timer.C:
 			if b.link.Refused(m.Subject, sent) {
-				return nil, fmt.Errorf("%w: no permission to publish to %s", jetbus.ErrDenied, m.Subject)
+				return nil, noPermission(m.Subject)
 			}
 			if !first {
 				return nil, nats.ErrTimeout

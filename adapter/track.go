@@ -60,6 +60,7 @@ func (tr *track) deliver(m *nats.Msg, a ackReply, now time.Time) {
 			o.readyLocked(l.slot)
 		}
 	case arrivalSettled:
+		p.settlesLocked(m.Reply, now)
 	}
 	n, request := p.requestLocked(now)
 	s.mu.Unlock()
