@@ -83,7 +83,7 @@ func (b *Bus) settleReceived(ctx context.Context, reply string, payload []byte) 
 	case errors.Is(err, jetbus.ErrDenied):
 		return noPermission(acks + ">")
 	case err == errLost, errors.Is(err, nats.ErrTimeout), errors.Is(err, nats.ErrNoResponders), ctx.Err() != nil: //nolint:errorlint // exchange returns errLost as it is
-		return nil // sent, as the later ones are; where it was lost the event comes again
+		return nil //nolint:nilerr // sent, as the later ones are; where it was lost the event comes again
 	}
 	return err
 }

@@ -242,9 +242,10 @@ func (o *owner) complain(ctx context.Context, err error) {
 		slog.String("topic", o.name()), slog.String("group", o.s.group), slog.String("why", why))
 }
 
-// isOver reports whether there is nothing left to own.
+// isOver reports whether there is nothing left to own, or nothing that this member may own.
 func isOver(err error) bool {
-	return errors.Is(err, jetbus.ErrNoGroup) || errors.Is(err, jetbus.ErrNoTopic) || errors.Is(err, jetbus.ErrConflict) || errors.Is(err, jetbus.ErrClosed)
+	return errors.Is(err, jetbus.ErrNoGroup) || errors.Is(err, jetbus.ErrNoTopic) || errors.Is(err, jetbus.ErrConflict) || errors.Is(err, jetbus.ErrClosed) ||
+		errors.Is(err, jetbus.ErrDenied)
 }
 
 func (o *owner) fail(err error) {
