@@ -175,7 +175,7 @@ func (b *Bus) eventAt(ctx context.Context, t *topic, at uint64) (jetbus.Event, t
 	}
 	e, err := decodeEvent(m.Header, m.Data, t.storedAt(m.Subject, m.seq, m.time))
 	if err != nil {
-		return jetbus.Event{}, time.Time{}, nil
+		return jetbus.Event{}, time.Time{}, nil //nolint:nilerr // what is no event has no id
 	}
 	return e, m.time.UTC(), nil
 }
