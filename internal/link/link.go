@@ -7,6 +7,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -32,6 +33,7 @@ type Link struct {
 	lost   chan struct{} // closed when the present connection is gone; new with the next one
 	up     chan struct{} // closed while there is a connection
 	closed chan struct{} // closed when the connection was closed for good
+	since  time.Time     // when the present connection was noted, zero for the first one
 	onUp   map[int]func()
 	nextID int
 }
@@ -127,6 +129,7 @@ func (l *Link) connected() []func() {
 		close(l.lost)
 	}
 	l.lost = make(chan struct{})
+	l.since = time.Now()
 	if !isClosed(l.up) {
 		close(l.up)
 	}

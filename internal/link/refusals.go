@@ -14,10 +14,19 @@ import (
 const maxRefusals = 64
 
 // Refused reports whether the server refused a publish to subject at or after a
-// time, for the lack of a permission. A subject that ends with a dot stands for all that
+// time, for the lack of a permission, on the present connection: with the next one
+// permissions may be others. A subject that ends with a dot stands for all that
 // begin so. The server names the subject in an error that belongs to no request, so
 // that of several refusals at once each must be kept.
-func (l *Link) Refused(subject string, since time.Time) bool { return l.refusals.has(subject, since) }
+func (l *Link) Refused(subject string, since time.Time) bool {
+	l.mu.Lock()
+	up := l.since
+	l.mu.Unlock()
+	if since.Before(up) {
+		since = up
+	}
+	return l.refusals.has(subject, since)
+}
 
 // refusals are what the server refused on one connection. The links that follow
 // the connection share them.

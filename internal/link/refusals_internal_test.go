@@ -63,3 +63,16 @@ func TestRefusalsLeaveTheOwnersHandler(t *testing.T) {
 		t.Errorf("the owner heard of %d errors", heard)
 	}
 }
+
+// What was refused on an earlier connection may be allowed on this one.
+func TestRefusalsOfAnEarlierConnection(t *testing.T) {
+	l := &Link{refusals: &refusals{}}
+	l.refusals.note("ev.orders._")
+	if !l.Refused("ev.orders._", time.Time{}) {
+		t.Error("what was refused on the first connection is not known")
+	}
+	l.since = time.Now().Add(time.Second)
+	if l.Refused("ev.orders._", time.Time{}) {
+		t.Error("what was refused on the one before counts")
+	}
+}
