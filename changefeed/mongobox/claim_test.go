@@ -12,11 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/changefeed/mongobox"
 	"github.com/seed-63e9a637/jetbus/embedded/mongod"
-	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
 // between calls f once, after a claim has looked and before it takes.
