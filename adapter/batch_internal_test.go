@@ -102,7 +102,7 @@ func TestBatchOvertakenInAnElection(t *testing.T) {
 	}
 	err = p.failure(failed, make([]bool, 3))
 	batch, ok := errors.AsType[*jetbus.BatchError](err)
-	if !ok || len(batch.Failed) != 2 || !errors.Is(batch.Failed[0].Err, jetbus.ErrOvertaken) || batch.Failed[0].Stored != jetbus.StoredNo {
+	if !ok || len(batch.Failed) != 2 || !errors.Is(batch.Failed[0].Err, jetbus.ErrOvertaken) || !errors.Is(batch.Failed[0].Err, jetbus.ErrUnavailable) || batch.Failed[0].Stored != jetbus.StoredNo {
 		t.Errorf("the batch ends with %v", err)
 	}
 	if !errors.Is(batch.Failed[1].Err, jetbus.ErrUnavailable) || errors.Is(batch.Failed[1].Err, jetbus.ErrOvertaken) {

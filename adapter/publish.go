@@ -408,8 +408,14 @@ func (b *Bus) refusal(subject string, err error) error {
 	switch {
 	case errors.Is(err, jetbus.ErrNoTopic), errors.Is(err, jetbus.ErrClosed), errors.Is(err, jetbus.ErrDenied):
 		return err
-	case errors.Is(err, context.Canceled), errors.Is(err, jetbus.ErrOvertaken):
+	case errors.Is(err, context.Canceled):
 		return err
+	case errors.Is(err, jetbus.ErrOvertaken):
+		out := b.translate("store", subject, err)
+		if !errors.Is(out, jetbus.ErrOvertaken) { // it may say no more than that nobody answered
+			out = fmt.Errorf("%w: %w", jetbus.ErrOvertaken, out)
+		}
+		return out
 	case !ok:
 		return b.translate("store", subject, err)
 	case isWrongSequence(err), api.ErrorCode == codeWrongLastID:
