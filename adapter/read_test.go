@@ -129,11 +129,12 @@ func TestReadSeveralTopics(t *testing.T) {
 func TestFollowThroughRestartAndKill(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
 		const n = 300
 		r.ensure(jetbus.TopicConfig{Name: "a"})
 		r.publish("a", "before")
 		got := make(chan jetbus.Event, n)
-		ended := make(chan error)
+		ended := make(chan error, 1)
 		go func() {
 			var last error
 			for e, err := range r.bus.Read(ctx, []string{"a"}, jetbus.ReadOptions{Follow: true}) {
@@ -164,7 +165,7 @@ func TestFollowThroughRestartAndKill(t *testing.T) {
 				if e.Key != fmt.Sprint(i) {
 					r.Fatalf("event %d is %s", i, e.Key)
 				}
-			case <-time.After(2 * time.Second):
+			case <-time.After(8 * time.Second): // a question may be lost, and asked again; once Config.Timeout went by
 				r.Fatalf("event %d does not come, though the broker is back", i)
 			}
 		}
