@@ -5,6 +5,7 @@ package mongolink
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -23,7 +24,7 @@ const (
 func Persist(ctx context.Context, f func() error) error {
 	for wait := firstPause; ; wait = min(2*wait, maxPause) {
 		err := f()
-		if !mongo.IsNetworkError(err) || mongo.IsTimeout(err) || IsSelection(err) {
+		if !isBroken(err) || mongo.IsTimeout(err) || IsSelection(err) {
 			return err
 		}
 		select {
@@ -32,6 +33,14 @@ func Persist(ctx context.Context, f func() error) error {
 			return err
 		}
 	}
+}
+
+// isBroken reports whether a connection broke under a command, or under another one
+// while this one waited for its turn: the driver closes all connections then, and says
+// so in an error without the label that the first one has.
+func isBroken(err error) bool {
+	var cleared interface{ Retryable() bool } // the driver's type for it is not exported
+	return mongo.IsNetworkError(err) || errors.As(err, &cleared) && cleared.Retryable()
 }
 
 // IsSelection reports whether the driver found no server to talk to.
