@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -115,10 +116,8 @@ func (b *Bus) dedupeOnce(ctx context.Context, t *topic, id string) (seq uint64, 
 	if err != nil {
 		return 0, false, err
 	}
-	m := &nats.Msg{Subject: subject, Header: nats.Header{
-		jetstream.MsgIDHeader:             {msgID(t.name(), id)},
-		jetstream.ExpectedLastMsgIDHeader: {"?"},
-	}}
+	name, value := impossible(t)
+	m := &nats.Msg{Subject: subject, Header: nats.Header{jetstream.MsgIDHeader: {msgID(t.name(), id)}, name: {value}}}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout/2) // a cluster may refuse it without an answer
 	defer cancel()
 	a, err := b.request(ctx, m)
@@ -133,6 +132,18 @@ func (b *Bus) dedupeOnce(ctx context.Context, t *topic, id string) (seq uint64, 
 		return 0, false, err
 	}
 	return 0, false, nil
+}
+
+// impossible is a condition that no message meets, and that the server looks at after it
+// has looked for duplicates, without a trace. A single server compares sequences before
+// that. The leader of a replicated stream compares ids only once the message is in
+// its log: by then the id is taken for the whole duplicate window, and a second try of it
+// stops the stream (seen with 2.15.2).
+func impossible(t *topic) (header, value string) {
+	if t.config.Replicas > 1 {
+		return jetstream.ExpectedLastSeqHeader, strconv.Itoa(math.MaxInt64)
+	}
+	return jetstream.ExpectedLastMsgIDHeader, "?"
 }
 
 // scanForID reads on from a time until it meets the id, or what was the last event when it
