@@ -17,27 +17,24 @@ const listTimeout = 6 * time.Second
 // between them make the others move up.
 const pageOverlap = 32
 
-// consumerPage is the server's answer to CONSUMER.LIST.
-type consumerPage struct {
-	Error     *jetstream.APIError       `json:"error"`
-	Total     int                       `json:"total"`
-	Limit     int                       `json:"limit"`
-	Consumers []*jetstream.ConsumerInfo `json:"consumers"`
-	Missing   []string                  `json:"missing"`
+// listPage is the server's answer to CONSUMER.LIST or, with names, CONSUMER.NAMES.
+type listPage[T any] struct {
+	Error     *jetstream.APIError `json:"error"`
+	Total     int                 `json:"total"`
+	Limit     int                 `json:"limit"`
+	Consumers []T                 `json:"consumers"`
+	Missing   []string            `json:"missing"`
 }
 
 // consumersOf lists the durables of a stream, all of them: those whose leader is just
 // away a cluster leaves out, and says so, which jetstream's own list does not pass on.
-// They are asked for one by one, which waits for a leader. A list that nobody answers,
-// since its leader was lost with it, is asked for again.
+// They are asked for one by one, which waits for a leader. One that is replaced meanwhile
+// may be in it twice, or not at all: whether a group is there, its names tell (see
+// durableNow).
 func (b *Bus) consumersOf(ctx context.Context, stream string) ([]*jetstream.ConsumerInfo, error) {
 	var out []*jetstream.ConsumerInfo
 	listed := map[string]bool{}
-	for offset := 0; ; {
-		page, err := retriedFor(ctx, b.js, isUnanswered, func() (consumerPage, error) { return b.consumerPage(ctx, stream, offset) })
-		if err != nil {
-			return nil, b.translate("list consumers", b.api+"CONSUMER.LIST."+stream, err)
-		}
+	err := eachPage(ctx, b, b.api+"CONSUMER.LIST."+stream, listTimeout, func(page listPage[*jetstream.ConsumerInfo]) error {
 		for _, info := range page.Consumers {
 			if !listed[info.Name] {
 				listed[info.Name], out = true, append(out, info)
@@ -50,28 +47,43 @@ func (b *Bus) consumersOf(ctx context.Context, stream string) ([]*jetstream.Cons
 			case err == nil:
 				listed[name], out = true, append(out, c.CachedInfo())
 			case apiCode(err) != jetstream.JSErrCodeConsumerNotFound: // it has gone meanwhile
-				return nil, b.translate("look up consumer "+name, b.api+"CONSUMER.INFO."+stream+"."+name, err)
+				return b.translate("look up consumer "+name, b.api+"CONSUMER.INFO."+stream+"."+name, err)
 			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// eachPage asks for a list page by page. One that nobody answers within that time, since
+// its leader was lost with it, is asked for again.
+func eachPage[T any](ctx context.Context, b *Bus, subject string, within time.Duration, f func(listPage[T]) error) error {
+	for offset := 0; ; {
+		page, err := retriedFor(ctx, b.js, isUnanswered, func() (listPage[T], error) { return askPage[T](ctx, b, subject, offset, within) })
+		if err != nil {
+			return b.translate("list consumers", subject, err)
+		}
+		if err := f(page); err != nil {
+			return err
 		}
 		offset += max(page.Limit, len(page.Consumers)+len(page.Missing), 1)
 		if offset >= page.Total {
-			return out, nil
+			return nil
 		}
 		offset = max(offset-pageOverlap, offset-page.Limit+1)
 	}
 }
 
-func (b *Bus) consumerPage(ctx context.Context, stream string, offset int) (page consumerPage, err error) {
-	subject := b.api + "CONSUMER.LIST." + stream
+func askPage[T any](ctx context.Context, b *Bus, subject string, offset int, within time.Duration) (page listPage[T], err error) {
 	body, err := json.Marshal(map[string]int{"offset": offset})
 	if err != nil {
 		return page, err
 	}
 	ctx, release := b.guard(ctx, subject)
 	defer release()
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	m, err := b.requestWithin(ctx, &nats.Msg{Subject: subject, Data: body}, listTimeout)
+	m, err := b.requestWithin(ctx, &nats.Msg{Subject: subject, Data: body}, within)
 	if err == nil {
 		err = json.Unmarshal(m.Data, &page)
 	}

@@ -35,13 +35,13 @@ func TestConsumersMissing(t *testing.T) {
 			Offset int `json:"offset"`
 		}
 		err := json.Unmarshal(m.Data, &page)
-		answer := consumerPage{Total: 4, Limit: 3, Consumers: []*jetstream.ConsumerInfo{infos["a"]}, Missing: []string{"b", "gone"}}
+		answer := listPage[*jetstream.ConsumerInfo]{Total: 4, Limit: 3, Consumers: []*jetstream.ConsumerInfo{infos["a"]}, Missing: []string{"b", "gone"}}
 		switch {
 		case !refused:
 			refused = true
-			answer = consumerPage{Error: &jetstream.APIError{Code: 503, ErrorCode: codeNoLeader}}
+			answer = listPage[*jetstream.ConsumerInfo]{Error: &jetstream.APIError{Code: 503, ErrorCode: codeNoLeader}}
 		case page.Offset == 1: // it overlaps
-			answer = consumerPage{Total: 4, Limit: 3, Consumers: []*jetstream.ConsumerInfo{infos["c"]}}
+			answer = listPage[*jetstream.ConsumerInfo]{Total: 4, Limit: 3, Consumers: []*jetstream.ConsumerInfo{infos["c"]}}
 		}
 		text, encodeErr := json.Marshal(answer)
 		if err != nil || encodeErr != nil || m.Respond(text) != nil {

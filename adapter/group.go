@@ -111,8 +111,6 @@ func (b *Bus) createGroup(ctx context.Context, t *topic, group string, start jet
 		}
 		defer unlock()
 	}
-	// Somebody may have been faster; and what one list leaves out, since it was just being
-	// replaced, another one has.
 	if _, err := b.findGroup(ctx, t, group); !errors.Is(err, jetbus.ErrNoGroup) {
 		return nil, cmp.Or(err, errJoined)
 	}
@@ -153,7 +151,9 @@ func (b *Bus) createConsumer(ctx context.Context, t *topic, group string, epoch 
 	var c jetstream.Consumer
 	var err error
 	if epoch == 0 {
-		c, err = b.createFirst(ctx, t, group, config)
+		if c, err = b.createFirst(ctx, t, group, config); err == nil {
+			err = b.withdrawLate(ctx, t, group, c.CachedInfo())
+		}
 	} else {
 		c, err = b.js.CreateConsumer(ctx, t.stream, config) // again, it is the same one: its maker has the group's lock
 	}
@@ -171,7 +171,7 @@ func (b *Bus) createFirst(ctx context.Context, t *topic, group string, config je
 	lost := false
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
 		if lost {
-			_, err = b.findOwn(ctx, t, group)
+			_, err = b.findGroup(ctx, t, group)
 		}
 		switch {
 		case lost && err == nil:
@@ -235,46 +235,14 @@ func (b *Bus) findGroup(ctx context.Context, t *topic, group string) (*jetstream
 			return nil, b.translate(op, b.api+"CONSUMER.INFO."+t.stream+"."+name, err)
 		}
 	}
-	all, err := b.durablesOf(ctx, t)
+	bounded, cancel := b.bound(ctx)
+	defer cancel()
+	info, err := b.durableNow(bounded, t, group)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	err = jetbus.ErrNoGroup
-	for _, info := range all {
-		switch m := info.Config.Metadata; {
-		case m[metaGroup] != group:
-		case m[metaPartition] == t.partName():
-			return info, nil
-		case t.retries:
-		case !t.isPart():
-			err = newPartitionedError(t, group)
-		case m[metaPartition] == "":
-			err = wholeError(t, group)
-		}
-	}
-	return nil, fmt.Errorf("%s: %w", op, err)
-}
-
-// A member that does not find its group looks again before it ends: a list may leave out
-// what is replaced at that moment.
-const (
-	ownLooks = 3
-	ownPause = 100 * time.Millisecond
-)
-
-// findOwn is findGroup for a member of the group.
-func (b *Bus) findOwn(ctx context.Context, t *topic, group string) (*jetstream.ConsumerInfo, error) {
-	for look := 1; ; look++ {
-		info, err := b.findGroup(ctx, t, group)
-		if look == ownLooks || !errors.Is(err, jetbus.ErrNoGroup) {
-			return info, err
-		}
-		select {
-		case <-time.After(ownPause):
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
+	b.present.see(t.stream, first, info)
+	return info, nil
 }
 
 func (b *Bus) consumer(ctx context.Context, t *topic, name string) (jetstream.Consumer, error) {

@@ -253,7 +253,7 @@ func (b *Bus) joinPart(ctx context.Context, p *topicGroup, set groupSettings) er
 			return err
 		}
 		bounded, cancel := b.bound(ctx)
-		p.info, err = b.findOwn(bounded, p.topic, p.group) // its owner, or the mover, has replaced it
+		p.info, err = b.findGroup(bounded, p.topic, p.group) // its owner, or the mover, has replaced it
 		cancel()
 		if err != nil {
 			return err
@@ -323,12 +323,7 @@ func (b *Bus) createParts(ctx context.Context, t *topic, group string, have []*t
 		if slices.ContainsFunc(have, func(g *topicGroup) bool { return g.part.Generation == p.Generation }) {
 			// The others of its generation were made, and so was this one, most likely: its
 			// owner replaces it at this moment, and it was in no list.
-			unlock, err := b.lock(ctx, seekLock(&topicGroup{topic: part, group: group}), set.ackTimeout+seekGrace)
-			if err != nil {
-				return err
-			}
-			defer unlock()
-			if _, err = b.findOwn(ctx, part, group); !errors.Is(err, jetbus.ErrNoGroup) {
+			if _, err := b.findGroup(ctx, part, group); !errors.Is(err, jetbus.ErrNoGroup) {
 				return err
 			}
 		}
@@ -352,7 +347,7 @@ func (b *Bus) createOrigin(ctx context.Context, t, part *topic, group string, fr
 	}
 	info, err = b.createConsumer(ctx, part, group, 0, next, partSettings(set, next, jetbus.NewID()))
 	if isConsumerExists(err) || errors.Is(err, errJoined) {
-		info, err = b.findOwn(ctx, part, group)
+		info, err = b.findGroup(ctx, part, group)
 		return info, false, err
 	}
 	return info, true, err

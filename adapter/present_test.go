@@ -85,8 +85,8 @@ func TestTakeOverRequests(t *testing.T) {
 	}
 }
 
-// A group that was moved, or changed hands, is found by the names of its durables that a
-// bus has seen: only the first look of one that has not lists all groups of the stream.
+// A group that was moved, or changed hands, is found by the name of the durable that a bus
+// has seen: only the first look of one that has not asks for the names of all.
 func TestMovedGroupIsFoundByName(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.ensure(jetbus.TopicConfig{Name: "a"})
@@ -113,18 +113,20 @@ func TestMovedGroupIsFoundByName(t *testing.T) {
 			r.settle()
 		}
 		r.ok(r.bus.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{ToLatest: true}))
-		lists := func(of func()) int {
+		looks := func(of func()) int {
 			r.Helper()
 			count := r.requests()
 			of()
-			return count()["CONSUMER.LIST"]
+			counts := count()
+			r.equal("lists", counts["CONSUMER.LIST"], 0)
+			return counts["CONSUMER.NAMES"]
 		}
-		r.equal("lists of who moved it", lists(func() { receive(r.bus) }), 0)
-		r.equal("lists of another, the first time", lists(func() { receive(other) }), 1)
-		r.equal("lists of another", lists(func() { receive(other); receive(other) }), 0)
+		r.equal("looks of who moved it", looks(func() { receive(r.bus) }), 0)
+		r.equal("looks of another, the first time", looks(func() { receive(other) }), 1)
+		r.equal("looks of another", looks(func() { receive(other); receive(other) }), 0)
 		for _, b := range []*adapter.Bus{r.bus, other} {
 			pause(b)
-			r.equal("lists for a group that changed hands", lists(func() { pause(b) }), 0)
+			r.equal("looks for a group that changed hands", looks(func() { pause(b) }), 0)
 		}
 		for stream, name := range map[string]string{"EV_A": "a__ordered__e1", "EV_RETRY": "a__ordered__retries__e1"} {
 			must(r.js.Consumer(r.Context(), stream, name))(t)

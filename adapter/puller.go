@@ -345,11 +345,11 @@ func (p *puller) rejoin() {
 	s.mu.Lock()
 	durable := p.durable
 	s.mu.Unlock()
-	info, err := s.b.findOwn(ctx, p.t, s.group)
+	info, err := s.b.findGroup(ctx, p.t, s.group)
 	if err == nil {
 		if mark, ok := readSeekMark(info.Config.Metadata); ok {
 			if err = s.b.completeSeek(ctx, p.t, s.group, info, mark); err == nil {
-				info, err = s.b.findOwn(ctx, p.t, s.group)
+				info, err = s.b.findGroup(ctx, p.t, s.group)
 			}
 		}
 	}

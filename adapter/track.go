@@ -133,7 +133,7 @@ func (tr *track) find(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, s.b.cfg.Timeout+ackTimeout+seekGrace+lockTTL) // a move under way may have to be completed
 	defer cancel()
-	info, err := s.b.findOwn(ctx, t, s.group)
+	info, err := s.b.findGroup(ctx, t, s.group)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (tr *track) replace(ctx context.Context, info *jetstream.ConsumerInfo) (*je
 	defer unlock()
 	ctx, release := context.WithTimeout(ctx, work)
 	defer release()
-	if g.info, err = s.b.findOwn(ctx, tr.p.t, s.group); err != nil {
+	if g.info, err = s.b.findGroup(ctx, tr.p.t, s.group); err != nil {
 		return nil, err
 	}
 	if g.info.Name != info.Name || g.info.Config.Metadata[metaSeek] != "" {
