@@ -33,7 +33,8 @@ func TestHostile13Crowd(t *testing.T) {
 		}
 		fast, _ := r.reader(``)
 		fast.next(frame.CaughtUp)
-		payload := []byte(`"` + strings.Repeat("x", size) + `"`)
+		r.bulk = `"` + strings.Repeat("x", size) + `"`
+		payload := []byte(r.bulk)
 		send := func(batches int) (most int64) {
 			for range batches {
 				var list []jetbus.Event

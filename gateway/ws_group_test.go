@@ -443,6 +443,7 @@ func TestHeldBytes(t *testing.T) {
 		r.ensure(jetbus.TopicConfig{Name: "bills"})
 		c := r.member(`"ackTimeoutMs":600000,"maxInFlight":100`)
 		payload := `"` + strings.Repeat("x", 900<<10) + `"`
+		r.bulk = payload
 		for range 8 {
 			r.publish("orders", payload)
 		}
@@ -508,6 +509,7 @@ func TestCreditOfSlowClient(t *testing.T) {
 		c := r.dial()
 		c.next(frame.Hello)
 		payload := `"` + strings.Repeat("x", 900<<10) + `"`
+		r.bulk = payload
 		const n = 8
 		for range n {
 			r.publish("orders", payload)
