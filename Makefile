@@ -122,8 +122,8 @@ fuzz: ## Run every fuzz target for FUZZTIME=30s
 		done; \
 	done
 
-contract: ## Run the contract suite whole: in memory too, around each decorator and not only around all of them, and over the gateway's client
-	go test -race -timeout 60m -run '^TestContractInMemory$$' ./adapter/contract -whole
+contract: ## Run the contract suite whole: in its long form, in memory too, around each decorator and not only around all of them, and over the gateway's client
+	go test -race -timeout 60m -run '^TestContractIn' ./adapter/contract -whole
 	go test -race -timeout 60m -run '^TestContract$$' ./registry -each
 	go test -race -timeout 60m -run '^TestContractInBubble$$' ./gateway/client -whole
 

@@ -175,6 +175,7 @@ func contract(t *testing.T, open func(t *testing.T) bustest.Subject, but ...stri
 	}
 	bustest.Contract(t, bustest.Options{
 		Without: without,
+		Long:    *each,
 		Only:    func(b bustest.Behavior) bool { return !slices.Contains(but, b.Name) },
 	}, open)
 }

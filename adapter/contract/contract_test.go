@@ -9,7 +9,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
 
-var whole = flag.Bool("whole", false, "run the contract in memory whole, and leave nothing to that in files")
+var whole = flag.Bool("whole", false, "run the contract in memory whole, leave nothing to that in files, and play the long form of both")
 
 // What one store cannot show, the other does.
 const (
@@ -18,7 +18,7 @@ const (
 )
 
 func TestContractInMemory(t *testing.T) {
-	o := bustest.Options{Without: notInMemory}
+	o := bustest.Options{Without: notInMemory, Long: *whole}
 	if !*whole {
 		o.Without |= bustest.NeedPower
 	}
@@ -26,7 +26,7 @@ func TestContractInMemory(t *testing.T) {
 }
 
 func TestContractInFiles(t *testing.T) {
-	bustest.Contract(t, bustest.Options{Without: notInFiles}, bustest.OnBroker(adapter.Config{}))
+	bustest.Contract(t, bustest.Options{Without: notInFiles, Long: *whole}, bustest.OnBroker(adapter.Config{}))
 }
 
 // Each behavior is tested in memory or in files, and what needs no power in both if it can be.

@@ -8,13 +8,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // open starts a broker in the bubble and connects to it until the test's end.
 func open(t *testing.T, cfg embedded.Config) (*embedded.Broker, jetstream.JetStream) {

@@ -82,6 +82,9 @@ type Options struct {
 	// Without is what the subject does not have: behaviors that need it are left
 	// out. What is not named here and missing is a failure. Default: it has all.
 	Without Needs
+	// Long plays behaviors whose size is not what they promise with more of it: more
+	// topics, more events, longer silences. Default: with as much as shows the promise.
+	Long bool
 	// Only selects behaviors further. Default nil: all.
 	Only func(b Behavior) bool
 }
@@ -127,7 +130,7 @@ func Contract(t *testing.T, o Options, open func(t *testing.T) Subject) {
 			continue
 		}
 		test := func(t *testing.T) {
-			r := &run{T: t, Subject: open(t), ctx: t.Context(), prefix: fmt.Sprintf("%s.b%02d", o.Prefix, i), fake: !o.RealTime}
+			r := &run{T: t, Subject: open(t), ctx: t.Context(), prefix: fmt.Sprintf("%s.b%02d", o.Prefix, i), fake: !o.RealTime, long: o.Long}
 			if r.MaxPayload == 0 {
 				r.MaxPayload = 1 << 20
 			}
@@ -168,6 +171,15 @@ type run struct {
 	ctx    context.Context // the test's
 	prefix string
 	fake   bool
+	long   bool
+}
+
+// sized is how many there are of what a behavior has many of: see [Options].Long.
+func (r *run) sized(short, long int) int {
+	if r.long {
+		return long
+	}
+	return short
 }
 
 // tidy deletes the topics of this behavior.

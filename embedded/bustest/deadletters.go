@@ -287,7 +287,7 @@ func noRoom(r *run) {
 	room := r.fill()
 	last := r.publish(topic, "bad", "rejected", "good")[2]
 	got.wait(r.T, 4)
-	r.pause(2 * time.Second)
+	r.pause(500 * time.Millisecond) // fifty times the longest wait of its backoff
 	want := map[string]int{"bad": 2, "rejected": 1, "good": 1}
 	r.called(got, want)
 	if g := r.group(topic, "g"); g.Held != 2 || g.AckedSeq >= last.Seq-2 {

@@ -1,16 +1,28 @@
 package bustest_test
 
 import (
+	"flag"
 	"testing"
+
+	"go.uber.org/goleak"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
 
+// TestMain has few scripts drawn: each run of the tests draws others, and `make model`,
+// which says -rapid.checks, thousands.
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", "50"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
+
 // The model in memory agrees with the bus on scripts that are drawn anew in each
-// run, 100 for each kind of storage, and on those under testdata, on which it once
-// did not. `make model` draws more.
+// run, 50 for each kind of storage, and on those under testdata, on which it once
+// did not.
 func TestModelInMemory(t *testing.T) {
 	bustest.Scripts(t, bustest.Options{Without: bustest.NeedRestart}, bustest.OnBroker(adapter.Config{Storage: jetbus.MemoryStorage}))
 }

@@ -171,7 +171,7 @@ func growUnderLoad(r *run) {
 					acked[receipt.Event.ID] = true
 				}
 				mu.Unlock()
-				linger(r.ctx, time.Millisecond)
+				linger(r.ctx, 2*time.Millisecond)
 			}
 		})
 	}

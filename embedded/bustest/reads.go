@@ -20,7 +20,7 @@ var readBehaviors = []Behavior{
 func scanPages(r *run) {
 	topic := r.topic("t")
 	store := r.A.(jetbus.Store)
-	const total, page = 1200, 70
+	const total, page = 400, 30
 	published := make(chan struct{})
 	go func() {
 		defer close(published)

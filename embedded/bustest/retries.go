@@ -254,7 +254,7 @@ func waitBeside(r *run) {
 		r.retry("g", e, fmt.Sprint("n", i))
 	}
 	got.wait(r.T, 6)
-	r.pause(time.Hour)
+	r.pause(15 * time.Minute) // thrice the wait
 	r.called(got, map[string]int{"0": 2, "1": 2, "2": 2, "again0": 2, "again1": 2, "again2": 2})
 	r.settled(topic, "g", events[2].Seq)
 }
