@@ -21,14 +21,14 @@ import (
 )
 
 var (
-	seeds   = flag.Int("seeds", 200, "how many scenes TestProperty plays")
+	seeds   = flag.Int("seeds", 80, "how many scenes TestProperty plays")
 	oneSeed = flag.Int("seed", -1, "play this scene of TestProperty alone")
 )
 
 // Scenes are played at once: most of the time they wait for the leases of replicas that
 // died. They share a few brokers and servers, whose faults are then everybody's.
 const (
-	worlds   = 12
+	worlds   = 5
 	together = 4 // in each
 )
 
@@ -382,7 +382,7 @@ func (s *scene) settle(ctx context.Context) error {
 		r.forget()
 	}
 	s.ended.Wait() // what the dead write comes before the end, too
-	for {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, ackTimeout) {
 		s.bury(ctx)
 		if len(s.live) == 0 {
 			if err := s.enter(ctx); err != nil {
@@ -412,7 +412,7 @@ func (s *scene) settle(ctx context.Context) error {
 			}
 			return fmt.Errorf("the projection does not catch up with %d: group %+v, replicas %+v", s.seqs, g, stats)
 		}
-		time.Sleep(150 * time.Millisecond)
+		time.Sleep(wait)
 	}
 }
 
