@@ -97,15 +97,15 @@ func counterOptions() projector.Options {
 func TestTransactionProjection(t *testing.T) {
 	s := newStage(t)
 	replicas := []*projector.Projection{s.start(s.sink(), counterOptions()), s.start(s.sink(), counterOptions())}
-	const last = 2_100
-	for at := uint64(0); at < last; at += 300 {
-		s.publish(at+1, at+300)
-		if srv := s.srv.StandIn(); srv != nil && at%900 == 0 {
+	const last, step = 700, 100
+	for at := uint64(0); at < last; at += step {
+		s.publish(at+1, at+step)
+		if srv := s.srv.StandIn(); srv != nil && at%(3*step) == 0 {
 			srv.CutConnections()
 			srv.StepDown()
 			srv.StepUp()
 		}
-		if at%600 == 300 {
+		if at%(2*step) == step {
 			i := rand.N(2)
 			s.stop(replicas[i])
 			replicas[i] = s.start(s.sink(), counterOptions())
@@ -140,11 +140,11 @@ func TestA8Row12LiveReplicas(t *testing.T) {
 				return sink
 			}
 			a, b := s.start(sink(), o), s.start(sink(), o)
-			const last = 1_500
+			const last, step = 600, 20
 			var publishing sync.WaitGroup
 			publishing.Go(func() {
-				for at := uint64(0); at < last; at += 50 {
-					s.publish(at+1, at+50)
+				for at := uint64(0); at < last; at += step {
+					s.publish(at+1, at+step)
 				}
 			})
 			for range 2 {

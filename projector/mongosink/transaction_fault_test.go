@@ -59,12 +59,12 @@ func TestTransactionUnknownCommit(t *testing.T) {
 				return mongod.ErrCut
 			})
 			sink := c.open(0)
-			for last := uint64(40); last <= 800; last += 40 {
-				if applied, _ := c.persist(sink, counterBatch(last-39, last)); applied != 40 {
+			for last := uint64(10); last <= 200; last += 10 { // what is lost is commits, however much is in them
+				if applied, _ := c.persist(sink, counterBatch(last-9, last)); applied != 10 {
 					t.Errorf("%d applied up to %d", applied, last)
 				}
 			}
-			c.want(800)
+			c.want(200)
 			if mu.Lock(); left > 0 {
 				t.Errorf("%d answers were not lost", left)
 			}
@@ -77,7 +77,8 @@ func TestTransactionUnknownCommit(t *testing.T) {
 // and the next one goes on behind it.
 func TestTransactionDiesInCommit(t *testing.T) {
 	c, srv := newCountingStandIn(t)
-	for at := uint64(0); at < 1_000; at += 100 {
+	const last, size = 300, 30
+	for at := uint64(0); at < last; at += size {
 		sink := c.open(at)
 		ctx, cancel := context.WithCancel(t.Context())
 		remove := srv.OnReply(func(cmd mongod.Command) error {
@@ -87,17 +88,17 @@ func TestTransactionDiesInCommit(t *testing.T) {
 			cancel()
 			return mongod.ErrCut
 		})
-		if _, err := sink.Write(ctx, counterBatch(at+1, at+100)); err == nil {
+		if _, err := sink.Write(ctx, counterBatch(at+1, at+size)); err == nil {
 			t.Fatal("the write did not fail")
 		}
 		remove()
-		if at == 500 { // it was not dead after all
-			if applied, _ := c.persist(sink, counterBatch(at+1, at+100)); applied != 100 {
+		if at == last/2 { // it was not dead after all
+			if applied, _ := c.persist(sink, counterBatch(at+1, at+size)); applied != size {
 				t.Errorf("%d applied", applied)
 			}
 		}
 	}
-	c.want(1_000)
+	c.want(last)
 }
 
 // TestTransactionCrashes cuts and steps down at random commands, before they are
@@ -107,7 +108,7 @@ func TestTransactionCrashes(t *testing.T) {
 	sink := c.open(0)
 	var faults atomic.Int32 // each takes the driver up to a second
 	chaos := func(cmd mongod.Command) error {
-		odds := 700
+		odds := 280 // of some 4,000 commands and replies
 		if cmd.Name == "commitTransaction" {
 			odds = 8
 		}
@@ -126,10 +127,10 @@ func TestTransactionCrashes(t *testing.T) {
 		return nil
 	}
 	before, after := srv.OnCommand(chaos), srv.OnReply(chaos)
-	const last = 2_500
+	const last = 1_000
 	applied, failures := 0, 0
 	for at := uint64(0); at < last; {
-		upTo := min(at+1+rand.N(uint64(200)), last)
+		upTo := min(at+1+rand.N(uint64(80)), last)
 		a, f := c.persist(sink, counterBatch(at+1, upTo))
 		applied, failures, at = applied+a, failures+f, upTo
 	}
@@ -186,16 +187,16 @@ func TestTransactionTooLarge(t *testing.T) {
 		return nil
 	})
 	sink := c.open(0)
-	if applied, failures := c.persist(sink, counterBatch(1, 300)); applied != 300 || failures != 0 {
+	if applied, failures := c.persist(sink, counterBatch(1, 120)); applied != 120 || failures != 0 {
 		t.Errorf("%d applied after %d failures", applied, failures)
 	}
-	c.want(300)
+	c.want(120)
 	mu.Lock()
 	room = 2 // the position and one more
 	mu.Unlock()
-	_, err := sink.Write(t.Context(), counterBatch(301, 310))
+	_, err := sink.Write(t.Context(), counterBatch(121, 130))
 	if bad, ok := errors.AsType[*projector.ChangeError](err); !ok || bad.Index != 0 {
 		t.Errorf("error %v", err)
 	}
-	c.want(300)
+	c.want(120)
 }

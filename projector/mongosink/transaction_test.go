@@ -196,18 +196,19 @@ func (c *counting) want(last uint64, apart ...uint64) {
 func TestTransactionCounts(t *testing.T) {
 	c := newCounting(t)
 	sink := c.open(0)
-	if applied, _ := c.write(sink, counterBatch(1, 3_000)); applied != 3_000 {
+	const last = 1_200 // three transactions: one has at most 500
+	if applied, _ := c.write(sink, counterBatch(1, last)); applied != last {
 		t.Errorf("%d applied", applied)
 	}
-	if applied, _ := c.write(sink, counterBatch(1, 3_000)); applied != 0 {
+	if applied, _ := c.write(sink, counterBatch(1, last)); applied != 0 {
 		t.Errorf("%d applied again", applied)
 	}
-	if applied, _ := c.write(sink, projector.Batch{UpTo: 3_100}); applied != 0 { // events that were all refused
+	if applied, _ := c.write(sink, projector.Batch{UpTo: last + 100}); applied != 0 { // events that were all refused
 		t.Errorf("%d applied of none", applied)
 	}
-	c.want(3_000)
-	c.write(c.open(3_100), projector.Batch{UpTo: 3_101})
-	c.open(3_101)
+	c.want(last)
+	c.write(c.open(last+100), projector.Batch{UpTo: last + 101})
+	c.open(last + 101)
 }
 
 func TestTransactionRejects(t *testing.T) {
@@ -296,7 +297,7 @@ func TestTransactionFence(t *testing.T) {
 }
 
 func TestTransactionReplicas(t *testing.T) {
-	const last = 2_000
+	const last, size = 810, 15 // what the replicas contend for is batches
 	c := newCounting(t)
 	var wg sync.WaitGroup
 	for range 2 {
@@ -305,7 +306,7 @@ func TestTransactionReplicas(t *testing.T) {
 			p, err := sink.Open(t.Context(), counterSource)
 			for at := p.Seq; at < last; {
 				if err == nil {
-					upTo := min(at+37, last)
+					upTo := min(at+size, last)
 					if _, err = sink.Write(t.Context(), counterBatch(at+1, upTo)); err == nil {
 						at = upTo
 						continue
