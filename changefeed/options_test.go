@@ -202,13 +202,16 @@ func TestStartInAMoment(t *testing.T) {
 	o.Start = changefeed.FromTimestamp(begin)
 	f := r.start(o)
 	n := 0
-	for r.insert("early"); r.now().Before(begin); n++ {
+	r.insert("early")
+	r.until("it is time", func() bool {
 		r.update("early", n)
 		if n == 3 {
 			r.must(r.coll.Drop(t.Context()))
 			r.insert("early")
 		}
-	}
+		n++
+		return !r.now().Before(begin)
+	})
 	r.insert("a", "b")
 	r.until("it has begun", func() bool { return strings.HasSuffix(r.ops(), "insert a, insert b") })
 	for _, e := range r.events() {
