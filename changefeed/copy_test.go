@@ -49,7 +49,7 @@ func (r *rig) state() map[string]string {
 // same waits until the topic's state is the collection's.
 func (r *rig) same() {
 	r.Helper()
-	r.until("the topic's state is the collection's", func() bool {
+	r.untilEvery(rarely, "the topic's state is the collection's", func() bool {
 		cursor, err := r.coll.Find(r.Context(), bson.M{})
 		r.must(err)
 		var docs []bson.Raw

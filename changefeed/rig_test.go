@@ -141,15 +141,27 @@ func (r *rig) stop(f *changefeed.Feed) {
 func (r *rig) published(f *changefeed.Feed) {
 	r.Helper()
 	r.until("it knows that all is published", func() bool {
+		if f.Stats().InFlight > 0 {
+			return false
+		}
 		events := r.events()
-		return f.Stats().InFlight == 0 && len(events) > 0 && f.Status().Token.Compare(changefeed.Token(events[len(events)-1].Headers[changefeed.HeaderToken])) >= 0
+		return len(events) > 0 && f.Status().Token.Compare(changefeed.Token(events[len(events)-1].Headers[changefeed.HeaderToken])) >= 0
 	})
 }
 
 // until waits for a condition.
 func (r *rig) until(what string, is func() bool) {
 	r.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
+	r.untilEvery(5*time.Millisecond, what, is)
+}
+
+// rarely is how often a test looks at what is dear to look at, and comes late or stays.
+const rarely = 50 * time.Millisecond
+
+// untilEvery waits for a condition that is looked at that often.
+func (r *rig) untilEvery(interval time.Duration, what string, is func() bool) {
+	r.Helper()
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	late := time.NewTimer(patience)
 	defer late.Stop()
