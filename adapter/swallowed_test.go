@@ -93,7 +93,7 @@ func (c *forgetfulConn) Write(p []byte) (int, error) {
 // what others have done since.
 func TestSilenceIsSatOut(t *testing.T) {
 	nothing := func(context.Context, *jetbus.Delivery) error { return nil }
-	for what, call := range map[string]func(context.Context, *adapter.Bus) error{
+	calls := map[string]func(context.Context, *adapter.Bus) error{
 		"Health":    func(ctx context.Context, b *adapter.Bus) error { return b.Health(ctx) },
 		"TopicInfo": func(ctx context.Context, b *adapter.Bus) error { return last(b.TopicInfo(ctx, "a")) },
 		"EnsureTopic again": func(ctx context.Context, b *adapter.Bus) error {
@@ -141,25 +141,32 @@ func TestSilenceIsSatOut(t *testing.T) {
 			return last(b.KeySet(ctx, "kept", "k", []byte("v"), 0, 0))
 		},
 		"KeyGet":    func(ctx context.Context, b *adapter.Bus) error { return last(b.KeyGet(ctx, "there", "k")) },
-		"KeyDelete": func(ctx context.Context, b *adapter.Bus) error { return b.KeyDelete(ctx, "there", "k", 1) },
-	} {
-		t.Run(what, func(t *testing.T) {
-			inBubble(t, func(r *rig) {
-				r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
-				r.ensure(jetbus.TopicConfig{Name: "p", Partitions: 2})
-				r.publish("a", "0")
-				r.ok(must(r.bus.Subscribe(r.Context(), "a", "g", nothing, jetbus.SubscribeOptions{}))(r.T).Stop(r.Context()))
-				must(r.bus.KeySet(r.Context(), "there", "k", []byte("v"), 0, 0))(r.T)
-				w := &forgetful{Broker: r.broker, question: apiQuestion, lasts: 12 * time.Second}
-				_, b := r.open(adapter.Config{Timeout: time.Minute}, nats.InProcessServer(w))
-				ctx, cancel := context.WithTimeout(r.Context(), 10*time.Minute)
-				defer cancel()
-				w.forget(true)
-				r.ok(call(ctx, b))
-				w.forget(false)
-			})
-		})
+		"KeyDelete": func(ctx context.Context, b *adapter.Bus) error { return b.KeyDelete(ctx, "gone", "k", 1) },
 	}
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+		r.ensure(jetbus.TopicConfig{Name: "p", Partitions: 2})
+		r.publish("a", "0")
+		must(r.bus.KeySet(r.Context(), "there", "k", []byte("v"), 0, 0))(r.T)
+		must(r.bus.KeySet(r.Context(), "gone", "k", []byte("v"), 0, 0))(r.T)
+		for what, call := range calls {
+			// The group is as it was: behind all events, and not paused.
+			if err := r.bus.DeleteGroup(r.Context(), "a", "g"); !errors.Is(err, jetbus.ErrNoGroup) {
+				r.ok(err)
+			}
+			r.ok(must(r.bus.Subscribe(r.Context(), "a", "g", nothing, jetbus.SubscribeOptions{}))(r.T).Stop(r.Context()))
+			w := &forgetful{Broker: r.broker, question: apiQuestion, lasts: 12 * time.Second}
+			_, b := r.open(adapter.Config{Timeout: time.Minute}, nats.InProcessServer(w))
+			ctx, cancel := context.WithTimeout(r.Context(), 10*time.Minute)
+			w.forget(true)
+			if err := call(ctx, b); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			w.forget(false)
+			cancel()
+			r.ok(b.Close(r.Context()))
+		}
+	})
 }
 
 // While the bucket of the attempts is away events are redelivered, and refused, all the
