@@ -140,10 +140,10 @@ func TestManualAckLeasesLast(t *testing.T) {
 		must(r.bus.PublishBatch(r.Context(), numbered("a", 20), jetbus.BatchOptions{}))(r.T)
 		var got hold
 		s := must(r.bus.Subscribe(r.Context(), "a", "g", got.handle, jetbus.SubscribeOptions{
-			From: jetbus.Earliest(), MaxAttempts: -1, ManualAck: true, AckTimeout: time.Second, MaxLease: 4 * time.Minute,
+			From: jetbus.Earliest(), MaxAttempts: -1, ManualAck: true, AckTimeout: time.Second, MaxLease: 40 * time.Second,
 		}))(r.T)
 		got.await(r, 20)
-		time.Sleep(3 * time.Minute)
+		time.Sleep(30 * time.Second)
 		for _, d := range got.all() {
 			r.ok(d.Ack(r.Context()))
 		}

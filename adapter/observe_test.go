@@ -86,7 +86,7 @@ func TestObserved(t *testing.T) {
 			}
 			return nil
 		}, nil, []string{"delivered 1", "nacked 1 (not now)", "delivered 2: attempt 1 failed: not now", "acked 2"}},
-		"a wait of hours": {first(jetbus.RetryIn(time.Hour/2, errCase)), nil, []string{
+		"a long wait": {first(jetbus.RetryIn(5*time.Minute, errCase)), nil, []string{
 			"delivered 1", "nacked 1 (the case's)", "delivered 2: attempt 1 failed: the case's", "acked 2",
 		}},
 		"snooze": {first(jetbus.Snooze(4 * time.Second)), nil, []string{

@@ -41,13 +41,10 @@ func TestUnseenEventsOverALongWay(t *testing.T) {
 					t.Error("the handler runs")
 					return nil
 				}, jetbus.SubscribeOptions{Filter: jetbus.Filter{Key: "nobody"}})
-				for r.group("a", "g").AckedSeq < uint64(c.events) {
-					if took := time.Since(began); took > time.Duration(c.events)*c.each {
-						r.Fatalf("after %v: %+v", took, r.group("a", "g"))
-					}
-					time.Sleep(rtt)
+				time.Sleep(time.Duration(c.events) * c.each)
+				if g := r.group("a", "g"); g.AckedSeq < uint64(c.events) {
+					r.Errorf("after %v: %+v", time.Since(began), g)
 				}
-				t.Logf("%d events took %v", c.events, time.Since(began))
 			})
 		})
 	}
