@@ -73,7 +73,7 @@ func (r *rig) refused(b jetbus.Batcher, events []jetbus.Event, o jetbus.BatchOpt
 // within the duplicate window and long after it.
 func TestChainOrderAndRepeat(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		const n = 6000
+		const n = 4200
 		r.ensure(jetbus.TopicConfig{Name: "a"})
 		all := links("a", 1, n)
 		r.chained(r.bus, all, behind(0), 1, 0)
@@ -148,7 +148,7 @@ func TestChainOverRestart(t *testing.T) {
 func TestChainThroughRestart(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.ensure(jetbus.TopicConfig{Name: "a", DuplicateWindow: time.Second})
-		const batches, size = 12, 500
+		const batches, size = 12, 200
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -186,9 +186,9 @@ func TestChainThroughRestart(t *testing.T) {
 // The connection breaks under a batch, or its answers are lost until the duplicate
 // window is over.
 func TestChainConnectionLost(t *testing.T) {
-	for _, budget := range []int64{10_000, 100_000, 300_000} {
+	for _, budget := range []int64{3_000, 30_000, 100_000} {
 		inBubble(t, func(r *rig) {
-			const n = 3000
+			const n = 1000
 			r.ensure(jetbus.TopicConfig{Name: "a"})
 			w, b := r.openWired(adapter.Config{})
 			r.chained(b, links("a", 1, 1), behind(0), 1, 0)

@@ -755,8 +755,8 @@ func TestPartitionChurn(t *testing.T) {
 		}
 		u := r.turns()
 		var wg sync.WaitGroup
-		wg.Go(func() { r.publishKeys("a", 16, 0, 40) })
-		for round := range 12 {
+		wg.Go(func() { r.publishKeys("a", 16, 0, 25) })
+		for round := range 9 {
 			ctx, end := context.WithCancel(r.Context())
 			bus := []*adapter.Bus{r.bus, other}[round%2]
 			members := u.all(ctx, bus, 1, n, h, inPartition(3))
@@ -781,6 +781,6 @@ func TestPartitionChurn(t *testing.T) {
 		wg.Wait()
 		u.all(r.Context(), r.bus, 1, n, h, inPartition(3))
 		r.settled(time.Minute)
-		d.check(t, 16, 40)
+		d.check(t, 16, 25)
 	})
 }

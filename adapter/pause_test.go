@@ -101,7 +101,7 @@ func TestResumeAndStopAtOnce(t *testing.T) {
 		r.ok(r.subscribe(b, ignore, jetbus.SubscribeOptions{}).Stop(r.Context()))
 		synctest.Wait()
 		before := nc.NumSubscriptions()
-		for range 200 {
+		for range 60 {
 			sub := r.subscribe(b, ignore, jetbus.SubscribeOptions{})
 			sub.Pause()
 			var wg sync.WaitGroup

@@ -212,7 +212,7 @@ func TestPublishSwallowed(t *testing.T) {
 func TestOptimisticConcurrency(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
-		const writers, each = 20, 5
+		const writers, each = 12, 5
 		var wg sync.WaitGroup
 		for range writers {
 			wg.Go(func() {

@@ -13,8 +13,9 @@ import (
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
 
-// long is how many events a read goes through that is worth a consumer.
-const long = 5000
+// long is how many events a read goes through that is worth a consumer: it asks for them
+// several times.
+const long = 3000
 
 // readLong declares topic a with that many events, and reads it to its end. While
 // it reads, at is called behind each event. It returns the sequences read.

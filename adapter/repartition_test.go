@@ -183,7 +183,7 @@ func TestStalePublisher(t *testing.T) {
 				return []jetbus.Receipt{receipt}, err
 			},
 			"bulk": func(topic string) ([]jetbus.Receipt, error) {
-				return r.bus.PublishBatch(ctx, numbered(topic, 6000), jetbus.BatchOptions{})
+				return r.bus.PublishBatch(ctx, numbered(topic, 4200), jetbus.BatchOptions{}) // more than may be on their way at once
 			},
 			"atomic": func(topic string) ([]jetbus.Receipt, error) {
 				return r.bus.PublishBatch(ctx, numbered(topic, 100), jetbus.BatchOptions{Atomic: true})
@@ -265,7 +265,7 @@ func TestRepartitionUnderLoad(t *testing.T) {
 						}
 					}
 					mu.Unlock()
-					time.Sleep(time.Millisecond)
+					time.Sleep(4 * time.Millisecond) // several times in each generation
 				}
 			})
 		}
