@@ -67,6 +67,18 @@ func wantDenied(t *testing.T, err error, subject string) {
 	}
 }
 
+// Who may not create a group is told so, also without a deadline.
+func TestDeniedSubscribe(t *testing.T) {
+	denied(t, func(t *testing.T, _, b *adapter.Bus) {
+		began := time.Now()
+		_, err := b.Subscribe(t.Context(), "a", "g", ignore, jetbus.SubscribeOptions{})
+		wantDenied(t, err, "$JS.API.CONSUMER.CREATE.EV_A.")
+		if took := time.Since(began); took > soonTold {
+			t.Errorf("told after %v", took)
+		}
+	}, "$JS.API.CONSUMER.CREATE.EV_A.>")
+}
+
 func TestDeniedPull(t *testing.T) {
 	for name, order := range orders {
 		t.Run(name, func(t *testing.T) {

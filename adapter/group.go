@@ -146,7 +146,7 @@ func (b *Bus) createConsumer(ctx context.Context, t *topic, group string, epoch 
 	if next > 1 {
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, next
 	}
-	ctx, release := b.guard(ctx, b.api+"CONSUMER.CREATE."+t.stream+"."+config.Durable)
+	ctx, release := b.guard(ctx, b.api+"CONSUMER.CREATE."+t.stream+"."+config.Durable+"."+config.FilterSubject)
 	defer release()
 	var c jetstream.Consumer
 	var err error
