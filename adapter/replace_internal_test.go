@@ -141,3 +141,39 @@ func TestReplaceWithinItsLock(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// overtaken has the durable of a move replaced at the moment in which it is marked.
+type overtaken struct {
+	jetstream.JetStream
+
+	replace func()
+}
+
+func (o *overtaken) UpdateConsumer(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	if replace := o.replace; replace != nil {
+		o.replace = nil
+		replace()
+	}
+	return o.JetStream.UpdateConsumer(ctx, stream, c)
+}
+
+// Who completes a move while its mover, which was only slow, does so too, goes on with the group
+// as it has become.
+func TestCompleteAMoveThatIsOver(t *testing.T) {
+	t.Parallel()
+	bus, g := movable(t)
+	mark := seekMark{seq: 3, until: time.Now()}
+	if err := bus.markSeek(t.Context(), g, mark.String(), mark.until); err != nil {
+		t.Fatal(err)
+	}
+	bus.js.JetStream = &overtaken{JetStream: bus.js.JetStream, replace: func() {
+		if err := bus.putAt(t.Context(), g, 3); err != nil {
+			t.Error(err)
+		}
+	}}
+	got, err := bus.Receive(t.Context(), "a", "g", jetbus.ReceiveOptions{Wait: -1})
+	if err != nil || len(got) != 1 || got[0].Seq != 3 {
+		t.Errorf("received %d events, %v", len(got), err)
+	}
+	wantPosition(t, bus, 2)
+}

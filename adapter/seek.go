@@ -346,11 +346,13 @@ func (b *Bus) completeSeek(ctx context.Context, t *topic, group string, info *je
 	}
 	log.InfoContext(ctx, "completing the move of a group that its mover left behind")
 	err = b.seekLocked(ctx, g, mark.seq, info.Config.AckWait, false)
-	if errors.Is(err, jetbus.ErrGroupBusy) { // nobody was told that the move succeeded: it may as well not
+	switch {
+	case errors.Is(err, jetbus.ErrGroupBusy): // nobody was told that the move succeeded: it may as well not
 		log.WarnContext(ctx, "the move of a group was given up", slog.Any("error", err))
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, jetbus.ErrNoGroup): // its mover was alive after all, or the lock is another's: who asked looks again
+		return nil
+	case err != nil:
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return nil
