@@ -79,6 +79,24 @@ func TestDeniedSubscribe(t *testing.T) {
 	}, "$JS.API.CONSUMER.CREATE.EV_A.>")
 }
 
+func TestDeniedMove(t *testing.T) {
+	denied(t, func(t *testing.T, root, b *adapter.Bus) {
+		must(root.Receive(t.Context(), "a", "g", jetbus.ReceiveOptions{Wait: -1}))(t)
+		began := time.Now()
+		wantDenied(t, b.SetCursor(t.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{}), "$JS.API.CONSUMER.CREATE.EV_A.a__g.")
+		if took := time.Since(began); took > soonTold {
+			t.Errorf("told after %v", took)
+		}
+	}, "$JS.API.CONSUMER.CREATE.EV_A.>")
+}
+
+func TestDeniedKeyWatch(t *testing.T) {
+	denied(t, func(t *testing.T, root, b *adapter.Bus) {
+		must(root.KeySet(t.Context(), "x", "k", []byte("1"), 0, 0))(t)
+		wantDenied(t, firstErr(b.KeyWatch(t.Context(), "x", "")), "$JS.API.CONSUMER.CREATE.KV_x.")
+	}, "$JS.API.CONSUMER.CREATE.KV_x.>")
+}
+
 func TestDeniedPull(t *testing.T) {
 	for name, order := range orders {
 		t.Run(name, func(t *testing.T) {

@@ -305,7 +305,7 @@ func (b *Bus) watchKeys(ctx context.Context, bucket, prefix string, yield func(j
 	}
 	w, err := kv.WatchFiltered(ctx, keyFilters(prefix))
 	if err != nil {
-		return b.translate("watch", b.api+"CONSUMER.CREATE."+bucketStream(bucket), err)
+		return b.translate("watch", b.api+"CONSUMER.CREATE."+bucketStream(bucket)+".", err) // the name and the filter follow
 	}
 	defer func() { _ = w.Stop() }() // closed with the connection
 	synced := false

@@ -187,8 +187,10 @@ func (b *Bus) markSeek(ctx context.Context, t *topicGroup, mark string, pause ti
 	if mark == "" {
 		delete(config.Metadata, metaSeek)
 	}
-	request := b.api + "CONSUMER.CREATE." + t.stream + "." + t.info.Name
-	if _, err := b.js.UpdateConsumer(ctx, t.stream, config); err != nil {
+	request := b.api + "CONSUMER.CREATE." + t.stream + "." + t.info.Name + "." + config.FilterSubject
+	guarded, release := b.guard(ctx, request)
+	defer release()
+	if _, err := b.js.UpdateConsumer(guarded, t.stream, config); err != nil {
 		return b.translate("mark the move", request, err)
 	}
 	return b.pauseUntil(ctx, t, pause)

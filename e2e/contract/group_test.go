@@ -49,7 +49,7 @@ func TestGroupIsFoundInAnElection(t *testing.T) {
 	handle := func(_ context.Context, d *jetbus.Delivery) error {
 		mu.Lock()
 		defer mu.Unlock()
-		handled[d.Event.ID] = true
+		handled[d.ID] = true
 		return nil
 	}
 	var joins sync.WaitGroup

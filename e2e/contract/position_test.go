@@ -36,7 +36,7 @@ func TestLookupOfAnUnknownID(t *testing.T) {
 		}
 	}
 	got, err := bus.Receive(ctx, "a", "behind", jetbus.ReceiveOptions{From: jetbus.AfterID(fmt.Sprint("mine-", ids-2)), Wait: -1})
-	if err != nil || len(got) != 1 || got[0].Event.Seq != ids {
+	if err != nil || len(got) != 1 || got[0].Seq != ids {
 		t.Errorf("behind the last but one: %d events, %v", len(got), err)
 	}
 }
