@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -256,7 +257,9 @@ func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(
 		switch {
 		case err == nil:
 			t.setHeard()
-			ack.duplicate = ack.duplicate && !s.unknown() // its own first try is no duplicate
+			if ack.duplicate && s.unknown() { // its own first try is no duplicate
+				ack.duplicate = b.storedByAnother(ctx, t, m, ack.seq)
+			}
 			return ack, nil
 		case errors.Is(err, errForgotten):
 			return pubAck{}, unknownError{err}
@@ -264,7 +267,7 @@ func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(
 			return pubAck{}, unsure(err, s.unknown() || !isUnsent(err))
 		case isWrongSequence(err) && s.unknown():
 			if seq, found := b.storedBefore(ctx, t, m); found {
-				return pubAck{seq: seq}, nil
+				return pubAck{seq: seq, duplicate: b.storedByAnother(ctx, t, m, seq)}, nil
 			}
 		case errors.Is(err, nats.ErrNoResponders):
 			fresh, err := b.verify(ctx, t)
@@ -350,6 +353,17 @@ func (b *Bus) storedBefore(ctx context.Context, t *topic, m *nats.Msg) (seq uint
 	last, err := b.leaderMessage(ctx, t.stream, map[string]any{"last_by_subj": subject})
 	found = err == nil && last.seq > 0 && last.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader)
 	return last.seq, found
+}
+
+// storedByAnother reports whether what the topic has at a sequence, under the id of a message
+// of which a try was not answered, is an earlier message and not that try: it has another time
+// or content. Where it cannot be read, or not soon, it counts as the try.
+func (b *Bus) storedByAnother(ctx context.Context, t *topic, m *nats.Msg, seq uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	stored, err := b.leaderMessage(ctx, t.stream, map[string]any{"seq": seq})
+	return err == nil && stored.seq == seq && stored.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader) &&
+		(stored.Header.Get(headerTime) != m.Header.Get(headerTime) || !bytes.Equal(stored.Data, m.Data))
 }
 
 // unsentError marks a failure before anything was sent.

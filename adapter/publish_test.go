@@ -150,6 +150,28 @@ func TestPublishAnswerLost(t *testing.T) {
 	})
 }
 
+// An event that was stored by an earlier call is a duplicate, also where the answer that says so
+// gets lost and the next one would be the same for one's own first try; conditional or not.
+func TestDuplicateAnswerLost(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+		earlier := must(r.bus.Publish(r.Context(), event("a", "k")))(r.T).Event
+		w, b := r.openWired(adapter.Config{})
+		must(b.TopicInfo(r.Context(), "a"))(r.T)
+		for _, o := range []jetbus.PublishOptions{{}, {ExpectLastSeq: new(uint64)}} {
+			time.Sleep(time.Second) // by which it is another event
+			w.deaf.Store(true)
+			time.AfterFunc(100*time.Millisecond, w.cut)
+			again := jetbus.Event{ID: earlier.ID, Topic: "a", Key: "k", Payload: earlier.Payload}
+			receipt := must(b.Publish(r.Context(), again, o))(r.T)
+			if !receipt.Duplicate || receipt.Event.Seq != earlier.Seq {
+				r.Errorf("stored as %d, duplicate %v", receipt.Event.Seq, receipt.Duplicate)
+			}
+		}
+		r.equal("stored", r.stored("a"), "k")
+	})
+}
+
 // An event that may be stored is sent again only as long as the topic knows its id: one
 // Publish stores one event, and says where it cannot know.
 func TestPublishPastDuplicateWindow(t *testing.T) {
