@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -105,7 +106,7 @@ func noGroup(t *topic, group string, names []string) error {
 		}
 	default:
 		for _, name := range names {
-			if rest, ok := strings.CutPrefix(name, whole+"__p"); ok && rest != "" {
+			if _, ok := partIn(name, whole); ok {
 				return newPartitionedError(t, group)
 			}
 		}
@@ -113,21 +114,42 @@ func noGroup(t *topic, group string, names []string) error {
 	return jetbus.ErrNoGroup
 }
 
+// partSuffix is what follows the name of a group in those of its durables by partition, of
+// whatever epoch. Another group's name that begins so ends with a hash, which is longer.
+var partSuffix = regexp.MustCompile(`^__p([1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})(__e[1-9][0-9]{0,8})?$`)
+
+// partIn returns the partition in the name of a durable of the group of which whole is the name.
+func partIn(name, whole string) (p jetbus.Partition, ok bool) {
+	rest, ok := strings.CutPrefix(name, whole)
+	if !ok {
+		return p, false
+	}
+	match := partSuffix.FindStringSubmatch(rest)
+	if match == nil {
+		return p, false
+	}
+	p.Generation, _ = strconv.Atoi(match[1]) // few digits
+	p.Number, _ = strconv.Atoi(match[2])
+	return p, true
+}
+
 // withdrawLate deletes a group's first durable that was made late: its maker stood still
 // on the way, and others have made the group and moved it meanwhile, so that what the
-// group has is older than the durable that it began with. errJoined says so.
+// group has is older than the durable that it began with, or was moved further. errJoined
+// says so.
 func (b *Bus) withdrawLate(ctx context.Context, t *topic, group string, made *jetstream.ConsumerInfo) error {
 	names, _, err := b.durableNames(ctx, t.stream)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if epoch, ok := epochIn(name, made.Name); !ok || epoch == 0 {
+		epoch, ok := epochIn(name, made.Name)
+		if !ok || epoch == 0 {
 			continue
 		}
 		c, err := b.consumer(ctx, t, name)
 		switch {
-		case err == nil && c.CachedInfo().Created.Before(made.Created):
+		case err == nil && (epoch > 1 || c.CachedInfo().Created.Before(made.Created)):
 			return cmp.Or(b.withdraw(ctx, &topicGroup{topic: t, group: group}, made), errJoined)
 		case err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound:
 			return fmt.Errorf("look for the durables of group %s/%s: %w", t.name(), group, err)

@@ -90,15 +90,17 @@ func TestGroupIsFoundByName(t *testing.T) {
 		want    error
 		asked   int
 	}{
-		"it is there":          {[][]listPage[string]{page("a__g__e10", "a__other")}, "a__g__e10", nil, 1},
-		"it is being moved":    {[][]listPage[string]{page("a__g__e10", "a__g__e2", "a__other")}, "a__g__e2", nil, 1},
-		"it was moved":         {[][]listPage[string]{page("a__g__e1", "a__other"), page("a__g__e2", "a__other")}, "a__g__e2", nil, 2},
-		"it is not there":      {[][]listPage[string]{page("a__g__e123456789012345", "a__g__e02", "a__g2__e2", "a__other")}, "", jetbus.ErrNoGroup, 1},
-		"no names":             {[][]listPage[string]{page()}, "", jetbus.ErrNoGroup, 1},
-		"it has partitions":    {[][]listPage[string]{page("a__g__p1_0__e3")}, "", jetbus.ErrConflict, 1},
-		"on the second page":   {[][]listPage[string]{pages("a__f", "a__g__e2")}, "a__g__e2", nil, 1},
-		"between two pages":    {[][]listPage[string]{pages("a__f", "a__h"), pages("a__f", "a__g__e10")}, "a__g__e10", nil, 2},
-		"on none of the pages": {[][]listPage[string]{pages("a__f", "a__h")}, "", jetbus.ErrNoGroup, namesLooks},
+		"it is there":            {[][]listPage[string]{page("a__g__e10", "a__other")}, "a__g__e10", nil, 1},
+		"it is being moved":      {[][]listPage[string]{page("a__g__e10", "a__g__e2", "a__other")}, "a__g__e2", nil, 1},
+		"it was moved":           {[][]listPage[string]{page("a__g__e1", "a__other"), page("a__g__e2", "a__other")}, "a__g__e2", nil, 2},
+		"it is not there":        {[][]listPage[string]{page("a__g__e123456789012345", "a__g__e02", "a__g2__e2", "a__other")}, "", jetbus.ErrNoGroup, 1},
+		"no names":               {[][]listPage[string]{page()}, "", jetbus.ErrNoGroup, 1},
+		"another has its name":   {[][]listPage[string]{page("a__g__p1_0__0123456789012345", "a__g__p1__0123456789012345", "a__g__prod__0123456789abcdef", "a__g__p1_0__e0123456789012345")}, "", jetbus.ErrNoGroup, 1},
+		"it has many partitions": {[][]listPage[string]{page("a__g__p12_345")}, "", jetbus.ErrConflict, 1},
+		"it has partitions":      {[][]listPage[string]{page("a__g__p1_0__e3")}, "", jetbus.ErrConflict, 1},
+		"on the second page":     {[][]listPage[string]{pages("a__f", "a__g__e2")}, "a__g__e2", nil, 1},
+		"between two pages":      {[][]listPage[string]{pages("a__f", "a__h"), pages("a__f", "a__g__e10")}, "a__g__e10", nil, 2},
+		"on none of the pages":   {[][]listPage[string]{pages("a__f", "a__h")}, "", jetbus.ErrNoGroup, namesLooks},
 	} {
 		t.Run(what, func(t *testing.T) {
 			bus.present.seen, answers, asked = nil, c.answers, 0
@@ -168,5 +170,60 @@ func TestCreatedLate(t *testing.T) {
 	}
 	if err != nil || !slices.Equal(names, []string{"a__g__e1"}) {
 		t.Errorf("the group has %q (%v)", names, err)
+	}
+}
+
+// The durable of a partition that is replaced while the list is made is not in it, and there
+// all the same.
+func TestPartsOfLeavesNoneOut(t *testing.T) {
+	bus, nc, js := internalBus(t)
+	if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "a", Partitions: 3}); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.JoinPartitions(t.Context(), "a", "g", jetbus.SubscribeOptions{Order: jetbus.PerKey}); err != nil {
+		t.Fatal(err)
+	}
+	parts, err := bus.existingParts(t.Context(), "a", "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bus.replaceConsumer(t.Context(), parts[1], 1, parts[1].info.Config.Metadata); err != nil {
+		t.Fatal(err)
+	}
+	list, err := nc.Subscribe("fake.CONSUMER.LIST."+parts[0].stream, func(m *nats.Msg) {
+		text, err := json.Marshal(listPage[*jetstream.ConsumerInfo]{Total: 2, Limit: 100, Consumers: []*jetstream.ConsumerInfo{parts[0].info, parts[2].info}})
+		if err != nil || m.Respond(text) != nil {
+			t.Errorf("not answered: %v", err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	stream, err := js.Stream(t.Context(), parts[0].stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range stream.ConsumerNames(t.Context()).Name() {
+		all = append(all, name)
+	}
+	named, err := nc.Subscribe("fake.CONSUMER.NAMES."+parts[0].stream, func(m *nats.Msg) {
+		text, err := json.Marshal(listPage[string]{Total: len(all), Limit: 1024, Consumers: all})
+		if err != nil || m.Respond(text) != nil {
+			t.Errorf("not answered: %v", err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := bus.api
+	bus.api = "fake."
+	found, err := bus.partsOf(t.Context(), parts[0].topic, "g")
+	bus.api = api
+	if err != nil || len(found) != 3 || found[1].info.Name != "a__g__p1_1__e1" {
+		t.Errorf("found %d parts, %v", len(found), err)
+	}
+	if err := errors.Join(list.Unsubscribe(), named.Unsubscribe()); err != nil {
+		t.Error(err)
 	}
 }

@@ -274,13 +274,15 @@ func alignedOrder(t *topic, group string, parts []*topicGroup, order jetbus.Orde
 }
 
 // partsOf are the durables of a group by partition, oldest generation first; none where
-// there is no such group. One of the whole topic is an error.
+// there is no such group. One of the whole topic is an error. What the list has left out,
+// since it was being replaced, is found by its name.
 func (b *Bus) partsOf(ctx context.Context, t *topic, group string) ([]*topicGroup, error) {
 	all, err := b.durablesOf(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	var parts []*topicGroup
+	listed := map[jetbus.Partition]bool{}
 	for _, info := range all {
 		if info.Config.Metadata[metaGroup] != group {
 			continue
@@ -289,8 +291,27 @@ func (b *Bus) partsOf(ctx context.Context, t *topic, group string) ([]*topicGrou
 		if p.Generation == 0 {
 			return nil, wholeError(t, group)
 		}
-		parts = append(parts, &topicGroup{topic: b.partOf(t, p), group: group, info: info})
+		listed[p], parts = true, append(parts, &topicGroup{topic: b.partOf(t, p), group: group, info: info})
 	}
+	names, _, err := b.durableNames(ctx, t.stream)
+	if err != nil {
+		return nil, fmt.Errorf("partitions of group %s/%s: %w", t.name(), group, err)
+	}
+	for _, name := range names {
+		p, ok := partIn(name, consumerName(t.name(), group))
+		if !ok || listed[p] {
+			continue
+		}
+		part := b.partOf(t, p)
+		info, err := b.findGroup(ctx, part, group)
+		switch {
+		case err == nil:
+			listed[p], parts = true, append(parts, &topicGroup{topic: part, group: group, info: info})
+		case !errors.Is(err, jetbus.ErrNoGroup): // it was deleted
+			return nil, err
+		}
+	}
+	slices.SortFunc(parts, func(a, b *topicGroup) int { return comparePartitions(a.part, b.part) })
 	return parts, nil
 }
 
