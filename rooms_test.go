@@ -121,6 +121,7 @@ var rooms = map[string]room{
 	},
 	"embedded/mongod/mongotest": {
 		rooms: []string{"embedded/mongod"},
+		heavy: []string{"go.mongodb.org/mongo-driver/v2/bson/..."},
 		tests: []string{"go.mongodb.org/mongo-driver/v2/..."},
 		kit:   true,
 	},

@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/seed-63e9a637/jetbus/changefeed"
+	"github.com/seed-63e9a637/jetbus/embedded/mongod/mongotest"
 )
 
 // Rows of the list of failure modes.
@@ -18,13 +19,7 @@ import (
 // failCommand makes commands fail some times.
 func (r *rig) failCommand(times int, data bson.D) {
 	r.Helper()
-	admin := r.client.Database("admin")
-	command := bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.M{"times": times}}, {Key: "data", Value: data}}
-	r.must(admin.RunCommand(r.Context(), command).Err())
-	r.Cleanup(func() {
-		off := bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: "off"}}
-		_ = admin.RunCommand(context.Background(), off).Err() // the server may be away by then
-	})
+	mongotest.FailCommand(r, r.server.URI(), bson.M{"times": times}, data)
 }
 
 // failGetMore makes the next getMores fail with a code.

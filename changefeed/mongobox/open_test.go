@@ -14,6 +14,7 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/changefeed/mongobox"
 	"github.com/seed-63e9a637/jetbus/embedded/mongod"
+	"github.com/seed-63e9a637/jetbus/embedded/mongod/mongotest"
 )
 
 // TestOpen makes the collections and their indexes, once.
@@ -54,11 +55,7 @@ func TestOpenThroughCuts(t *testing.T) {
 		if command == "hello" { // the driver's own monitors say it, too
 			server.CutConnections()
 		} else {
-			r.ok(r.client.Database("admin").RunCommand(r.Context(), bson.D{
-				{Key: "configureFailPoint", Value: "failCommand"},
-				{Key: "mode", Value: bson.D{{Key: "times", Value: 3}}},
-				{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{command}}, {Key: "closeConnection", Value: true}}},
-			}).Err())
+			mongotest.FailCommand(r, server.URI(), bson.M{"times": 3}, bson.D{{Key: "failCommands", Value: bson.A{command}}, {Key: "closeConnection", Value: true}})
 		}
 		if _, err := mongobox.Open(r.Context(), c, mongobox.Options{}); err != nil {
 			t.Errorf("%s: %v", command, err)

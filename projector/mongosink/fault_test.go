@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/seed-63e9a637/jetbus/embedded/mongod"
+	"github.com/seed-63e9a637/jetbus/embedded/mongod/mongotest"
 	"github.com/seed-63e9a637/jetbus/projector"
 	"github.com/seed-63e9a637/jetbus/projector/mongosink"
 )
@@ -20,14 +21,7 @@ import (
 // fail sets the fail point failCommand, which is cleared with the test.
 func (r *rig) fail(mode any, data bson.D) {
 	r.Helper()
-	admin := r.db.Client().Database("admin")
-	set := func(ctx context.Context, mode any, data bson.D) error {
-		return admin.RunCommand(ctx, bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: mode}, {Key: "data", Value: data}}).Err()
-	}
-	if err := set(r.Context(), mode, data); err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(func() { _ = set(context.WithoutCancel(r.Context()), "off", bson.D{}) }) // the server may be gone
+	mongotest.FailCommand(r, r.srv.URI(), mode, data)
 }
 
 func times(n int) bson.D { return bson.D{{Key: "times", Value: n}} }

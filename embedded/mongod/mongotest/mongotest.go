@@ -5,7 +5,8 @@
 // MONGODB_URI names; the program mongod on the PATH, which is started as a
 // replica set of one member in a temporary folder; the stand-in. It logs which
 // one it took. A test that needs faults which only the stand-in can produce asks
-// for [Server.StandIn], or starts package mongod itself.
+// for [Server.StandIn], or starts package mongod itself. [FailCommand] makes commands
+// of any of them fail.
 package mongotest
 
 import (
@@ -21,6 +22,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/seed-63e9a637/jetbus/embedded/mongod"
 )
@@ -89,6 +92,28 @@ func (s *Server) StandIn() *mongod.Server { return s.standIn }
 
 // String says which server it is.
 func (s *Server) String() string { return s.kind }
+
+// FailCommand sets the fail point failCommand of the server at uri, which mode (such as
+// {times: 3}, "alwaysOn" and "off") and data describe as MongoDB's documentation of
+// fail points does. It is off when the test ends. A real server needs
+// --setParameter enableTestCommands=1.
+//
+// It is said over a connection of its own: a client that has met an earlier fault may
+// answer with that one.
+func FailCommand(t testing.TB, uri string, mode any, data bson.D) {
+	t.Helper()
+	set := func(mode any, data bson.D) error {
+		command, err := bson.MarshalExtJSON(bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: mode}, {Key: "data", Value: data}}, true, false)
+		if err == nil {
+			_, err = mongod.Run(context.WithoutCancel(t.Context()), uri, "admin", string(command))
+		}
+		return err
+	}
+	if err := set(mode, data); err != nil {
+		t.Fatalf("mongotest: %v", err)
+	}
+	t.Cleanup(func() { _ = set("off", bson.D{}) }) // the server may be gone
+}
 
 // drop removes the database.
 func (s *Server) drop(t testing.TB) {
