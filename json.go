@@ -1,9 +1,12 @@
 package jetbus
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -18,6 +21,7 @@ type record struct {
 	Partition     *int              `json:"partition,omitempty"`
 	Headers       map[string]string `json:"headers,omitempty"`
 	Payload       json.RawMessage   `json:"payload,omitempty"`
+	PayloadSpace  *[2]string        `json:"payload_space,omitempty"`  // the white space before and behind a payload that is JSON
 	PayloadBase64 *string           `json:"payload_base64,omitempty"` // a payload that is no JSON
 	CausedBy      []string          `json:"caused_by,omitempty"`
 	Tags          []string          `json:"tags,omitempty"`
@@ -29,13 +33,15 @@ type record struct {
 // that are empty left out, ts where the time is zero. A payload that is JSON in
 // UTF-8, nested at most 1,000 deep, stands there as it is, byte for byte when
 // encoded with [AppendJSON] (json.Marshal itself compacts what this method
-// returns and escapes '<', '>' and '&'); any other is base64 text in the member
-// payload_base64, and an empty payload has no member.
+// returns and escapes '<', '>' and '&'). White space around it, which is no part
+// of a JSON value, is in the member payload_space, a list of what is before and what
+// is behind it, where there is some. Any other payload is base64 text in the member
+// payload_base64, and an empty one has no member.
 func (e Event) MarshalJSON() ([]byte, error) { return AppendJSON(nil, &e) }
 
 // AppendJSON appends the JSON form of e to b; see [Event.MarshalJSON]. The bytes
-// of a JSON payload, white space and line ends included, are copied unchanged.
-// No other part of the text has white space or line ends outside of strings.
+// of a JSON payload, white space and line ends within it included, are copied
+// unchanged. No other part of the text has white space or line ends outside of strings.
 func AppendJSON(b []byte, e *Event) ([]byte, error) {
 	r := record{
 		ID: e.ID, SID: e.SID, TS: toEpoch(e.Time), Topic: e.Topic, Key: e.Key,
@@ -49,6 +55,15 @@ func AppendJSON(b []byte, e *Event) ([]byte, error) {
 		text := base64.StdEncoding.EncodeToString(e.Payload)
 		r.PayloadBase64 = &text
 	}
+	value := e.Payload
+	if isJSON {
+		value = bytes.TrimLeft(value, jsonSpace)
+		before := len(e.Payload) - len(value)
+		value = bytes.TrimRight(value, jsonSpace)
+		if len(value) < len(e.Payload) {
+			r.PayloadSpace = &[2]string{string(e.Payload[:before]), string(e.Payload[before+len(value):])}
+		}
+	}
 	out := appender(b)
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
@@ -61,13 +76,16 @@ func AppendJSON(b []byte, e *Event) ([]byte, error) {
 	}
 	b = b[:len(b)-len("}")] // encoding/json would compact the payload
 	b = append(b, `,"payload":`...)
-	b = append(b, e.Payload...)
+	b = append(b, value...)
 	return append(b, '}'), nil
 }
 
+// jsonSpace is white space around a JSON value.
+const jsonSpace = " \t\r\n"
+
 // UnmarshalJSON reads what MarshalJSON writes. The payload keeps the bytes it
-// has in the text, but for white space around it, which is no part of a JSON
-// value; an object without ts has the zero time, one without partition has
+// has in the text, but for white space around it, which is what payload_space
+// says; an object without ts has the zero time, one without partition has
 // NoPartition. It does not validate the event.
 func (e *Event) UnmarshalJSON(text []byte) error {
 	r, err := unmarshal[record](text, "event")
@@ -90,6 +108,12 @@ func (e *Event) UnmarshalJSON(text []byte) error {
 			return fmt.Errorf("unmarshal event %s: payload_base64: %w", r.ID, err)
 		}
 		e.Payload = raw
+	}
+	if space := r.PayloadSpace; space != nil {
+		if len(r.Payload) == 0 || strings.Trim(space[0]+space[1], jsonSpace) != "" {
+			return fmt.Errorf("unmarshal event %s: %w: payload_space is white space around payload", r.ID, ErrInvalidEvent)
+		}
+		e.Payload = slices.Concat([]byte(space[0]), r.Payload, []byte(space[1]))
 	}
 	return nil
 }

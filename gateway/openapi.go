@@ -180,7 +180,7 @@ func componentSchemas() object {
 		return out
 	}
 	event := object{
-		"id": str, "topic": str, "sid": str, "ts": num, "key": str, "partition": num, "seq": num, "payload": object{}, "payload_base64": str,
+		"id": str, "topic": str, "sid": str, "ts": num, "key": str, "partition": num, "seq": num, "payload": object{}, "payload_base64": str, "payload_space": list(str),
 		"headers": object{"type": "object", "additionalProperties": str}, "caused_by": list(str), "tags": list(str),
 	}
 	result := object{

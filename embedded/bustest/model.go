@@ -41,13 +41,19 @@ func text(bytes int) *rapid.Generator[string] {
 	})
 }
 
+// payloads draws any bytes, or JSON with the white space around it that encoders leave.
+var payloads = rapid.OneOf(
+	rapid.SliceOfN(rapid.Byte(), 0, 300),
+	rapid.Map(rapid.StringMatching(`[ \t\r\n]{0,2}(\{"a":  ?[0-9]\}|"[a-z ]{0,9}"|[0-9])[ \t\r\n]{0,2}`), func(s string) []byte { return []byte(s) }),
+)
+
 // anyEvent draws a valid event of a topic.
 func anyEvent(t *rapid.T, topic string) jetbus.Event {
 	items := rapid.SliceOfN(rapid.StringMatching(`[ -~\x{e9}\x{2603}]{1,20}`), 0, 4)
 	e := jetbus.Event{
 		Topic: topic, Key: text(100).Draw(t, "key"), ID: jetbus.NewID() + text(60).Draw(t, "id"), SID: text(60).Draw(t, "sid"),
 		Time:    time.UnixMilli(rapid.Int64Range(-1e12, 1e13).Draw(t, "time")).UTC(),
-		Payload: rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "payload"),
+		Payload: payloads.Draw(t, "payload"),
 		Tags:    items.Draw(t, "tags"), CausedBy: items.Draw(t, "caused by"), Headers: map[string]string{},
 	}
 	for name, value := range rapid.MapOfN(rapid.StringMatching(`x-[a-z0-9_.-]{1,10}`), text(80), 0, 4).Draw(t, "headers") {

@@ -69,8 +69,8 @@ export function encodePayload(payload) {
   return { payload_base64: btoa(text) };
 }
 
-/** An event as callers get it: payload_base64 becomes a payload of bytes. */
-export function decodeEvent({ payload_base64, ...event }, offset) {
+/** An event as callers get it: payload_base64 becomes a payload of bytes. White space around a JSON text is no part of its value. */
+export function decodeEvent({ payload_base64, payload_space, ...event }, offset) {
   if (payload_base64 !== undefined) event.payload = Uint8Array.from(atob(payload_base64), (c) => c.charCodeAt(0));
   return offset === undefined ? event : { ...event, offset };
 }
