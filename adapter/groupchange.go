@@ -63,11 +63,11 @@ func (b *Bus) alignLocked(ctx context.Context, t *topic, group string, set group
 // lockMove takes the lock of a group for its mover. Who changes the group's settings or
 // pauses it has the lock for a moment, and is waited for; where it is being moved, that
 // is a [jetbus.GroupBusyError].
-func (b *Bus) lockMove(ctx context.Context, t *topicGroup, ttl time.Duration) (unlock func(), err error) {
+func (b *Bus) lockMove(ctx context.Context, t *topicGroup, ttl time.Duration) (held *heldLock, err error) {
 	for wait := lockPoll; ; wait = min(2*wait, lockPollMax) {
-		unlock, err = b.lockOnce(ctx, seekLock(t), ttl)
+		held, err = b.lockOnce(ctx, seekLock(t), ttl)
 		if !errors.Is(err, jetbus.ErrWrongSequence) {
-			return unlock, err
+			return held, err
 		}
 		if t.info, err = b.findGroup(ctx, t.topic, t.group); err != nil {
 			return nil, err

@@ -30,9 +30,19 @@ func (b *Bus) lockStream(ctx context.Context, stream string) (unlock func(), err
 
 // lock waits for a lock and takes it.
 func (b *Bus) lock(ctx context.Context, name string, ttl time.Duration) (unlock func(), err error) {
+	held, err := b.hold(ctx, name, ttl)
+	if err != nil {
+		return nil, err
+	}
+	return func() { held.unlock(ctx) }, nil
+}
+
+// hold is lock for who may have it for longer than the life that it has at first.
+func (b *Bus) hold(ctx context.Context, name string, ttl time.Duration) (*heldLock, error) {
 	for wait := lockPoll; ; wait = min(2*wait, lockPollMax) {
-		if unlock, err = b.lockOnce(ctx, name, ttl); err == nil {
-			return unlock, nil
+		held, err := b.lockOnce(ctx, name, ttl)
+		if err == nil {
+			return held, nil
 		}
 		if !errors.Is(err, jetbus.ErrWrongSequence) {
 			return nil, fmt.Errorf("lock %s: %w", name, err)
@@ -48,21 +58,61 @@ func (b *Bus) lock(ctx context.Context, name string, ttl time.Duration) (unlock 
 // lockOnce takes a lock that nobody has; ErrWrongSequence says that somebody does.
 // Its life counts from when it was stored, which may be long before the server says so: where
 // half of it may be over it is given back, and taken anew.
-func (b *Bus) lockOnce(ctx context.Context, name string, ttl time.Duration) (unlock func(), err error) {
+func (b *Bus) lockOnce(ctx context.Context, name string, ttl time.Duration) (*heldLock, error) {
 	for {
-		sent := time.Now()
-		revision, err := b.KeySet(ctx, locksBucket, name, []byte(b.cfg.SID), 0, ttl)
-		if err != nil {
+		l := &heldLock{b: b, name: name, value: b.cfg.SID + " " + jetbus.NewID(), ttl: ttl}
+		if err := l.set(ctx); err != nil {
 			return nil, err
 		}
-		unlock = func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
-			defer cancel()
-			_ = b.KeyDelete(ctx, locksBucket, name, revision)
+		if !deadline.Over(l.until.Add(-ttl/2), time.Now()) {
+			return l, nil
 		}
-		if !deadline.Over(sent.Add(ttl/2), time.Now()) {
-			return unlock, nil
-		}
-		unlock()
+		l.unlock(ctx)
 	}
+}
+
+// heldLock is a lock that this process has until it gives it back, or its life is over.
+// It is used by one goroutine at a time.
+type heldLock struct {
+	b        *Bus
+	name     string
+	value    string // nobody else's
+	ttl      time.Duration
+	revision uint64
+	until    time.Time // it is not over before that
+}
+
+// set writes the lock, and its life begins, anew.
+func (l *heldLock) set(ctx context.Context) error {
+	sent := time.Now()
+	revision, err := l.b.KeySet(ctx, locksBucket, l.name, []byte(l.value), l.revision, l.ttl)
+	if err == nil {
+		l.revision, l.until = revision, sent.Add(l.ttl)
+	}
+	return err
+}
+
+// extend begins the lock's life anew. Where that was over, until says so.
+func (l *heldLock) extend(ctx context.Context) error {
+	for {
+		err := l.set(ctx)
+		if !errors.Is(err, jetbus.ErrWrongSequence) {
+			return err
+		}
+		m, err := l.b.keyMessage(ctx, locksBucket, l.name)
+		switch {
+		case err != nil:
+			return fmt.Errorf("extend lock %s: %w", l.name, err)
+		case string(m.Data) != l.value:
+			l.until = time.Time{}
+			return fmt.Errorf("extend lock %s: it was over", l.name)
+		}
+		l.revision = m.seq // of an extension whose answer was lost
+	}
+}
+
+func (l *heldLock) unlock(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
+	defer cancel()
+	_ = l.b.KeyDelete(ctx, locksBucket, l.name, l.revision)
 }

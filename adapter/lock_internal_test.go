@@ -81,3 +81,40 @@ func TestLockConfirmedLate(t *testing.T) {
 		t.Errorf("asked for %v, want %v", k.said, want)
 	}
 }
+
+// A lock is extended also behind an extension whose answer was lost, and one that is
+// another's by now is not.
+func TestLockExtended(t *testing.T) {
+	t.Parallel()
+	_, nc, _ := directStream(t)
+	bus, err := Open(t.Context(), nc, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := bus.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	held, err := bus.hold(t.Context(), "x", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bus.KeySet(t.Context(), locksBucket, "x", []byte(held.value), held.revision, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	was := held.until
+	if err := held.extend(t.Context()); err != nil || !held.until.After(was) {
+		t.Errorf("error %v, until %v, before %v", err, held.until, was)
+	}
+	if _, err := bus.KeySet(t.Context(), locksBucket, "x", []byte("another's"), held.revision, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.extend(t.Context()); err == nil || !held.until.IsZero() {
+		t.Errorf("error %v, until %v", err, held.until)
+	}
+	held.unlock(t.Context())
+	if m, err := bus.keyMessage(t.Context(), locksBucket, "x"); err != nil || string(m.Data) != "another's" {
+		t.Errorf("%q, error %v", m.Data, err)
+	}
+}

@@ -19,30 +19,30 @@ func (b *Bus) seekParts(ctx context.Context, t *topicGroup, next uint64, o jetbu
 	if wait == 0 {
 		wait = describeGroup(t.topic, t.durables(), t.end).AckTimeout
 	}
-	unlock, err := b.lockOnce(ctx, seekLock(t), wait+seekGrace)
+	begun, ctx := b.newMove(ctx, next, wait, len(t.parts))
+	m := &partsMove{move: begun}
+	defer m.end(ctx)
+	held, err := b.lockOnce(ctx, seekLock(t), m.life)
 	if errors.Is(err, jetbus.ErrWrongSequence) {
 		return &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: describeGroup(t.topic, t.durables(), t.end).Held}
 	}
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	unlockJoin, err := b.lock(ctx, joinLock(t.topic, t.group), joinLockTTL(ctx)) // no partition joins meanwhile, at the old start
-	if err != nil {
+	m.keep(held)
+	if err := m.hold(ctx, joinLock(t.topic, t.group)); err != nil { // no partition joins meanwhile, at the old start
 		return err
 	}
-	defer unlockJoin()
 	if t.parts, err = b.partsOf(ctx, t.topic, t.group); err != nil {
 		return err
 	}
-	m := &partsMove{b: b, parts: t.parts, mark: seekMark{seq: next, until: time.Now().Add(wait + seekGrace)}}
-	defer m.unlock()
-	err = eachPart(ctx, m.parts, m.begin)
+	m.parts = t.parts
+	err = eachPart(ctx, m.parts, m.beginPart)
 	if err == nil && !o.Force {
-		err = m.awaitUnheld(ctx, t, wait)
+		err = m.awaitUnheld(ctx, t)
 	}
-	if err != nil {
-		return errors.Join(err, m.giveUp(ctx))
+	if err := m.decide(ctx, err); err != nil {
+		return err
 	}
 	for len(m.parts) > 0 { // a later generation waits for those before it, which must be back by then
 		of := m.parts[0].part.Generation
@@ -60,47 +60,25 @@ func (b *Bus) seekParts(ctx context.Context, t *topicGroup, next uint64, o jetbu
 
 // partsMove is a move of several durables at once.
 type partsMove struct {
-	b     *Bus
+	*move
+
 	parts []*topicGroup
-	mark  seekMark
-
-	mu      sync.Mutex
-	unlocks []func()
-	marked  []*topicGroup
 }
 
-func (m *partsMove) unlock() {
-	for _, unlock := range m.unlocks {
-		unlock()
-	}
-}
-
-// begin takes a durable's lock, since its owner may be about to replace it, and marks it.
-// Where it has waited for that until the move was to be over, there is some time left.
-func (m *partsMove) begin(ctx context.Context, p *topicGroup) error {
-	unlock, err := m.b.lock(ctx, seekLock(p), max(time.Until(m.mark.until), seekGrace))
-	if err != nil {
+// beginPart takes a durable's lock, since its owner may be about to replace it, and marks it.
+func (m *partsMove) beginPart(ctx context.Context, p *topicGroup) (err error) {
+	if err = m.hold(ctx, seekLock(p)); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	m.unlocks = append(m.unlocks, unlock)
-	m.mu.Unlock()
 	if p.info, err = m.b.findGroup(ctx, p.topic, p.group); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	m.marked = append(m.marked, p)
-	m.mu.Unlock()
-	mark := m.mark
-	if least := time.Now().Add(seekGrace); mark.until.Before(least) {
-		mark.until = least
-	}
-	return m.b.markSeek(ctx, p, mark.String(), mark.until)
+	return m.begin(ctx, p)
 }
 
 // awaitUnheld waits until no member holds an event in any partition.
-func (m *partsMove) awaitUnheld(ctx context.Context, t *topicGroup, wait time.Duration) error {
-	until := time.Now().Add(wait)
+func (m *partsMove) awaitUnheld(ctx context.Context, t *topicGroup) error {
+	until := time.Now().Add(m.wait)
 	var mu sync.Mutex
 	held := 0
 	err := eachPart(ctx, m.parts, func(ctx context.Context, p *topicGroup) error {
@@ -120,18 +98,7 @@ func (m *partsMove) awaitUnheld(ctx context.Context, t *topicGroup, wait time.Du
 }
 
 func (m *partsMove) replace(ctx context.Context, p *topicGroup) error {
-	return m.b.putAt(ctx, p, m.mark.seq)
-}
-
-// giveUp takes the marks back.
-func (m *partsMove) giveUp(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.b.cfg.Timeout)
-	defer cancel()
-	var errs []error // one that fails keeps none of the others from being unmarked
-	for _, p := range m.marked {
-		errs = append(errs, m.b.unmarkSeek(ctx, p))
-	}
-	return errors.Join(errs...)
+	return m.b.putAt(ctx, p, m.next)
 }
 
 // partForRetry is the part of a group whose members get a retry of an event: that of

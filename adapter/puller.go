@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
 )
@@ -345,14 +346,7 @@ func (p *puller) rejoin() {
 	s.mu.Lock()
 	durable := p.durable
 	s.mu.Unlock()
-	info, err := s.b.findGroup(ctx, p.t, s.group)
-	if err == nil {
-		if mark, ok := readSeekMark(info.Config.Metadata); ok {
-			if err = s.b.completeSeek(ctx, p.t, s.group, info, mark); err == nil {
-				info, err = s.b.findGroup(ctx, p.t, s.group)
-			}
-		}
-	}
+	info, err := p.settledGroup(ctx)
 	s.mu.Lock()
 	p.joining = false
 	switch {
@@ -377,6 +371,29 @@ func (p *puller) rejoin() {
 	if err == nil {
 		p.request()
 	}
+}
+
+// settledGroup returns the group's durable; errMoved says that somebody is moving it.
+func (p *puller) settledGroup(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+	b, group := p.s.b, p.s.group
+	info, err := b.findGroup(ctx, p.t, group)
+	if err != nil {
+		return nil, err
+	}
+	mark, ok := readSeekMark(info.Config.Metadata)
+	if !ok {
+		return info, nil
+	}
+	if err = b.completeSeek(ctx, p.t, group, info, mark); err != nil {
+		return nil, err
+	}
+	if info, err = b.findGroup(ctx, p.t, group); err != nil {
+		return nil, err
+	}
+	if _, ok = readSeekMark(info.Config.Metadata); ok { // its mover is alive, and waits
+		return nil, errMoved
+	}
+	return info, nil
 }
 
 // resume opens the puller, which has ended, at a durable.

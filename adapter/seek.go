@@ -23,8 +23,11 @@ import (
 // before for the event delivered anew, and cannot go back before the group's start.
 
 const (
-	seekPoll  = 20 * time.Millisecond // how often held events are counted
-	seekGrace = 5 * time.Second       // what a mover may need beyond its wait
+	// How often held events are counted: more and more seldom, as most are held for moments,
+	// and some for long.
+	seekPoll    = 20 * time.Millisecond
+	seekPollMax = 500 * time.Millisecond
+	seekGrace   = 5 * time.Second // what a mover may need beyond its wait
 	// seekForget is how long after its mover's death a move is still what anybody
 	// expects. The members of the group have gone on by then.
 	seekForget = 10 * time.Minute
@@ -97,15 +100,17 @@ func (b *Bus) seek(ctx context.Context, t *topicGroup, next uint64, o jetbus.See
 	if wait == 0 {
 		wait = t.info.Config.AckWait
 	}
-	unlock, err := b.lockMove(ctx, t, wait+seekGrace)
+	m, ctx := b.newMove(ctx, next, wait, 1)
+	defer m.end(ctx)
+	held, err := b.lockMove(ctx, t, m.life)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	m.keep(held)
 	if t.info, err = b.findGroup(ctx, t.topic, t.group); err != nil { // it may have been moved since
 		return err
 	}
-	return b.seekLocked(ctx, t, next, wait, o.Force)
+	return m.seek(ctx, t, o.Force)
 }
 
 // seekLock is the lock that a mover of the group has, and for a moment whoever changes
@@ -115,17 +120,16 @@ func seekLock(t *topicGroup) string {
 	return "group." + t.stream + "." + groupName(t.topic, t.group)
 }
 
-func (b *Bus) seekLocked(ctx context.Context, t *topicGroup, next uint64, wait time.Duration, force bool) error {
-	mark := seekMark{seq: next, until: time.Now().Add(wait + seekGrace)}
-	if err := b.markSeek(ctx, t, mark.String(), mark.until); err != nil {
+// seek moves a group whose lock the move has.
+func (m *move) seek(ctx context.Context, t *topicGroup, force bool) error {
+	err := m.begin(ctx, t)
+	if err == nil && !force {
+		err = m.b.awaitUnheld(ctx, t, m.wait)
+	}
+	if err = m.decide(ctx, err); err != nil {
 		return err
 	}
-	if !force {
-		if err := b.awaitUnheld(ctx, t, wait); err != nil {
-			return errors.Join(err, b.unmarkSeek(ctx, t))
-		}
-	}
-	return b.putAt(ctx, t, next)
+	return m.b.putAt(ctx, t, m.next)
 }
 
 // putAt puts a durable at next in the place of the group's present one, and of the one
@@ -177,6 +181,13 @@ func readMarkTime(info *jetstream.ConsumerInfo) time.Time {
 // markSeek writes or, with an empty mark, removes a group's mark, and pauses the
 // group until the given time.
 func (b *Bus) markSeek(ctx context.Context, t *topicGroup, mark string, pause time.Time) error {
+	if err := b.writeMark(ctx, t, mark); err != nil {
+		return err
+	}
+	return b.pauseUntil(ctx, t, pause)
+}
+
+func (b *Bus) writeMark(ctx context.Context, t *topicGroup, mark string) error {
 	config := t.info.Config
 	config.Metadata = maps.Clone(config.Metadata)
 	if config.Metadata == nil {
@@ -190,10 +201,8 @@ func (b *Bus) markSeek(ctx context.Context, t *topicGroup, mark string, pause ti
 	request := b.api + "CONSUMER.CREATE." + t.stream + "." + t.info.Name + "." + config.FilterSubject
 	guarded, release := b.guard(ctx, request)
 	defer release()
-	if _, err := b.js.UpdateConsumer(guarded, t.stream, config); err != nil {
-		return b.translate("mark the move", request, err)
-	}
-	return b.pauseUntil(ctx, t, pause)
+	_, err := b.js.UpdateConsumer(guarded, t.stream, config)
+	return b.translate("mark the move", request, err)
 }
 
 // unmarkSeek gives a move up.
@@ -236,9 +245,7 @@ func (b *Bus) awaitPaused(ctx context.Context, t *topicGroup, until time.Time) e
 func (b *Bus) awaitUnheld(ctx context.Context, t *topicGroup, wait time.Duration) error {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
-	poll := time.NewTicker(seekPoll)
-	defer poll.Stop()
-	for {
+	for poll := seekPoll; ; poll = min(2*poll, seekPollMax) {
 		c, err := b.consumer(ctx, t.topic, t.info.Name)
 		if err != nil {
 			return b.translate("count held events", b.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
@@ -248,11 +255,11 @@ func (b *Bus) awaitUnheld(ctx context.Context, t *topicGroup, wait time.Duration
 			return nil
 		}
 		select {
-		case <-poll.C:
+		case <-time.After(poll):
 		case <-deadline.C:
 			return &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: held}
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -322,40 +329,60 @@ func (b *Bus) withdraw(ctx context.Context, t *topicGroup, made *jetstream.Consu
 	return b.translate("withdraw a durable", b.api+"CONSUMER.DELETE."+t.stream+"."+made.Name, err)
 }
 
-// completeSeek takes up a move that somebody began: it lets a mover that may be
-// alive finish, then finishes in its place.
+// completeSeek takes up a move that somebody began: it lets a mover that may be alive
+// finish, then finishes in its place. Whoever asked looks at the group again: a mover that
+// is alive, and waits, has renewed its mark.
 func (b *Bus) completeSeek(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, mark seekMark) error {
-	op := "complete the move of group " + t.name() + "/" + group
 	g := &topicGroup{topic: t, group: group, info: info}
 	alive := max(time.Until(mark.until), 0) // its mover, perhaps
-	ctx, cancel := context.WithTimeout(ctx, alive+info.Config.AckWait+lockTTL+b.cfg.Timeout)
+	bounded, cancel := context.WithTimeout(ctx, alive+info.Config.AckWait+lockTTL+b.cfg.Timeout)
 	defer cancel()
-	unlock, err := b.lock(ctx, seekLock(g), info.Config.AckWait+seekGrace)
-	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+	m, bounded := b.newMove(bounded, mark.seq, info.Config.AckWait, 1)
+	defer m.end(bounded)
+	err := m.hold(bounded, seekLock(g))
+	if err != nil && ctx.Err() == nil {
+		if still, lookErr := b.stillMarked(ctx, g, mark); lookErr == nil && !still {
+			return nil
+		}
 	}
-	defer unlock()
-	if g.info, err = b.findGroup(ctx, t, group); err != nil {
+	if err == nil {
+		err = m.complete(bounded, g, mark)
+	}
+	if err != nil {
+		return fmt.Errorf("complete the move of group %s/%s: %w", t.name(), group, err)
+	}
+	return nil
+}
+
+// stillMarked looks whether a group has the very mark.
+func (b *Bus) stillMarked(ctx context.Context, g *topicGroup, mark seekMark) (bool, error) {
+	info, err := b.findGroup(ctx, g.topic, g.group)
+	if err != nil {
+		return false, err
+	}
+	g.info = info
+	now, ok := readSeekMark(info.Config.Metadata)
+	return ok && now == mark, nil
+}
+
+// complete is completeSeek for who has the group's lock.
+func (m *move) complete(ctx context.Context, g *topicGroup, mark seekMark) error {
+	still, err := m.b.stillMarked(ctx, g, mark)
+	if err != nil || !still { // its mover, or another, was here
 		return err
 	}
-	if still, ok := readSeekMark(g.info.Config.Metadata); !ok || still != mark {
-		return nil // its mover, or another, was here
-	}
-	log := b.cfg.Logger.With(slog.String("topic", t.name()), slog.String("group", group))
+	log := m.b.cfg.Logger.With(slog.String("topic", g.name()), slog.String("group", g.group))
 	if time.Since(mark.until) > seekForget {
 		log.WarnContext(ctx, "a move of a group that was begun long ago is dropped")
-		return b.markSeek(ctx, g, "", resumeTime(g.info))
+		return m.b.markSeek(ctx, g, "", resumeTime(g.info))
 	}
 	log.InfoContext(ctx, "completing the move of a group that its mover left behind")
-	err = b.seekLocked(ctx, g, mark.seq, info.Config.AckWait, false)
-	switch {
+	switch err = m.seek(ctx, g, false); {
 	case errors.Is(err, jetbus.ErrGroupBusy): // nobody was told that the move succeeded: it may as well not
 		log.WarnContext(ctx, "the move of a group was given up", slog.Any("error", err))
 		return nil
 	case errors.Is(err, jetbus.ErrNoGroup): // its mover was alive after all, or the lock is another's: who asked looks again
 		return nil
-	case err != nil:
-		return fmt.Errorf("%s: %w", op, err)
 	}
-	return nil
+	return err
 }

@@ -1,0 +1,201 @@
+package adapter_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// heldMove is group g of topic a, of which a member holds event 1, and which is being moved
+// to its beginning by a process of its own.
+type heldMove struct {
+	*rig
+	handled atomic.Int32
+	wire    *wire      // of the mover
+	die     func()     // which it does
+	moved   chan error // by it
+}
+
+// holdMove begins a move that waits as long as it takes for an event that is held for a while.
+func (r *rig) holdMove(partitions int, held time.Duration) *heldMove {
+	r.Helper()
+	m := &heldMove{rig: r, moved: make(chan error, 1)}
+	o := inPartition(8)
+	o.MaxLease = 2 * held
+	if partitions > 0 {
+		r.partitioned(partitions, o)
+		r.turns().all(r.Context(), r.bus, 1, partitions, func(ctx context.Context, _ *jetbus.Delivery) error { return m.handle(ctx, held) }, o)
+	} else {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.subscribe(r.bus, func(ctx context.Context, _ *jetbus.Delivery) error { return m.handle(ctx, held) },
+			jetbus.SubscribeOptions{Concurrency: 2, MaxLease: o.MaxLease})
+	}
+	r.publish("a", "1")
+	r.within(time.Minute, "held", func() bool { return m.handled.Load() == 1 })
+	m.wire = &wire{broker: r.broker}
+	nc, mover := r.open(adapter.Config{}, nats.InProcessServer(m.wire))
+	m.die = nc.Close
+	go func() { // ends with the wait, or with its connection
+		m.moved <- mover.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: 2 * held})
+	}()
+	r.within(time.Minute, "marked", func() bool { return r.group("a", "g").Paused })
+	return m
+}
+
+// handle holds the first event for a while.
+func (m *heldMove) handle(ctx context.Context, held time.Duration) error {
+	if m.handled.Add(1) > 1 {
+		return nil
+	}
+	select {
+	case <-time.After(held):
+	case <-ctx.Done():
+	}
+	return ctx.Err()
+}
+
+// standsStill publishes, and sees that nobody gets that within a time.
+func (m *heldMove) standsStill(n int, during time.Duration) {
+	m.Helper()
+	for i := range n {
+		m.publish("a", fmt.Sprint("k", i))
+	}
+	time.Sleep(during)
+	m.equal("handled while the group is moved", m.handled.Load(), 1)
+}
+
+// goesOn waits until so many have been handled besides the one that is held.
+func (m *heldMove) goesOn(n int32, within time.Duration) {
+	m.Helper()
+	m.within(within, "what came since", func() bool { return m.handled.Load() == 1+n })
+}
+
+// However long a mover waits for held events: while it lives nobody takes its move up.
+func TestMoverWaitsLong(t *testing.T) {
+	for _, partitions := range []int{0, 2} {
+		for _, held := range []time.Duration{17 * time.Second, 5 * time.Minute} { // about as long as it lives by itself, and far longer
+			t.Run(fmt.Sprint(partitions, " partitions, ", held), func(t *testing.T) {
+				inBubble(t, func(r *rig) {
+					m := r.holdMove(partitions, held)
+					m.standsStill(3, held*9/10)
+					r.ok(<-m.moved)
+					m.goesOn(4, time.Minute)
+				})
+			})
+		}
+	}
+}
+
+// Who joins a group that is being moved waits for that, however long it takes.
+func TestJoinWhileMoverWaits(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		m := r.holdMove(0, 5*time.Minute)
+		_, b := r.open(adapter.Config{})
+		joined := make(chan error, 1)
+		go func() {
+			_, err := b.Subscribe(r.Context(), "a", "g", func(context.Context, *jetbus.Delivery) error {
+				m.handled.Add(1)
+				return nil
+			}, jetbus.SubscribeOptions{})
+			joined <- err
+		}()
+		m.standsStill(3, 4*time.Minute)
+		r.equal("joined", len(joined), 0)
+		r.ok(<-m.moved)
+		r.ok(<-joined)
+		m.goesOn(4, time.Minute)
+	})
+}
+
+// When a mover dies the group goes on soon after, wherever it was to be moved: that its
+// events are held still, nobody waits for.
+func TestMoverDies(t *testing.T) {
+	for _, partitions := range []int{0, 2} {
+		t.Run(fmt.Sprint(partitions, " partitions"), func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				m := r.holdMove(partitions, 10*time.Minute)
+				m.standsStill(3, time.Minute)
+				m.die()
+				r.wantErr(<-m.moved, jetbus.ErrClosed)
+				m.goesOn(3, 30*time.Second)
+			})
+		})
+	}
+}
+
+// A mover that is cut off for less than its locks live goes on, and one that is for longer
+// leaves the group to others.
+func TestMoverCutOff(t *testing.T) {
+	for _, c := range []struct {
+		deaf time.Duration
+		err  error
+	}{{10 * time.Second, nil}, {time.Minute, jetbus.ErrUnavailable}} {
+		for _, partitions := range []int{0, 2} {
+			t.Run(fmt.Sprint(partitions, " partitions, ", c.deaf), func(t *testing.T) {
+				inBubble(t, func(r *rig) {
+					m := r.holdMove(partitions, 3*time.Minute)
+					m.standsStill(3, time.Minute)
+					m.wire.deaf.Store(true)
+					if c.err == nil {
+						m.standsStill(0, c.deaf)
+						m.wire.cut()
+						m.standsStill(0, time.Minute)
+						r.ok(<-m.moved)
+						m.goesOn(4, time.Minute)
+						return
+					}
+					m.goesOn(3, c.deaf)
+					m.wire.cut()
+					r.wantErr(<-m.moved, c.err)
+				})
+			})
+		}
+	}
+}
+
+// The partitions that a mover has marked stand still until it has the locks of the others,
+// the owners of which died.
+func TestMoverWaitsForLocks(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.partitioned(2, inPartition(1))
+		must(r.bus.KeySet(r.Context(), "JETBUS_LOCKS", "group.EV_A.a__g__p1_1", nil, 0, time.Minute))(t)
+		moved := make(chan error, 1)
+		go func() {
+			moved <- r.bus.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: time.Second})
+		}()
+		time.Sleep(time.Second)
+		var handled atomic.Int32
+		r.publishKeys("a", 20, 0, 1)
+		r.turns().all(r.Context(), r.bus, 1, 1, func(context.Context, *jetbus.Delivery) error {
+			handled.Add(1)
+			return nil
+		}, inPartition(1))
+		time.Sleep(50 * time.Second)
+		r.equal("handled", handled.Load(), 0)
+		r.ok(<-moved)
+		r.within(time.Minute, "handled", func() bool { return handled.Load() > 0 })
+	})
+}
+
+// A mover whose lock is another's ends, and leaves the marks to that one.
+func TestMoverLosesLock(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		m := r.holdMove(0, 5*time.Minute)
+		const bucket, lock = "JETBUS_LOCKS", "group.EV_A.a__g"
+		e := must(r.bus.KeyGet(r.Context(), bucket, lock))(t)
+		must(r.bus.KeySet(r.Context(), bucket, lock, nil, e.Revision, time.Minute))(t)
+		began := time.Now()
+		r.wantErr(<-m.moved, jetbus.ErrUnavailable)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		r.equal("paused", r.group("a", "g").Paused, true)
+	})
+}
