@@ -171,7 +171,8 @@ type Cursor struct {
 // Cursors read and move the positions of groups.
 type Cursors interface {
 	// Cursor returns the group's position: the event up to which all are settled,
-	// whatever was settled after it. [ErrNoGroup] if the group never subscribed.
+	// whatever was settled after it. With replicas it is the one that most of them know
+	// of, which may be moments behind. [ErrNoGroup] if the group never subscribed.
 	Cursor(ctx context.Context, topic, group string) (Cursor, error)
 	// SetCursor moves the group: the next event is the first behind c. It goes by
 	// c.LastSeq, else c.LastID ([ErrPositionUnknown]), else c.LastTime (the first event stored after it),

@@ -36,7 +36,7 @@ func ackFloor(r *run) {
 			r.must(d.Ack(r.ctx))
 		}
 	}
-	r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return g.Held == 1 }, "one event held")
+	r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return g.Held == 1 && g.AckedSeq == events[0].Seq }, "event 1 held, and 0 settled")
 	c, err := r.B.Cursor(r.ctx, topic, "g")
 	r.must(err)
 	if c.LastSeq != events[0].Seq || c.LastID != events[0].ID || c.Topic != topic {
