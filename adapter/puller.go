@@ -262,7 +262,7 @@ func (p *puller) send(n int, reply string) {
 		return
 	}
 	p.s.mu.Lock()
-	next, body := p.next, pullBody(n, p.expiry, p.heartbeat)
+	next, body := p.next, pullBody(n, 0, p.expiry, p.heartbeat)
 	p.s.mu.Unlock()
 	// Where the connection is gone, rejoin and check go on when there is one again.
 	_ = p.s.b.nc.PublishRequest(next, reply, body)

@@ -1,12 +1,12 @@
 package adapter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -205,10 +205,15 @@ type tail struct {
 	end     uint64      // the last one to read; 0: go on for ever
 	created time.Time   // when the stream was; zero: not known yet
 	scan    *latestScan // begin with the last event of each key, at every new start; nil: with next
+	bytes   int         // that a request may bring; 0: tailBytes
 }
 
 const (
-	tailBatch     = 500 // asked for and not yet read, at most
+	tailBatch = 500 // asked for and not yet read, at most
+	// Bytes that a request may bring, of which two are open at most. It is a prime: the server
+	// does not say that a request is over which was used up to the last byte, as one of events
+	// of one size would be.
+	tailBytes     = 16_777_213
 	pullExpiry    = 30 * time.Second
 	pullHeartbeat = 5 * time.Second
 	tailInactive  = 2 * time.Minute // the server removes a consumer nobody pulls from
@@ -294,15 +299,15 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 	silence := time.NewTimer(denialCheck)
 	defer silence.Stop()
 	checked := false // whether the request was refused
-	var asked int
-	var seen uint64 // deliveries of this consumer
+	pulls := tailPulls{bytes: cmp.Or(r.bytes, tailBytes)}
+	if r.scan != nil { // of the last event of each key the server would forget the one that there was no room for
+		pulls.bytes = 0
+	}
 	for {
-		if asked <= tailBatch/2 { // the server goes on while these are read
-			more := tailBatch - asked
-			if err := r.b.nc.PublishRequest(next, inbox, pullBody(more, pullExpiry, pullHeartbeat)); err != nil {
+		if body := pulls.request(); body != nil {
+			if err := r.b.nc.PublishRequest(next, inbox, body); err != nil {
 				return errTailBroken
 			}
-			asked += more
 		}
 		select {
 		case m := <-messages:
@@ -311,7 +316,7 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 			a, ok := parseAckReply(m.Reply)
 			switch {
 			case !ok:
-				if asked, err = tailStatus(m, asked); err != nil {
+				if err := pulls.status(m); err != nil {
 					return err
 				}
 				if done, err := r.waits(ctx); done || err != nil {
@@ -320,12 +325,13 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 				continue
 			case a.consumer != name: // of the one before
 				continue
-			case a.consumed != seen+1:
+			case a.consumed != pulls.seen+1:
 				return errTailBroken
 			case r.end > 0 && a.seq > r.end:
 				return nil
 			}
-			asked, seen, r.next = asked-1, seen+1, a.seq+1
+			pulls.event()
+			r.next = a.seq + 1
 			if e, ok := r.b.decodeOrSkip(r.t, m, r.t.storedAt(m.Subject, a.seq, time.Unix(0, a.storedNano))); ok && !emit(e) {
 				return nil
 			}
@@ -432,36 +438,10 @@ func (r *tail) same(ctx context.Context, lost <-chan struct{}) error {
 	return nil
 }
 
-// tailStatus handles what the server says instead of an event: it returns how
-// many events are still asked for, or that the consumer is of no more use.
-func tailStatus(m *nats.Msg, asked int) (int, error) {
-	switch m.Header.Get("Status") {
-	case "100":
-		return asked, nil
-	case "408", "404":
-		if n, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages")); err == nil {
-			return max(asked-n, 0), nil
-		}
-		return 0, nil
-	}
-	return 0, errTailBroken
-}
-
 // remove takes the consumer away at once, without an answer; otherwise the server does
 // so after a while.
 func (r *tail) remove(name string) {
 	if r.b.link.IsUp() {
 		_ = r.b.nc.Publish(r.b.api+"CONSUMER.DELETE."+r.t.stream+"."+name, nil) // a connection that is closing removes it too, later
 	}
-}
-
-// pullBody is the body of a pull request for n messages.
-func pullBody(n int, expires, heartbeat time.Duration) []byte {
-	b := make([]byte, 0, 96)
-	b = strconv.AppendInt(append(b, `{"batch":`...), int64(n), 10)
-	b = strconv.AppendInt(append(b, `,"expires":`...), int64(expires), 10)
-	if heartbeat > 0 {
-		b = strconv.AppendInt(append(b, `,"idle_heartbeat":`...), int64(heartbeat), 10)
-	}
-	return append(b, '}')
 }
