@@ -2,6 +2,7 @@ package contract
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -46,11 +47,16 @@ func TestReplicasOfWhatGroupsNeed(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range streams {
-			s, err := js.Stream(ctx, name)
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if got := s.CachedInfo().Config.Replicas; got != replicas {
+			var got int
+			eventually(t, func() string { // its new replicas may be electing a leader
+				s, err := js.Stream(ctx, name)
+				if err != nil {
+					return fmt.Sprintf("%s: %v", name, err)
+				}
+				got = s.CachedInfo().Config.Replicas
+				return ""
+			})
+			if got != replicas {
 				t.Errorf("%s has %d replicas, want %d", name, got, replicas)
 			}
 		}
