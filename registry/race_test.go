@@ -177,6 +177,12 @@ func TestAnswerLost(t *testing.T) {
 		{"of the version", "$KV.SCHEMAS.s.t.v.1 ", func(*rig) {}, false},
 		{"of the id", "$KV.SCHEMAS.g.i.1 ", func(*rig) {}, false},
 		{"and somebody deletes the version", "$KV.SCHEMAS.s.t.v.1 ", func(r *rig) {
+			eventually(r.T, func() string { // it hears of the version by its watch
+				if _, err := r.reg.Current("t"); err != nil {
+					return err.Error()
+				}
+				return ""
+			})
 			must(r.reg.Delete(r.Context(), "t", 1, registry.DeleteOptions{}))(r.T)
 		}, true},
 	}
