@@ -138,18 +138,27 @@ func (b *Bus) KeySet(ctx context.Context, bucket, key string, value []byte, revi
 	if ttl != 0 && ttl < time.Second {
 		return 0, fmt.Errorf("%s: %w: ttl is %v, use at least 1 second, or 0 for none", op, jetbus.ErrInvalidOption, ttl)
 	}
+	return b.keyWrite(ctx, op, bucket, key, value, expiring(ttl), revision)
+}
+
+// expiring is the header of a value with a TTL; 0: it has none.
+func expiring(ttl time.Duration) nats.Header {
 	h := nats.Header{}
 	if ttl > 0 {
 		h.Set("Nats-TTL", ttl.Round(time.Second).String())
 	}
-	return b.keyWrite(ctx, op, bucket, key, value, h, revision)
+	return h
 }
 
 // KeyDelete implements jetbus.Keys.
 func (b *Bus) KeyDelete(ctx context.Context, bucket, key string, revision uint64) error {
-	h := nats.Header{"KV-Operation": {"PURGE"}, "Nats-Rollup": {"sub"}, "Nats-TTL": {markerTTL.String()}}
-	_, err := b.keyWrite(ctx, "delete key "+bucket+"/"+key, bucket, key, nil, h, revision)
+	_, err := b.keyWrite(ctx, "delete key "+bucket+"/"+key, bucket, key, nil, purging(), revision)
 	return err
+}
+
+// purging is the header of what stands for a key that is deleted.
+func purging() nats.Header {
+	return nats.Header{"KV-Operation": {"PURGE"}, "Nats-Rollup": {"sub"}, "Nats-TTL": {markerTTL.String()}}
 }
 
 // keyWrite publishes to a key's subject on condition that its revision is the
@@ -159,6 +168,11 @@ func (b *Bus) keyWrite(ctx context.Context, op, bucket, key string, value []byte
 		return 0, fmt.Errorf("%s: %w", op, err)
 	}
 	defer b.calls.Done()
+	return b.writeKey(ctx, op, bucket, key, value, h, revision)
+}
+
+// writeKey is keyWrite for what a call writes that is under way, and that Close waits for.
+func (b *Bus) writeKey(ctx context.Context, op, bucket, key string, value []byte, h nats.Header, revision uint64) (uint64, error) {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	if revision == 0 { // the key may have existed and be deleted or expired: its subject's last sequence is then that of the marker

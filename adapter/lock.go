@@ -85,7 +85,7 @@ type heldLock struct {
 // set writes the lock, and its life begins, anew.
 func (l *heldLock) set(ctx context.Context) error {
 	sent := time.Now()
-	revision, err := l.b.KeySet(ctx, locksBucket, l.name, []byte(l.value), l.revision, l.ttl)
+	revision, err := l.b.writeKey(ctx, "set lock "+l.name, locksBucket, l.name, []byte(l.value), expiring(l.ttl), l.revision)
 	if err == nil {
 		l.revision, l.until = revision, sent.Add(l.ttl)
 	}
@@ -114,5 +114,5 @@ func (l *heldLock) extend(ctx context.Context) error {
 func (l *heldLock) unlock(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
 	defer cancel()
-	_ = l.b.KeyDelete(ctx, locksBucket, l.name, l.revision)
+	_, _ = l.b.writeKey(ctx, "give back lock "+l.name, locksBucket, l.name, nil, purging(), l.revision)
 }

@@ -27,10 +27,11 @@ var errOutlived = fmt.Errorf("%w: for so long that somebody else may be moving t
 // move is what a mover of a group, or of its parts, has to keep alive, and to give back.
 type move struct {
 	b    *Bus
-	next uint64        // where the group is to begin
-	life time.Duration // of locks and marks
-	wait time.Duration // for held events
-	stop func()        // ends the renewing, and waits for it
+	next uint64                  // where the group is to begin
+	life time.Duration           // of locks and marks
+	wait time.Duration           // for held events
+	lose context.CancelCauseFunc // ends the move's context
+	stop func()                  // ends the renewing, and waits for it
 
 	renewing chan struct{} // full while locks and marks are renewed
 	mu       sync.Mutex
@@ -43,23 +44,35 @@ type move struct {
 // ends the move.
 func (b *Bus) newMove(ctx context.Context, next uint64, wait time.Duration, durables int) (*move, context.Context) {
 	life := moverLife + time.Duration(durables)*moverLifePart
-	m := &move{b: b, next: next, wait: wait, life: min(wait, life) + seekGrace, renewing: make(chan struct{}, 1)}
-	ctx, cancel := context.WithCancelCause(ctx)
+	m := &move{b: b, next: next, wait: wait, life: life + seekGrace, renewing: make(chan struct{}, 1)}
+	ctx, m.lose = context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
-	renewing.Go(func() { cancel(m.keepAlive(ctx)) })
+	renewing.Go(func() { m.keepAlive(ctx) })
 	m.stop = func() {
-		cancel(nil)
+		m.lose(nil)
 		renewing.Wait()
 	}
 	return m, ctx
 }
 
-// end gives all locks back, the newest first.
+// end gives all locks back.
 func (m *move) end(ctx context.Context) {
 	m.stop()
-	for _, l := range slices.Backward(m.locks) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
+	defer cancel()
+	_ = everyPart(ctx, m.locks, func(ctx context.Context, l *heldLock) error {
 		l.unlock(ctx)
+		return nil
+	})
+}
+
+// result is the error of a move that ended with err: what was asked when it was outlived says
+// no more than that it was canceled.
+func (m *move) result(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errOutlived) {
+		return cause
 	}
+	return err
 }
 
 // hold waits for a lock, which the move has until it ends.
@@ -112,22 +125,20 @@ func (m *move) decide(ctx context.Context, err error) error {
 	<-m.renewing
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errOutlived):
-		return cause // what was asked when it came says no more than that
+		return cause
 	case err == nil:
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.b.cfg.Timeout)
 	defer cancel()
-	errs := []error{err} // one that fails keeps none of the others from being unmarked
-	for _, p := range marked {
-		errs = append(errs, m.b.unmarkSeek(ctx, p))
-	}
-	return errors.Join(errs...)
+	return errors.Join(err, everyPart(ctx, marked, func(ctx context.Context, p *topicGroup) error {
+		return m.b.markSeek(ctx, p, "", resumeTime(p.info))
+	}))
 }
 
 // keepAlive renews locks and marks until ctx is over, or it has not been able to for so long
 // that a lock may be over before the next time.
-func (m *move) keepAlive(ctx context.Context) error {
+func (m *move) keepAlive(ctx context.Context) {
 	every := m.life / moverRenewals
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -135,17 +146,15 @@ func (m *move) keepAlive(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil
+			return
 		}
-		if err := m.renew(ctx, every); err != nil {
-			return err
-		}
+		m.renew(ctx, every)
 	}
 }
 
 // renew does what it does to its end, also where ctx is over: of a lock that is given back
 // it is known what was written last.
-func (m *move) renew(ctx context.Context, within time.Duration) error {
+func (m *move) renew(ctx context.Context, within time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
 	m.renewing <- struct{}{}
@@ -153,25 +162,13 @@ func (m *move) renew(ctx context.Context, within time.Duration) error {
 	m.mu.Lock()
 	locks, marked := slices.Clone(m.locks), slices.Clone(m.marked)
 	m.mu.Unlock()
-	var mu sync.Mutex
-	errs := []error{errOutlived}
-	_ = eachPart(ctx, locks, func(ctx context.Context, l *heldLock) error { // one that fails keeps none of the others from being renewed
-		if err := l.extend(ctx); err != nil {
-			mu.Lock()
-			defer mu.Unlock()
-			errs = append(errs, err)
-		}
-		return nil
-	})
+	err := everyPart(ctx, locks, func(ctx context.Context, l *heldLock) error { return l.extend(ctx) })
 	if soon := time.Now().Add(within); slices.ContainsFunc(locks, func(l *heldLock) bool { return deadline.Over(l.until, soon) }) {
-		return errors.Join(errs...)
+		m.lose(errors.Join(errOutlived, err)) // before anybody decides
+		return
 	}
 	// A mark that is not renewed lets members have events, which are waited for as well, and
 	// nobody takes the move up while it has the lock. Whether the durable is still there, who
 	// waits finds out.
-	_ = eachPart(ctx, marked, func(ctx context.Context, p *topicGroup) error {
-		_ = m.mark(ctx, p)
-		return nil
-	})
-	return nil
+	_ = everyPart(ctx, marked, func(ctx context.Context, p *topicGroup) error { return m.mark(ctx, p) })
 }

@@ -2,7 +2,9 @@ package adapter_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 type heldMove struct {
 	*rig
 	handled atomic.Int32
+	mover   *adapter.Bus
 	wire    *wire      // of the mover
 	die     func()     // which it does
 	moved   chan error // by it
@@ -41,7 +44,7 @@ func (r *rig) holdMove(partitions int, held time.Duration) *heldMove {
 	r.within(time.Minute, "held", func() bool { return m.handled.Load() == 1 })
 	m.wire = &wire{broker: r.broker}
 	nc, mover := r.open(adapter.Config{}, nats.InProcessServer(m.wire))
-	m.die = nc.Close
+	m.mover, m.die = mover, nc.Close
 	go func() { // ends with the wait, or with its connection
 		m.moved <- mover.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: 2 * held})
 	}()
@@ -130,6 +133,15 @@ func TestMoverDies(t *testing.T) {
 	}
 }
 
+// wantOutlived wants the error of a move to say why it ended.
+func (r *rig) wantOutlived(err error) {
+	r.Helper()
+	r.wantErr(err, jetbus.ErrUnavailable)
+	if !strings.Contains(fmt.Sprint(err), "somebody else may be moving the group") || errors.Is(err, context.Canceled) {
+		r.Errorf("got error %v", err)
+	}
+}
+
 // A mover that is cut off for less than its locks live goes on, and one that is for longer
 // leaves the group to others.
 func TestMoverCutOff(t *testing.T) {
@@ -153,7 +165,7 @@ func TestMoverCutOff(t *testing.T) {
 					}
 					m.goesOn(3, c.deaf)
 					m.wire.cut()
-					r.wantErr(<-m.moved, c.err)
+					r.wantOutlived(<-m.moved)
 				})
 			})
 		}
@@ -161,14 +173,16 @@ func TestMoverCutOff(t *testing.T) {
 }
 
 // The partitions that a mover has marked stand still until it has the locks of the others,
-// the owners of which died.
+// the owners of which died, though it waits for held events far shorter, and is cut off for
+// a while.
 func TestMoverWaitsForLocks(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.partitioned(2, inPartition(1))
 		must(r.bus.KeySet(r.Context(), "JETBUS_LOCKS", "group.EV_A.a__g__p1_1", nil, 0, time.Minute))(t)
 		moved := make(chan error, 1)
+		w, mover := r.openWired(adapter.Config{})
 		go func() {
-			moved <- r.bus.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: time.Second})
+			moved <- mover.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: time.Second})
 		}()
 		time.Sleep(time.Second)
 		var handled atomic.Int32
@@ -177,10 +191,60 @@ func TestMoverWaitsForLocks(t *testing.T) {
 			handled.Add(1)
 			return nil
 		}, inPartition(1))
-		time.Sleep(50 * time.Second)
+		time.Sleep(30 * time.Second)
+		w.deaf.Store(true)
+		time.Sleep(10 * time.Second)
+		w.cut()
+		time.Sleep(10 * time.Second)
 		r.equal("handled", handled.Load(), 0)
 		r.ok(<-moved)
 		r.within(time.Minute, "handled", func() bool { return handled.Load() > 0 })
+	})
+}
+
+// A bus that closes waits for its moves, which it keeps alive until they end.
+func TestBusClosesWhileMoverWaits(t *testing.T) {
+	for _, partitions := range []int{0, 2} {
+		t.Run(fmt.Sprint(partitions, " partitions"), func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				m := r.holdMove(partitions, 2*time.Minute)
+				closed := make(chan error, 1)
+				go func() {
+					ctx, cancel := context.WithTimeout(r.Context(), 5*time.Minute)
+					defer cancel()
+					closed <- m.mover.Close(ctx)
+				}()
+				m.standsStill(3, time.Minute)
+				r.ok(<-m.moved)
+				r.ok(<-closed)
+				m.goesOn(4, time.Minute)
+			})
+		})
+	}
+}
+
+// A mover that gives up unmarks all its partitions, however many, and gives their locks back.
+func TestMoverGivesUp(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const partitions = 48
+		r.partitioned(partitions, inPartition(8))
+		held := make(chan struct{})
+		r.turns().all(r.Context(), r.bus, 1, partitions, func(context.Context, *jetbus.Delivery) error {
+			<-held
+			return nil
+		}, inPartition(8))
+		r.publish("a", "1")
+		distant := r.openDistant(100 * time.Millisecond) // one after the other would take 20 s
+		time.Sleep(time.Second)
+		began := time.Now()
+		err := distant.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: time.Second})
+		r.wantErr(err, jetbus.ErrGroupBusy)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		r.equal("paused", r.group("a", "g").Paused, false)
+		close(held)
+		r.ok(r.bus.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: 5 * time.Second}))
 	})
 }
 
@@ -192,7 +256,7 @@ func TestMoverLosesLock(t *testing.T) {
 		e := must(r.bus.KeyGet(r.Context(), bucket, lock))(t)
 		must(r.bus.KeySet(r.Context(), bucket, lock, nil, e.Revision, time.Minute))(t)
 		began := time.Now()
-		r.wantErr(<-m.moved, jetbus.ErrUnavailable)
+		r.wantOutlived(<-m.moved)
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("it took %v", took)
 		}

@@ -143,6 +143,21 @@ func eachPart[T any](ctx context.Context, all []T, f func(context.Context, T) er
 	return context.Cause(ctx)
 }
 
+// everyPart is eachPart where one that fails keeps none of the others from being done.
+func everyPart[T any](ctx context.Context, all []T, f func(context.Context, T) error) error {
+	var mu sync.Mutex
+	var errs []error
+	err := eachPart(ctx, all, func(ctx context.Context, one T) error {
+		if err := f(ctx, one); err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		}
+		return nil
+	})
+	return errors.Join(append(errs, err)...)
+}
+
 // partitionedTopic returns a topic that has partitions, as the server knows it now.
 func (b *Bus) partitionedTopic(ctx context.Context, name string) (*topic, error) {
 	t, err := b.known(ctx, name)

@@ -30,6 +30,12 @@ func (b *Bus) seekParts(ctx context.Context, t *topicGroup, next uint64, o jetbu
 		return err
 	}
 	m.keep(held)
+	return m.result(ctx, m.seek(ctx, t, o.Force))
+}
+
+// seek is seekParts with the group's lock.
+func (m *partsMove) seek(ctx context.Context, t *topicGroup, force bool) (err error) {
+	b := m.b
 	if err := m.hold(ctx, joinLock(t.topic, t.group)); err != nil { // no partition joins meanwhile, at the old start
 		return err
 	}
@@ -38,7 +44,7 @@ func (b *Bus) seekParts(ctx context.Context, t *topicGroup, next uint64, o jetbu
 	}
 	m.parts = t.parts
 	err = eachPart(ctx, m.parts, m.beginPart)
-	if err == nil && !o.Force {
+	if err == nil && !force {
 		err = m.awaitUnheld(ctx, t)
 	}
 	if err := m.decide(ctx, err); err != nil {

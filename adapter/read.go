@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -210,10 +211,10 @@ type tail struct {
 
 const (
 	tailBatch = 500 // asked for and not yet read, at most
-	// Bytes that a request may bring, of which two are open at most. It is a prime: the server
+	// Bytes that a request may bring, of which four are open at most. It is a prime: the server
 	// does not say that a request is over which was used up to the last byte, as one of events
 	// of one size would be.
-	tailBytes     = 16_777_213
+	tailBytes     = 8_388_593
 	pullExpiry    = 30 * time.Second
 	pullHeartbeat = 5 * time.Second
 	tailInactive  = 2 * time.Minute // the server removes a consumer nobody pulls from
@@ -273,7 +274,7 @@ func (r *tail) once(ctx context.Context, emit func(jetbus.Event) bool) error {
 // for and for what the server says of the requests.
 func (r *tail) subscribe() (*nats.Subscription, chan *nats.Msg, error) {
 	messages := make(chan *nats.Msg, tailBatch+32)
-	sub, err := r.b.nc.ChanSubscribe(r.b.nc.NewInbox(), messages)
+	sub, err := r.b.nc.ChanSubscribe(r.b.nc.NewInbox()+".*", messages)
 	if err != nil {
 		return nil, nil, r.b.translate("read "+r.t.name(), "", err)
 	}
@@ -295,7 +296,7 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 	if done, err := r.begins(ctx, c.CachedInfo().NumPending); done || err != nil {
 		return err
 	}
-	next := r.b.api + "CONSUMER.MSG.NEXT." + r.t.stream + "." + name
+	next, reply := r.b.api+"CONSUMER.MSG.NEXT."+r.t.stream+"."+name, strings.TrimSuffix(inbox, "*")+name
 	silence := time.NewTimer(denialCheck)
 	defer silence.Stop()
 	checked := false // whether the request was refused
@@ -305,7 +306,7 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 	}
 	for {
 		if body := pulls.request(); body != nil {
-			if err := r.b.nc.PublishRequest(next, inbox, body); err != nil {
+			if err := r.b.nc.PublishRequest(next, reply, body); err != nil {
 				return errTailBroken
 			}
 		}
@@ -315,12 +316,17 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 			checked = true
 			a, ok := parseAckReply(m.Reply)
 			switch {
+			case !ok && m.Subject != reply: // the end of a request to the consumer before
+				continue
 			case !ok:
-				if err := pulls.status(m); err != nil {
+				idle, err := pulls.status(m)
+				if err != nil {
 					return err
 				}
-				if done, err := r.waits(ctx); done || err != nil {
-					return err
+				if idle {
+					if done, err := r.waits(ctx); done || err != nil {
+						return err
+					}
 				}
 				continue
 			case a.consumer != name: // of the one before

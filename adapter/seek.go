@@ -107,10 +107,10 @@ func (b *Bus) seek(ctx context.Context, t *topicGroup, next uint64, o jetbus.See
 		return err
 	}
 	m.keep(held)
-	if t.info, err = b.findGroup(ctx, t.topic, t.group); err != nil { // it may have been moved since
-		return err
+	if t.info, err = b.findGroup(ctx, t.topic, t.group); err == nil { // it may have been moved since
+		err = m.seek(ctx, t, o.Force)
 	}
-	return m.seek(ctx, t, o.Force)
+	return m.result(ctx, err)
 }
 
 // seekLock is the lock that a mover of the group has, and for a moment whoever changes
@@ -203,13 +203,6 @@ func (b *Bus) writeMark(ctx context.Context, t *topicGroup, mark string) error {
 	defer release()
 	_, err := b.js.UpdateConsumer(guarded, t.stream, config)
 	return b.translate("mark the move", request, err)
-}
-
-// unmarkSeek gives a move up.
-func (b *Bus) unmarkSeek(ctx context.Context, t *topicGroup) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.Timeout)
-	defer cancel()
-	return b.markSeek(ctx, t, "", resumeTime(t.info))
 }
 
 // pauseUntil pauses a durable or, with a time that has passed, resumes it.
@@ -346,7 +339,7 @@ func (b *Bus) completeSeek(ctx context.Context, t *topic, group string, info *je
 		}
 	}
 	if err == nil {
-		err = m.complete(bounded, g, mark)
+		err = m.result(bounded, m.complete(bounded, g, mark))
 	}
 	if err != nil {
 		return fmt.Errorf("complete the move of group %s/%s: %w", t.name(), group, err)

@@ -34,25 +34,29 @@ func (p *tailPulls) request() []byte {
 // event accounts for an event that came.
 func (p *tailPulls) event() { p.asked, p.seen, p.large = p.asked-1, p.seen+1, false }
 
-// status handles what the server says instead of an event. The error says that the
-// consumer is of no more use.
-func (p *tailPulls) status(m *nats.Msg) error {
+// status handles what the server says instead of an event: it reports whether nothing comes
+// for now. The error says that the consumer is of no more use.
+func (p *tailPulls) status(m *nats.Msg) (idle bool, err error) {
 	code, description := m.Header.Get("Status"), m.Header.Get("Description")
 	switch {
-	case code == "100", code == "409" && description == statusCompleted:
-		return nil
+	case code == "100":
+		return true, nil
+	case code == "409" && description == statusCompleted:
+		return false, nil
 	case code == "409" && description == statusFull:
 		p.large = p.refused == p.seen+1 // it had no room for a single one
 		p.refused = p.seen + 1
-	case code != "408" && code != "404":
-		return errTailBroken
+	case code == "408", code == "404":
+		idle = true
+	default:
+		return false, errTailBroken
 	}
 	n, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
 	if err != nil {
 		n = p.asked
 	}
 	p.asked = max(p.asked-n, 0)
-	return nil
+	return idle, nil
 }
 
 // What the server says of a request with a limit in bytes.

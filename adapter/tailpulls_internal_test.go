@@ -76,7 +76,7 @@ func TestTailPulls(t *testing.T) {
 	}
 	say := func(m *nats.Msg, want error) {
 		t.Helper()
-		if err := p.status(m); err != want { //nolint:errorlint // it is returned as it is
+		if _, err := p.status(m); err != want { //nolint:errorlint // it is returned as it is
 			t.Errorf("got error %v, want %v", err, want)
 		}
 	}
