@@ -235,17 +235,22 @@ type Reader interface {
 	// (there is none between topics). It ends with the last event present when it
 	// began, or goes on with new ones (o.Follow) until ctx ends or the caller
 	// stops. An error is the last pair; events before it are valid. To go on later,
-	// pass the last Seq seen of each topic in o.After. With o.Follow a topic that is
-	// deleted and made anew meanwhile ends it, [ErrPositionUnknown] or [ErrNoTopic].
+	// pass the last Seq seen of each topic in o.After, and in another process what the
+	// topic was in o.Created. With o.Follow a topic that is deleted and made anew meanwhile
+	// ends it, [ErrPositionUnknown] or [ErrNoTopic].
 	Read(ctx context.Context, topics []string, o ReadOptions) iter.Seq2[Event, error]
 }
 
 // ReadOptions say what Read returns.
 type ReadOptions struct {
-	From   Start             `json:"-"`                // where to begin; defaults to Earliest, and with Follow to Latest
-	After  map[string]uint64 `json:"after,omitempty"`  // per topic: begin behind this sequence, whatever From says
-	Follow bool              `json:"follow,omitempty"` // go on with new events
-	Filter Filter            `json:"filter,omitzero"`  // defaults to all events
+	From  Start             `json:"-"`               // where to begin; defaults to Earliest, and with Follow to Latest
+	After map[string]uint64 `json:"after,omitempty"` // per topic: begin behind this sequence, whatever From says
+	// Created is per topic the [TopicInfo] Created of the topic that After is a position in, to
+	// the millisecond. One that has been deleted and made anew since, which counts from 1 again,
+	// is [ErrPositionUnknown]. Of a topic that is left out After is taken for one of what there is.
+	Created map[string]time.Time `json:"-"`
+	Follow  bool                 `json:"follow,omitempty"` // go on with new events
+	Filter  Filter               `json:"filter,omitzero"`  // defaults to all events
 }
 
 // Store reads what a topic holds.

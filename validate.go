@@ -85,7 +85,7 @@ func (o ReceiveOptions) Normalize() (ReceiveOptions, error) {
 	return o, o.From.Validate()
 }
 
-// Validate reports a From, After or Filter that is not valid. The error wraps
+// Validate reports a From, After, Created or Filter that is not valid. The error wraps
 // [ErrInvalidOption] or [ErrInvalidTopic].
 func (o ReadOptions) Validate() error {
 	if err := o.From.Validate(); err != nil {
@@ -94,6 +94,14 @@ func (o ReadOptions) Validate() error {
 	for topic := range o.After {
 		if err := ValidTopic(topic); err != nil {
 			return fmt.Errorf("option After: %w", err)
+		}
+	}
+	for topic, at := range o.Created {
+		if err := ValidTopic(topic); err != nil {
+			return fmt.Errorf("option Created: %w", err)
+		}
+		if at.IsZero() {
+			return fmt.Errorf("%w: Created of topic %s is zero: leave it out where it is not known", ErrInvalidOption, topic)
 		}
 	}
 	return o.Filter.Validate()

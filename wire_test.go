@@ -23,6 +23,11 @@ func drawTime(t *rapid.T, name string) time.Time {
 	return time.UnixMilli(rapid.Int64Range(-1<<40, 1<<45).Draw(t, name)).UTC()
 }
 
+// drawTimes gives times to some names.
+func drawTimes(t *rapid.T, name string) map[string]time.Time {
+	return rapid.MapOf(rapid.String(), rapid.Custom(func(t *rapid.T) time.Time { return drawTime(t, "of one") })).Draw(t, name)
+}
+
 // drawDuration gives 0, -1 or whole milliseconds.
 func drawDuration(t *rapid.T, name string) time.Duration {
 	ms := rapid.Int64Range(-1, math.MaxInt64/int64(time.Millisecond)).Draw(t, name)
@@ -120,7 +125,7 @@ func TestOptionsRoundTrip(t *testing.T) {
 	})
 	roundTrip(t, "ReadOptions", func(t *rapid.T) jetbus.ReadOptions {
 		return jetbus.ReadOptions{
-			From: drawStart(t), After: rapid.MapOf(rapid.String(), rapid.Uint64()).Draw(t, "after"), Follow: rapid.Bool().Draw(t, "follow"), Filter: drawFilter(t),
+			From: drawStart(t), After: rapid.MapOf(rapid.String(), rapid.Uint64()).Draw(t, "after"), Created: drawTimes(t, "created"), Follow: rapid.Bool().Draw(t, "follow"), Filter: drawFilter(t),
 		}
 	})
 	roundTrip(t, "ScanQuery", func(t *rapid.T) jetbus.ScanQuery {
@@ -174,7 +179,10 @@ func TestOptionsJSONNames(t *testing.T) {
 		{jetbus.ReceiveOptions{}, `{}`},
 		{jetbus.ReceiveOptions{From: start, Max: 1, Wait: -1, AckTimeout: time.Second, MaxLease: time.Minute, MaxAttempts: -1}, `{"from":"ts","ts":1500,"max":1,"maxAttempts":-1,"waitMs":-1,"ackTimeoutMs":1000,"maxLeaseMs":60000}`},
 		{jetbus.ReadOptions{}, `{}`},
-		{jetbus.ReadOptions{From: start, After: map[string]uint64{"a": 7}, Follow: true, Filter: jetbus.Filter{Key: "k"}}, `{"from":"ts","ts":1500,"after":{"a":7},"follow":true,"filter":{"key":"k"}}`},
+		{
+			jetbus.ReadOptions{From: start, After: map[string]uint64{"a": 7}, Created: map[string]time.Time{"a": at}, Follow: true, Filter: jetbus.Filter{Key: "k"}},
+			`{"from":"ts","ts":1500,"after":{"a":7},"follow":true,"filter":{"key":"k"},"created":{"a":1500}}`,
+		},
 		{jetbus.ScanQuery{}, `{}`},
 		{jetbus.ScanQuery{From: jetbus.AfterSeq(7), Limit: 2, Filter: jetbus.Filter{KeyPrefix: "k", Headers: map[string]string{"x-a": "b"}}}, `{"from":"afterSeq","afterSeq":7,"limit":2,"filter":{"keyPrefix":"k","headers":{"x-a":"b"}}}`},
 		{jetbus.SubscribeOptions{FilterFunc: func(*jetbus.Event) bool { return true }}, `{}`},

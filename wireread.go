@@ -38,12 +38,20 @@ type plainReadOptions ReadOptions
 type readJSON struct {
 	startJSON
 	plainReadOptions
+	Created map[string]int64 `json:"created,omitempty"`
 }
 
-// MarshalJSON gives the members from, ts, afterId, afterSeq, after, follow and
+// MarshalJSON gives the members from, ts, afterId, afterSeq, after, created, follow and
 // filter, leaving out what is zero.
 func (o ReadOptions) MarshalJSON() ([]byte, error) {
-	return json.Marshal(readJSON{o.From.wire(), plainReadOptions(o)})
+	w := readJSON{o.From.wire(), plainReadOptions(o), nil}
+	for topic, at := range o.Created {
+		if w.Created == nil {
+			w.Created = map[string]int64{}
+		}
+		w.Created[topic] = at.UnixMilli()
+	}
+	return json.Marshal(w)
 }
 
 // UnmarshalJSON reads what MarshalJSON writes. It does not validate.
@@ -53,6 +61,12 @@ func (o *ReadOptions) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	*o = ReadOptions(w.plainReadOptions)
+	for topic, ms := range w.Created {
+		if o.Created == nil {
+			o.Created = map[string]time.Time{}
+		}
+		o.Created[topic] = time.UnixMilli(ms).UTC()
+	}
 	o.From, err = w.start()
 	return err
 }

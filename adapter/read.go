@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -118,9 +119,9 @@ func (b *Bus) toEnd(ctx context.Context, p place, f func(*jetbus.Event) bool) er
 func (b *Bus) places(ctx context.Context, topics []string, o jetbus.ReadOptions) ([]place, error) {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	for name := range o.After {
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(o.After)), slices.Collect(maps.Keys(o.Created))) {
 		if !slices.Contains(topics, name) {
-			return nil, fmt.Errorf("%w: After names topic %s, which is not read", jetbus.ErrInvalidOption, name)
+			return nil, fmt.Errorf("%w: After or Created names topic %s, which is not read", jetbus.ErrInvalidOption, name)
 		}
 	}
 	out := make([]place, len(topics))
@@ -132,20 +133,38 @@ func (b *Bus) places(ctx context.Context, topics []string, o jetbus.ReadOptions)
 		if err != nil {
 			return nil, err
 		}
-		from := o.From
-		if seq, ok := o.After[name]; ok {
-			from = jetbus.AfterSeq(seq)
-		}
-		if out[i].next, err = b.startSequence(ctx, t, from); err != nil {
+		if out[i], err = b.place(ctx, t, o); err != nil {
 			return nil, err
 		}
-		info, err := b.streamInfo(ctx, t.stream)
-		if err != nil {
-			return nil, b.translate("look up topic "+name, b.api+"STREAM.INFO."+t.stream, err)
-		}
-		out[i].t, out[i].end, out[i].created = t, info.State.LastSeq, info.Created
 	}
 	return out, nil
+}
+
+// place finds where reading of one topic begins and, without Follow, ends.
+func (b *Bus) place(ctx context.Context, t *topic, o jetbus.ReadOptions) (place, error) {
+	p := place{t: t}
+	from := o.From
+	if seq, ok := o.After[t.name()]; ok {
+		from = jetbus.AfterSeq(seq)
+	}
+	var err error
+	if p.next, err = b.startSequence(ctx, t, from); err != nil {
+		return p, err
+	}
+	info, err := b.streamInfo(ctx, t.stream)
+	if err != nil {
+		return p, b.translate("look up topic "+t.name(), b.api+"STREAM.INFO."+t.stream, err)
+	}
+	// After the position was looked up: one that was made anew before that is told here.
+	if at, ok := o.Created[t.name()]; ok && at.UnixMilli() != info.Created.UnixMilli() {
+		return p, madeAnew(info)
+	}
+	p.end, p.created = info.State.LastSeq, info.Created
+	return p, nil
+}
+
+func madeAnew(info *jetstream.StreamInfo) error {
+	return fmt.Errorf("%w: the topic was made anew at %s", jetbus.ErrPositionUnknown, info.Created.Format(time.RFC3339Nano))
 }
 
 // item is what a tail hands over.
@@ -439,7 +458,7 @@ func (r *tail) same(ctx context.Context, lost <-chan struct{}) error {
 		r.created = info.Created
 	}
 	if !r.created.Equal(info.Created) {
-		return fmt.Errorf("read %s: %w: the topic was made anew at %s", r.t.name(), jetbus.ErrPositionUnknown, info.Created.Format(time.RFC3339Nano))
+		return fmt.Errorf("read %s: %w", r.t.name(), madeAnew(info))
 	}
 	return nil
 }

@@ -205,7 +205,7 @@ func (e *liveEnd) read(ctx context.Context) error {
 	if streamOf(info) != e.stream {
 		return fmt.Errorf("read %s: %w", e.topic, jetbus.ErrPositionUnknown)
 	}
-	o := jetbus.ReadOptions{Follow: true, After: map[string]uint64{e.topic: e.at}}
+	o := jetbus.ReadOptions{Follow: true, After: map[string]uint64{e.topic: e.at}, Created: map[string]time.Time{e.topic: info.Created}}
 	for ev, err := range e.b.Read(ctx, []string{e.topic}, o) {
 		if err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
@@ -49,6 +50,9 @@ func (s *sub) startReader(m *frame.Message) error {
 		info, err := s.ses.g.b.TopicInfo(s.ctx, topic)
 		if err != nil {
 			return err
+		}
+		if at, ok := s.o.Gateway.Created[topic]; ok && at != info.Created.UnixMilli() {
+			return fmt.Errorf("read %s: %w: the topic was made anew", topic, jetbus.ErrPositionUnknown)
 		}
 		if info.Config.SnapshotOf != "" {
 			return fmt.Errorf("topic %s is a snapshot: %w: GET its snapshot, and read %s", topic, jetbus.ErrUnsupported, info.Config.SnapshotOf)
@@ -205,7 +209,7 @@ func (r *reader) run(ctx context.Context) error {
 // backlog sends what there was when the client subscribed, and says when it has.
 func (r *reader) backlog(ctx context.Context) error {
 	for wait := retryWait; r.behind(); {
-		err := r.read(ctx, r.s.topics, jetbus.ReadOptions{From: r.start(), After: maps.Clone(r.after)}, nil)
+		err := r.read(ctx, r.s.topics, jetbus.ReadOptions{From: r.start(), After: maps.Clone(r.after), Created: r.created()}, nil)
 		if err == nil {
 			break
 		}
@@ -237,6 +241,15 @@ func (r *reader) start() jetbus.Start {
 	return r.s.o.From
 }
 
+// created is when each topic was made that the positions are of.
+func (r *reader) created() map[string]time.Time {
+	out := map[string]time.Time{}
+	for topic, info := range r.infos {
+		out[topic] = info.Created
+	}
+	return out
+}
+
 // behind reports whether there may be events to send before new ones.
 func (r *reader) behind() bool {
 	for topic, info := range r.infos {
@@ -263,8 +276,8 @@ func (r *reader) follow(ctx context.Context) error {
 			return fmt.Errorf("read %s: %w", topic, jetbus.ErrPositionUnknown)
 		}
 		key, caughtUp := liveKey{topic, r.s.streams[topic]}, false
-		after := map[string]uint64{topic: r.after[topic]}
-		if err := r.read(ctx, []string{topic}, jetbus.ReadOptions{After: after}, func() bool {
+		o := jetbus.ReadOptions{After: map[string]uint64{topic: r.after[topic]}, Created: map[string]time.Time{topic: info.Created}}
+		if err := r.read(ctx, []string{topic}, o, func() bool {
 			caughtUp = r.s.ses.g.live.covers(key, r.after[topic])
 			return caughtUp
 		}); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
@@ -129,6 +130,7 @@ func (t *tail) read(ctx context.Context, follow bool, each func(*jetbus.Event) b
 	o := jetbus.ReadOptions{From: t.from, Follow: follow}
 	if t.known {
 		o.After = map[string]uint64{topic: t.after}
+		o.Created = map[string]time.Time{topic: t.info.Created}
 	}
 	for e, err := range t.g.b.Read(ctx, []string{topic}, o) {
 		if err != nil {

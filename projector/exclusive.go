@@ -177,6 +177,7 @@ func (p *Projection) read(ctx context.Context, after uint64, events chan<- jetbu
 	o := jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}
 	if after > 0 {
 		o.After = map[string]uint64{p.o.Topic: after}
+		o.Created = map[string]time.Time{p.o.Topic: p.source.Created}
 	}
 	for e, err := range p.b.Read(ctx, []string{p.o.Topic}, o) {
 		if err != nil {

@@ -61,6 +61,7 @@ func (p *ProcessState) read(ctx context.Context) error {
 	o := jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}
 	if p.readTo > 0 {
 		o.After = map[string]uint64{p.o.States: p.readTo}
+		o.Created = map[string]time.Time{p.o.States: p.created}
 	}
 	for e, err := range p.b.Read(ctx, []string{p.o.States}, o) {
 		if err != nil {

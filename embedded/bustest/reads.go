@@ -14,6 +14,7 @@ var readBehaviors = []Behavior{
 	{Name: "pages of a topic that grows are complete and do not overlap", Cases: []int{66}, Needs: NeedStore | NeedPower, play: scanPages},
 	{Name: "the latest event of each key is found, and only that", Cases: []int{66}, Needs: NeedStore, play: latestByKey},
 	{Name: "a reader that follows gets old and new events in order, without gaps", Cases: []int{66}, Needs: NeedStore, play: follow},
+	{Name: "a position is one of the topic as it was made, not of one that is made anew", Cases: []int{66}, Needs: NeedStore, play: readAnew},
 	{Name: "a reader that follows goes on after a crash of the broker, without gaps", Cases: []int{32, 66}, Needs: NeedStore | NeedRestart, play: followOverCrash},
 }
 
@@ -111,6 +112,50 @@ func follow(r *run) {
 	sameKeys(r.T, "read behind a sequence", rest, keys(200)[2:])
 	for _, err := range r.A.(jetbus.Reader).Read(r.ctx, []string{one + ".unknown"}, jetbus.ReadOptions{}) {
 		wantErr(r.T, "read of an unknown topic", err, jetbus.ErrNoTopic)
+	}
+}
+
+// readAnew goes on at positions in a topic that is deleted and made anew meanwhile.
+func readAnew(r *run) {
+	topic := r.topic("t")
+	created := func() time.Time {
+		info, err := r.Admin.TopicInfo(r.ctx, topic)
+		r.must(err)
+		return info.Created
+	}
+	read := func(seq uint64, made time.Time, follow bool) (n int, err error) {
+		o := jetbus.ReadOptions{After: map[string]uint64{topic: seq}, Created: map[string]time.Time{topic: made}, Follow: follow}
+		for _, err := range r.A.(jetbus.Reader).Read(r.ctx, []string{topic}, o) {
+			if err != nil {
+				return n, err
+			}
+			if n++; n == 2 {
+				break
+			}
+		}
+		return n, nil
+	}
+	r.publish(topic, keys(3)...)
+	was := created()
+	for _, follow := range []bool{false, true} {
+		if n, err := read(1, was, follow); n != 2 || err != nil {
+			r.Errorf("read %d events, %v", n, err)
+		}
+	}
+	r.must(r.Admin.DeleteTopic(r.ctx, topic))
+	time.Sleep(2 * time.Millisecond) // to the millisecond
+	r.topic("t")
+	r.publish(topic, keys(5)...)
+	for _, follow := range []bool{false, true} {
+		_, err := read(3, was, follow)
+		wantErr(r.T, "a position in the topic before", err, jetbus.ErrPositionUnknown)
+		if n, err := read(3, created(), follow); n != 2 || err != nil {
+			r.Errorf("read %d events of the new one, %v", n, err)
+		}
+	}
+	o := jetbus.ReadOptions{Created: map[string]time.Time{topic + ".other": was}}
+	for _, err := range r.A.(jetbus.Reader).Read(r.ctx, []string{topic}, o) {
+		wantErr(r.T, "Created of a topic that is not read", err, jetbus.ErrInvalidOption)
 	}
 }
 

@@ -76,10 +76,7 @@ func (c *Client) newReading(topics []string, o jetbus.ReadOptions) (*reading, er
 	if o.From.Kind == "" && !o.Follow {
 		o.From = jetbus.Earliest()
 	}
-	if err := o.From.Validate(); err != nil {
-		return nil, err
-	}
-	if err := o.Filter.Validate(); err != nil {
+	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	r := &reading{c: c, o: o, ready: make(chan struct{}, 1)}
@@ -92,12 +89,12 @@ func (c *Client) newReading(topics []string, o jetbus.ReadOptions) (*reading, er
 		}
 		r.parts = append(r.parts, &part{r: r, topic: topic})
 	}
-	for topic := range o.After {
+	for _, topic := range slices.Concat(slices.Collect(maps.Keys(o.After)), slices.Collect(maps.Keys(o.Created))) {
 		if !slices.Contains(topics, topic) {
-			return nil, fmt.Errorf("%w: After names %s, which is not read", jetbus.ErrInvalidOption, topic)
+			return nil, fmt.Errorf("%w: After or Created names %s, which is not read", jetbus.ErrInvalidOption, topic)
 		}
 	}
-	r.o.After = maps.Clone(o.After)
+	r.o.After, r.o.Created = maps.Clone(o.After), maps.Clone(o.Created)
 	return r, nil
 }
 
@@ -290,6 +287,9 @@ func (s *readSub) request() *frame.Request {
 		o.From = jetbus.AfterSeq(after)
 	default:
 		o.From = r.o.From
+	}
+	if at, ok := r.o.Created[p.topic]; ok {
+		o.Gateway.Created = map[string]int64{p.topic: at.UnixMilli()}
 	}
 	text, err := plainText(o)
 	if err != nil { // of a time that was looked at

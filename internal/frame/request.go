@@ -270,15 +270,16 @@ func (o SubscribeOptions) MarshalJSON() ([]byte, error) {
 
 // GatewayOptions are the members of opts that only the gateway has.
 type GatewayOptions struct {
-	Offset        string          `json:"offset,omitempty"`  // readers: begin behind it; from may say "offset"
-	Offsets       []string        `json:"offsets,omitempty"` // the same for several topics, one each
-	Flow          string          `json:"flow,omitempty"`    // push (the default) or credit
-	Credit        int64           `json:"credit,omitempty"`  // with credit: what there is at first
-	ResumeGraceMs int64           `json:"resumeGraceMs,omitempty"`
-	HeadersOnly   bool            `json:"headersOnly,omitempty"` // events without their payloads
-	Slow          string          `json:"slow,omitempty"`        // readers: close (the default) or conflate
-	Assign        bool            `json:"assign,omitempty"`      // ordered groups: ASSIGN and REVOKE frames
-	Partitioned   json.RawMessage `json:"partitioned,omitempty"` // not supported
+	Offset        string           `json:"offset,omitempty"`  // readers: begin behind it; from may say "offset"
+	Offsets       []string         `json:"offsets,omitempty"` // the same for several topics, one each
+	Created       map[string]int64 `json:"created,omitempty"` // readers: when a topic was made that from is a position in, in ms since 1970
+	Flow          string           `json:"flow,omitempty"`    // push (the default) or credit
+	Credit        int64            `json:"credit,omitempty"`  // with credit: what there is at first
+	ResumeGraceMs int64            `json:"resumeGraceMs,omitempty"`
+	HeadersOnly   bool             `json:"headersOnly,omitempty"` // events without their payloads
+	Slow          string           `json:"slow,omitempty"`        // readers: close (the default) or conflate
+	Assign        bool             `json:"assign,omitempty"`      // ordered groups: ASSIGN and REVOKE frames
+	Partitioned   json.RawMessage  `json:"partitioned,omitempty"` // not supported
 }
 
 // ParseSubscribeOptions reads the member opts of SUBSCRIBE. It does not validate. The
