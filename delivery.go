@@ -52,9 +52,10 @@ type Lease interface {
 
 // NackOptions say how an event is refused.
 type NackOptions struct {
-	// Delay until it comes back, at most MaxRetryDelay. Zero: the subscription's
-	// backoff for this attempt. -1: at once.
+	// Delay until it comes back, at most [MaxRetryDelay], which a longer one is. Zero: the
+	// subscription's backoff for this attempt, unless AtOnce.
 	Delay  time.Duration `json:"-"`
+	AtOnce bool          `json:"atOnce,omitempty"` // it comes back without a delay
 	Reason string        `json:"reason,omitempty"` // for observers, logs and the dead letter it may become
 }
 

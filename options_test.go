@@ -193,8 +193,10 @@ func TestBatchSeekNackOptions(t *testing.T) {
 		{"AfterID", jetbus.BatchOptions{Chain: &jetbus.Chain{AfterID: "a\x00"}}},
 	}, jetbus.BatchOptions.Validate)
 
-	check(t, "nack", jetbus.NackOptions{Delay: -1}.Validate(), nil)
-	checkRefused(t, []refused[jetbus.NackOptions]{{"Delay", jetbus.NackOptions{Delay: -2}}}, jetbus.NackOptions.Validate)
+	check(t, "nack", jetbus.NackOptions{AtOnce: true}.Validate(), nil)
+	checkRefused(t, []refused[jetbus.NackOptions]{
+		{"Delay", jetbus.NackOptions{Delay: -1}}, {"AtOnce", jetbus.NackOptions{Delay: time.Second, AtOnce: true}},
+	}, jetbus.NackOptions.Validate)
 
 	check(t, "seek", jetbus.SeekOptions{Wait: 1, Force: true}.Validate(jetbus.Cursor{LastSeq: 7}), nil)
 	check(t, "seek to latest", jetbus.SeekOptions{ToLatest: true}.Validate(jetbus.Cursor{Topic: "a"}), nil)

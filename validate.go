@@ -55,10 +55,13 @@ func (o SeekOptions) Validate(c Cursor) error {
 	return nil
 }
 
-// Validate reports a negative Delay other than -1. The error wraps [ErrInvalidOption].
+// Validate reports a negative Delay, or one beside AtOnce. The error wraps [ErrInvalidOption].
 func (o NackOptions) Validate() error {
-	if o.Delay < -1 {
-		return fmt.Errorf("%w: Delay is %v, use 0 for the backoff, or -1 for at once", ErrInvalidOption, o.Delay)
+	switch {
+	case o.Delay < 0:
+		return fmt.Errorf("%w: Delay is %v, use 0 for the backoff, or AtOnce", ErrInvalidOption, o.Delay)
+	case o.Delay > 0 && o.AtOnce:
+		return fmt.Errorf("%w: Delay is %v and AtOnce is set; choose one", ErrInvalidOption, o.Delay)
 	}
 	return nil
 }

@@ -152,7 +152,7 @@ type nackJSON struct {
 	DelayMs millis `json:"delayMs,omitempty"`
 }
 
-// MarshalJSON gives the members delayMs and reason, leaving out what is zero.
+// MarshalJSON gives the members delayMs, atOnce and reason, leaving out what is zero.
 func (o NackOptions) MarshalJSON() ([]byte, error) {
 	return json.Marshal(nackJSON{plainNackOptions(o), millis(o.Delay)})
 }

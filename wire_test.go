@@ -115,7 +115,7 @@ func TestOptionsRoundTrip(t *testing.T) {
 		return jetbus.SeekOptions{Wait: drawDuration(t, "wait"), Force: rapid.Bool().Draw(t, "force"), ToLatest: rapid.Bool().Draw(t, "latest")}
 	})
 	roundTrip(t, "NackOptions", func(t *rapid.T) jetbus.NackOptions {
-		return jetbus.NackOptions{Delay: drawDuration(t, "delay"), Reason: rapid.String().Draw(t, "reason")}
+		return jetbus.NackOptions{Delay: drawDuration(t, "delay"), AtOnce: rapid.Bool().Draw(t, "at once"), Reason: rapid.String().Draw(t, "reason")}
 	})
 	roundTrip(t, "ReceiveOptions", func(t *rapid.T) jetbus.ReceiveOptions {
 		return jetbus.ReceiveOptions{
@@ -172,7 +172,8 @@ func TestOptionsJSONNames(t *testing.T) {
 		{jetbus.Cursor{Topic: "a", LastSeq: 7, LastID: "i", LastTime: at}, `{"topic":"a","lastSeq":7,"lastId":"i","lastTs":1500}`},
 		{jetbus.Cursor{Topic: "a", LastTime: time.UnixMilli(0)}, `{"topic":"a","lastTs":0}`},
 		{jetbus.SeekOptions{Wait: time.Second, Force: true, ToLatest: true}, `{"force":true,"toLatest":true,"waitMs":1000}`},
-		{jetbus.NackOptions{Delay: -1, Reason: "r"}, `{"reason":"r","delayMs":-1}`},
+		{jetbus.NackOptions{Delay: time.Second, Reason: "r"}, `{"reason":"r","delayMs":1000}`},
+		{jetbus.NackOptions{AtOnce: true}, `{"atOnce":true}`},
 		{jetbus.Start{}, `{}`},
 		{jetbus.AfterSeq(0), `{"from":"afterSeq","afterSeq":0}`},
 		{jetbus.AfterID("i"), `{"from":"afterId","afterId":"i"}`},

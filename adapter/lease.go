@@ -112,7 +112,15 @@ func (l *lease) Nack(ctx context.Context, o jetbus.NackOptions) error {
 	if err := o.Validate(); err != nil {
 		return l.wrap("nack", err)
 	}
-	return l.h.refuse(ctx, l, min(o.Delay, jetbus.MaxRetryDelay), errors.New(cmp.Or(o.Reason, "refused")))
+	return l.h.refuse(ctx, l, nackDelay(o), errors.New(cmp.Or(o.Reason, "refused")))
+}
+
+// nackDelay is the delay of a refusal as refuse takes it: 0 the backoff, -1 none.
+func nackDelay(o jetbus.NackOptions) time.Duration {
+	if o.AtOnce {
+		return -1
+	}
+	return min(o.Delay, jetbus.MaxRetryDelay)
 }
 
 // GiveBack implements jetbus.Lease.

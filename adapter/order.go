@@ -313,7 +313,7 @@ func (n *turn) Nack(ctx context.Context, o jetbus.NackOptions) error {
 	if err := n.take("nack"); err != nil {
 		return err
 	}
-	return n.l.h.refuse(ctx, n.l, min(o.Delay, jetbus.MaxRetryDelay), errors.New(cmp.Or(o.Reason, "refused")))
+	return n.l.h.refuse(ctx, n.l, nackDelay(o), errors.New(cmp.Or(o.Reason, "refused")))
 }
 
 // GiveBack implements jetbus.Lease. Nobody else may have the event, so that it

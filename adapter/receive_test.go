@@ -153,7 +153,7 @@ func TestReceiveRefusals(t *testing.T) {
 		d = r.receive("g", jetbus.ReceiveOptions{Wait: time.Hour})[0]
 		r.equal("attempt", d.Attempt, 2)
 		r.equal("came back after", time.Since(began), time.Minute)
-		r.wantErr(d.Nack(ctx, jetbus.NackOptions{Delay: -2}), jetbus.ErrInvalidOption)
+		r.wantErr(d.Nack(ctx, jetbus.NackOptions{Delay: -1}), jetbus.ErrInvalidOption)
 		r.ok(d.GiveBack(ctx))
 		d = r.receive("g", jetbus.ReceiveOptions{})[0]
 		r.equal("attempt after it was given back", d.Attempt, 2)

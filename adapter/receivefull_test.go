@@ -33,7 +33,7 @@ func TestReceiveOfFullGroup(t *testing.T) {
 		began = time.Now()
 		r.equal("of a full group", len(r.receive("g", jetbus.ReceiveOptions{Wait: 10 * time.Second})), 0)
 		r.equal("waited", time.Since(began).Round(time.Second), 10*time.Second)
-		r.ok(held[0].Nack(r.Context(), jetbus.NackOptions{Delay: -1}))
+		r.ok(held[0].Nack(r.Context(), jetbus.NackOptions{AtOnce: true}))
 		r.equal("what comes again", deliveredKeys(r.receive("g", jetbus.ReceiveOptions{Wait: -1})), "0")
 		r.equal("held at the server", r.group("a", "g").Held, 3)
 	})

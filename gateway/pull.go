@@ -268,7 +268,7 @@ func settlePulled(ctx context.Context, d *jetbus.Delivery, v verdict) (reason st
 	case v.snooze:
 		err = d.Snooze(ctx, max(v.by, time.Millisecond))
 	default:
-		err = d.Nack(ctx, jetbus.NackOptions{Delay: v.by, Reason: v.reason})
+		err = d.Nack(ctx, jetbus.NackOptions{Delay: max(v.by, 0), AtOnce: v.by < 0, Reason: v.reason})
 	}
 	switch {
 	case errors.Is(err, jetbus.ErrLeaseExpired):

@@ -238,7 +238,7 @@ func (s *session) apply(h *hold, v verdict) frame.Result {
 	case v.snooze:
 		err = h.d.Snooze(ctx, max(v.by, time.Millisecond))
 	default:
-		err = h.d.Nack(ctx, jetbus.NackOptions{Delay: v.by, Reason: v.reason})
+		err = h.d.Nack(ctx, jetbus.NackOptions{Delay: max(v.by, 0), AtOnce: v.by < 0, Reason: v.reason})
 	}
 	yes, no := true, false
 	r := frame.Result{AckID: h.id, ID: h.d.ID, Applied: &yes}

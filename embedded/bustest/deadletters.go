@@ -476,7 +476,7 @@ func receivedDead(r *run) {
 			}
 			switch d.Key {
 			case "nacked":
-				r.must(d.Nack(r.ctx, jetbus.NackOptions{Delay: -1, Reason: "not this"}))
+				r.must(d.Nack(r.ctx, jetbus.NackOptions{AtOnce: true, Reason: "not this"}))
 			case "rejected":
 				r.must(d.Reject(r.ctx, "never"))
 			}

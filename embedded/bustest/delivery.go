@@ -96,7 +96,7 @@ func nackDelay(r *run) {
 	r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, d *jetbus.Delivery) error {
 		switch d.Attempt {
 		case 1:
-			return d.Nack(ctx, jetbus.NackOptions{Delay: -1, Reason: "at once"})
+			return d.Nack(ctx, jetbus.NackOptions{AtOnce: true, Reason: "at once"})
 		case 2:
 			return d.Nack(ctx, jetbus.NackOptions{Delay: delay})
 		case 3:
@@ -128,7 +128,7 @@ func settledOnce(r *run) {
 	r.must(acked.Ack(r.ctx))
 	again := map[string]func(*jetbus.Delivery) error{
 		"ack":       func(d *jetbus.Delivery) error { return d.Ack(r.ctx) },
-		"nack":      func(d *jetbus.Delivery) error { return d.Nack(r.ctx, jetbus.NackOptions{Delay: -1}) },
+		"nack":      func(d *jetbus.Delivery) error { return d.Nack(r.ctx, jetbus.NackOptions{AtOnce: true}) },
 		"give back": func(d *jetbus.Delivery) error { return d.GiveBack(r.ctx) },
 		"extend":    func(d *jetbus.Delivery) error { return d.Extend(r.ctx, 0) },
 	}
@@ -163,7 +163,7 @@ func nackThenNil(r *run) {
 	got := newRecord()
 	s := r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, d *jetbus.Delivery) error {
 		if d.Attempt == 1 {
-			r.wantNil(d.Nack(ctx, jetbus.NackOptions{Delay: -1}))
+			r.wantNil(d.Nack(ctx, jetbus.NackOptions{AtOnce: true}))
 		}
 		return nil
 	}), jetbus.SubscribeOptions{})

@@ -61,7 +61,7 @@ func (r *run) stubborn(ended chan<- error) jetbus.Handler {
 		ended <- context.Cause(ctx)
 		background := context.WithoutCancel(ctx)
 		for what, err := range map[string]error{
-			"ack": d.Ack(background), "nack": d.Nack(background, jetbus.NackOptions{Delay: -1}),
+			"ack": d.Ack(background), "nack": d.Nack(background, jetbus.NackOptions{AtOnce: true}),
 			"extend": d.Extend(background, 0), "give back": d.GiveBack(background),
 		} {
 			wantErr(r.T, what+" after the lease", err, jetbus.ErrLeaseExpired)

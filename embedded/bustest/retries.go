@@ -279,7 +279,7 @@ func retriesReceived(r *run) {
 		for _, d := range ds {
 			got = append(got, fmt.Sprint(d.Key, "/", d.Attempt))
 			if d.Key == "again0" && d.Attempt == 1 {
-				r.must(d.Nack(r.ctx, jetbus.NackOptions{Delay: -1}))
+				r.must(d.Nack(r.ctx, jetbus.NackOptions{AtOnce: true}))
 			} else {
 				r.must(d.Ack(r.ctx))
 			}

@@ -271,7 +271,7 @@ func (s *script) ack() {
 func (s *script) nack() {
 	delay := rapid.SampledFrom([]time.Duration{-1, 15 * time.Second, 75 * time.Second, 0}).Draw(s.t, "delay")
 	l := s.settle("nack", func(d *jetbus.Delivery) error {
-		return d.Nack(s.ctx, jetbus.NackOptions{Delay: delay, Reason: fmt.Sprint("attempt ", d.Attempt)})
+		return d.Nack(s.ctx, jetbus.NackOptions{Delay: max(delay, 0), AtOnce: delay < 0, Reason: fmt.Sprint("attempt ", d.Attempt)})
 	})
 	if l == nil {
 		return

@@ -289,7 +289,15 @@ func (h *held) Nack(ctx context.Context, o jetbus.NackOptions) error {
 	if err := o.Validate(); err != nil {
 		return h.wrap("nack", err)
 	}
-	return h.wrap("nack", h.say(ctx, h.nack(o.Delay, o.Reason, nil)))
+	return h.wrap("nack", h.say(ctx, h.nack(nackDelay(o), o.Reason, nil)))
+}
+
+// nackDelay is the delay of a refusal as frames have it: 0 the backoff, -1 none.
+func nackDelay(o jetbus.NackOptions) time.Duration {
+	if o.AtOnce {
+		return -1
+	}
+	return min(o.Delay, jetbus.MaxRetryDelay)
 }
 
 func (h *held) nack(delay time.Duration, reason string, err error) verdict {

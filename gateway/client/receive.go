@@ -191,7 +191,7 @@ func (p *pulled) Nack(ctx context.Context, o jetbus.NackOptions) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	return p.say(ctx, "nack", settleRequest{DelayMs: milliseconds(min(o.Delay, jetbus.MaxRetryDelay)), Reason: o.Reason})
+	return p.say(ctx, "nack", settleRequest{DelayMs: milliseconds(nackDelay(o)), Reason: o.Reason})
 }
 
 // Extend implements [jetbus.Lease].
