@@ -100,17 +100,22 @@ func (b *Bus) translateGroup(t *topic, group string, err error) error {
 
 // createGroup creates the durable in one request, so that a crash leaves either
 // no group or a whole one.
-func (b *Bus) createGroup(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
+func (b *Bus) createGroup(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (info *jetstream.ConsumerInfo, err error) {
 	if err := b.stillDeclared(ctx, t); err != nil {
 		return nil, err
 	}
-	if t.generations != nil && !t.retries && !t.isPart() {
-		unlock, err := b.lock(ctx, joinLock(t, group), joinLockTTL(ctx))
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
+	if t.generations == nil || t.retries || t.isPart() {
+		return b.createNew(ctx, t, group, start, set)
 	}
+	err = b.locked(ctx, joinLock(t, group), func(ctx context.Context) error {
+		info, err = b.createNew(ctx, t, group, start, set)
+		return err
+	})
+	return info, err
+}
+
+// createNew is createGroup unless there is the group by now.
+func (b *Bus) createNew(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
 	if _, err := b.findGroup(ctx, t, group); !errors.Is(err, jetbus.ErrNoGroup) {
 		return nil, cmp.Or(err, errJoined)
 	}

@@ -30,23 +30,19 @@ func (b *Bus) changeGroup(ctx context.Context, t *topicGroup, f func(ctx context
 
 // changeOnce is changeGroup for a group that nobody is moving; errMoved says that somebody was.
 func (b *Bus) changeOnce(ctx context.Context, t *topicGroup, f func(ctx context.Context) error) error {
-	work := b.cfg.Timeout
-	unlock, err := b.lock(ctx, seekLock(t), 2*work+seekGrace) // half of it may be over when the lock is here
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	ctx, release := context.WithTimeout(ctx, work)
-	defer release()
-	info, err := b.findGroup(ctx, t.topic, t.group)
-	if err != nil {
-		return err
-	}
-	t.info = info
-	if _, moving := readSeekMark(info.Config.Metadata); moving {
-		return errMoved
-	}
-	return f(ctx)
+	return b.locked(ctx, seekLock(t), func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+		defer cancel()
+		info, err := b.findGroup(ctx, t.topic, t.group)
+		if err != nil {
+			return err
+		}
+		t.info = info
+		if _, moving := readSeekMark(info.Config.Metadata); moving {
+			return errMoved
+		}
+		return f(ctx)
+	})
 }
 
 // alignLocked is alignGroup for settings that differ from the group's.

@@ -112,19 +112,16 @@ func (b *Bus) DeleteGroup(ctx context.Context, topic, group string) error {
 			}
 			return b.removeRetries(ctx, topic, group)
 		}
-		unlock, err := b.lock(ctx, joinLock(t.topic, group), joinLockTTL(ctx)) // a member that joins finds all of it, or nothing
-		if err != nil {
-			return err
-		}
-		defer unlock()
-		parts, err := b.partsOf(ctx, t.topic, group)
-		if err != nil {
-			return err
-		}
-		if err := eachPart(ctx, parts, b.deleteDurables); err != nil {
-			return err
-		}
-		return b.removeRetries(ctx, topic, group)
+		return b.locked(ctx, joinLock(t.topic, group), func(ctx context.Context) error { // a member that joins finds all of it, or nothing
+			parts, err := b.partsOf(ctx, t.topic, group)
+			if err != nil {
+				return err
+			}
+			if err := eachPart(ctx, parts, b.deleteDurables); err != nil {
+				return err
+			}
+			return b.removeRetries(ctx, topic, group)
+		})
 	})
 }
 

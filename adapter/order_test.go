@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 )
@@ -324,6 +326,34 @@ func TestOrderTakeOver(t *testing.T) {
 		r.settled(time.Minute)
 		d.check(t, 4, 25)
 		r.equal("durable", strings.HasSuffix(r.durable(), "__e1"), true)
+	})
+}
+
+// A member that dies while it replaces the durable holds up the group as long as a lock
+// lives without its holder, however patient its calls are.
+func TestOrderDeadReplacer(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.publishKeys("a", 4, 0, 5)
+		nc, dying := r.open(adapter.Config{})
+		first := r.orderly(dying, jetbus.PerKey, func(ctx context.Context, _ *jetbus.Delivery) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}, jetbus.SubscribeOptions{Concurrency: 4})
+		r.within(time.Second, "four are held", func() bool { return first.Stats().Running == 4 })
+
+		ncNext, next := r.open(adapter.Config{Timeout: 10 * time.Minute})
+		second := r.orderly(next, jetbus.PerKey, func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{})
+		must(r.nc.Subscribe("$JS.API.CONSUMER.CREATE.*.a__g__e1.>", func(*nats.Msg) { ncNext.Close() }))(t)
+		nc.Close()
+		r.within(time.Minute, "the next one dies as it replaces the durable", ncNext.IsClosed)
+
+		var d diary
+		r.orderly(r.bus, jetbus.PerKey, func(_ context.Context, e *jetbus.Delivery) error { return d.handle(e, nil) }, jetbus.SubscribeOptions{})
+		r.settled(time.Minute)
+		d.check(t, 4, 5)
+		r.equal("handled by the one that died", second.Stats().Delivered, 0)
 	})
 }
 

@@ -110,14 +110,6 @@ func joinLock(t *topic, group string) string {
 	return "join." + t.stream + "." + consumerName(t.name(), group)
 }
 
-// joinLockTTL is how long it may take, which ctx says.
-func joinLockTTL(ctx context.Context) time.Duration {
-	if until, ok := ctx.Deadline(); ok {
-		return max(lockTTL, time.Until(until)+time.Second)
-	}
-	return lockTTL
-}
-
 // partsAtOnce is how many durables are asked for, or changed, at a time.
 const partsAtOnce = 16
 
@@ -217,18 +209,16 @@ func (b *Bus) makeParts(ctx context.Context, name, group string, from jetbus.Sta
 	}
 	if _, ok := ctx.Deadline(); !ok { // somebody who moves the group may have to be waited for
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, b.cfg.Timeout+set.over(firstOf(have)).ackTimeout+seekGrace+lockTTL)
+		ctx, cancel = context.WithTimeout(ctx, b.cfg.Timeout+set.over(firstOf(have)).ackTimeout+keptLife)
 		defer cancel()
 	}
-	unlock, err := b.lock(ctx, joinLock(t, group), joinLockTTL(ctx))
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if have, err = b.partsOf(ctx, t, group); err != nil { // somebody may have been faster
-		return nil, err
-	}
-	return have, b.translateGroup(t, group, b.createParts(ctx, t, group, have, from, set))
+	err = b.locked(ctx, joinLock(t, group), func(ctx context.Context) error {
+		if have, err = b.partsOf(ctx, t, group); err != nil { // somebody may have been faster
+			return err
+		}
+		return b.translateGroup(t, group, b.createParts(ctx, t, group, have, from, set))
+	})
+	return have, err
 }
 
 // findParts returns a topic with partitions and what there is of a group's durables.

@@ -109,39 +109,6 @@ func TestReplaceOfALeftover(t *testing.T) {
 	wantPosition(t, bus, 2)
 }
 
-// The lock under which an owner replaces a durable outlives what it may do under it, even where
-// half of its life is over before the owner has it.
-func TestReplaceWithinItsLock(t *testing.T) {
-	t.Parallel()
-	bus, g := movable(t)
-	unlock, err := bus.lock(t.Context(), "x", lockTTL) // so that there is a bucket, which answers
-	if err != nil {
-		t.Fatal(err)
-	}
-	unlock()
-	lock, err := bus.nc.SubscribeSync(keySubject(locksBucket, seekLock(g)))
-	if err == nil {
-		err = bus.nc.Flush()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr := &track{o: &owner{s: &subscription{holding: holding{b: bus, group: "g"}}}, p: &puller{t: g.topic}}
-	if _, err := tr.replace(t.Context(), g.info); err != nil {
-		t.Fatal(err)
-	}
-	m, err := lock.NextMsgWithContext(t.Context()) // it was there before replace returned
-	if err != nil {
-		t.Fatal(err)
-	}
-	if ttl, err := time.ParseDuration(m.Header.Get("Nats-TTL")); err != nil || ttl/2 < bus.cfg.Timeout {
-		t.Errorf("the lock lives for %v (%v), of which half may be over; the work may take %v", ttl, err, bus.cfg.Timeout)
-	}
-	if err := lock.Unsubscribe(); err != nil {
-		t.Error(err)
-	}
-}
-
 // overtaken has the durable of a move replaced at the moment in which it is marked.
 type overtaken struct {
 	jetstream.JetStream

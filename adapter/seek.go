@@ -27,7 +27,6 @@ const (
 	// and some for long.
 	seekPoll    = 20 * time.Millisecond
 	seekPollMax = 500 * time.Millisecond
-	seekGrace   = 5 * time.Second // what a mover may need beyond its wait
 	// seekForget is how long after its mover's death a move is still what anybody
 	// expects. The members of the group have gone on by then.
 	seekForget = 10 * time.Minute
@@ -328,7 +327,7 @@ func (b *Bus) withdraw(ctx context.Context, t *topicGroup, made *jetstream.Consu
 func (b *Bus) completeSeek(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, mark seekMark) error {
 	g := &topicGroup{topic: t, group: group, info: info}
 	alive := max(time.Until(mark.until), 0) // its mover, perhaps
-	bounded, cancel := context.WithTimeout(ctx, alive+info.Config.AckWait+lockTTL+b.cfg.Timeout)
+	bounded, cancel := context.WithTimeout(ctx, alive+info.Config.AckWait+keptLife+b.cfg.Timeout)
 	defer cancel()
 	m, bounded := b.newMove(bounded, mark.seq, info.Config.AckWait, 1)
 	defer m.end(bounded)

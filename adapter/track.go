@@ -131,7 +131,7 @@ func (tr *track) find(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	s.mu.Lock()
 	ackTimeout := s.ackTimeout
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, s.b.cfg.Timeout+ackTimeout+seekGrace+lockTTL) // a move under way may have to be completed
+	ctx, cancel := context.WithTimeout(ctx, s.b.cfg.Timeout+ackTimeout+keptLife) // a move under way may have to be completed
 	defer cancel()
 	info, err := s.b.findGroup(ctx, t, s.group)
 	if err != nil {
@@ -155,24 +155,28 @@ func (tr *track) find(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 
 // replace puts a new durable in the place of the old one, beginning with the first
 // event that is not settled. What was sent to or by the old one has no effect any more.
-func (tr *track) replace(ctx context.Context, info *jetstream.ConsumerInfo) (*jetstream.ConsumerInfo, error) {
-	s := tr.o.s
-	work := s.b.cfg.Timeout
-	ttl := 2*work + seekGrace                                                             // half of it may be over when the lock is here
-	ctx, cancel := context.WithTimeout(ctx, max(ttl, info.Config.AckWait+seekGrace)+work) // others who died may have it
+func (tr *track) replace(ctx context.Context, info *jetstream.ConsumerInfo) (made *jetstream.ConsumerInfo, err error) {
+	b := tr.o.s.b
+	ctx, cancel := context.WithTimeout(ctx, 2*keptLife+info.Config.AckWait+b.cfg.Timeout) // others who died may have the lock
 	defer cancel()
-	g := &topicGroup{topic: tr.p.t, group: s.group, info: info}
-	unlock, err := s.b.lock(ctx, seekLock(g), ttl)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	ctx, release := context.WithTimeout(ctx, work)
-	defer release()
+	g := &topicGroup{topic: tr.p.t, group: tr.o.s.group, info: info}
+	err = b.locked(ctx, seekLock(g), func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+		defer cancel()
+		made, err = tr.replaceLocked(ctx, g)
+		return err
+	})
+	return made, err
+}
+
+// replaceLocked is replace for who has the group's lock.
+func (tr *track) replaceLocked(ctx context.Context, g *topicGroup) (*jetstream.ConsumerInfo, error) {
+	s, seen := tr.o.s, g.info
+	var err error
 	if g.info, err = s.b.findGroup(ctx, tr.p.t, s.group); err != nil {
 		return nil, err
 	}
-	if g.info.Name != info.Name || g.info.Config.Metadata[metaSeek] != "" {
+	if g.info.Name != seen.Name || g.info.Config.Metadata[metaSeek] != "" {
 		return nil, errMoved
 	}
 	s.mu.Lock()
@@ -180,7 +184,7 @@ func (tr *track) replace(ctx context.Context, info *jetstream.ConsumerInfo) (*je
 	tr.recorded = max(tr.recorded, tr.last, g.info.Delivered.Stream)
 	s.mu.Unlock()
 	metadata := map[string]string{metaDelivered: strconv.FormatUint(tr.recorded, 10), metaBy: tr.o.token}
-	maps.Copy(metadata, kin(info))
+	maps.Copy(metadata, kin(seen))
 	made, err := s.b.replaceConsumer(ctx, g, next, metadata)
 	if err != nil {
 		return nil, fmt.Errorf("replace the durable: %w", err)
