@@ -239,24 +239,35 @@ func (b *Bus) findStream(ctx context.Context, name string) (*jetstream.StreamInf
 	return b.findShared(ctx, name)
 }
 
-// findShared returns the stream that declares a topic without being named after it.
+// findShared returns the stream that declares a topic without being named after it. A
+// cluster in which servers disagree on whether it is there, because it was made or deleted
+// this moment, is asked again until they agree.
 func (b *Bus) findShared(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	op := "look up topic " + name
-	shared, err := b.js.StreamNameBySubject(ctx, topicFilter(b.cfg.Prefix, name))
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, fmt.Errorf("%s: %w: declare it with EnsureTopic", op, jetbus.ErrNoTopic)
+	for {
+		shared, err := b.js.StreamNameBySubject(ctx, topicFilter(b.cfg.Prefix, name))
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return nil, fmt.Errorf("%s: %w: declare it with EnsureTopic", op, jetbus.ErrNoTopic)
+		}
+		if err != nil {
+			return nil, b.translate(op, b.api+"STREAM.NAMES", err)
+		}
+		info, err := b.streamInfo(ctx, shared)
+		if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
+			select {
+			case <-time.After(publishRetry):
+				continue
+			case <-ctx.Done():
+			}
+		}
+		switch {
+		case err != nil:
+			return nil, b.translate(op, b.api+"STREAM.INFO."+shared, err)
+		case !declares(&info.Config, name):
+			return nil, fmt.Errorf("%s: %w: the stream %s holds its subjects without declaring it; adopt it with TopicConfig.Stream and Subject", op, jetbus.ErrNoTopic, shared)
+		}
+		return info, nil
 	}
-	if err != nil {
-		return nil, b.translate(op, b.api+"STREAM.NAMES", err)
-	}
-	info, err := b.streamInfo(ctx, shared)
-	if err != nil {
-		return nil, b.translate(op, b.api+"STREAM.INFO."+shared, err)
-	}
-	if !declares(&info.Config, name) {
-		return nil, fmt.Errorf("%s: %w: the stream %s holds its subjects without declaring it; adopt it with TopicConfig.Stream and Subject", op, jetbus.ErrNoTopic, shared)
-	}
-	return info, nil
 }
 
 func (b *Bus) streamInfo(ctx context.Context, name string, o ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
