@@ -20,7 +20,9 @@ type DrainOptions struct {
 	WindowBytes int
 	// Lease is how long a claim lasts. Two thirds of it are for publishing; what is not
 	// published by then is given back. When a drainer dies, its rows are due again
-	// after the lease. Defaults to 30 seconds, at least 1.
+	// after the lease. A claim that itself takes two thirds of it leaves no time: that is a
+	// failure of the outbox, and the next claim is for half as many rows. Defaults to 30
+	// seconds, at least 1.
 	Lease time.Duration
 	// MaxAttempts sets a row aside after so many failed attempts, -1 never. The outage
 	// of a broker and the refusals of a topic that is full are no attempts. Defaults
@@ -148,6 +150,7 @@ type Drainer struct {
 
 	unmarked []OutboxRow // published, and not yet noted as sent; Run's own
 	cleaned  time.Time   // Run's own
+	window   int         // how many rows to claim: less than Window after claims that took too long; Run's own
 
 	mu    sync.Mutex
 	stats DrainStats
@@ -181,7 +184,7 @@ func NewDrainer(from Outbox, to Batcher, o DrainOptions) (*Drainer, error) {
 		return nil, fmt.Errorf("drain outbox: %w", err)
 	}
 	return &Drainer{
-		o: o, from: from, to: to, kick: make(chan struct{}, 1), look: make(chan struct{}, 1), hold: map[string]*outage{},
+		o: o, window: o.Window, from: from, to: to, kick: make(chan struct{}, 1), look: make(chan struct{}, 1), hold: map[string]*outage{},
 		stats: DrainStats{Errors: map[DrainErrorClass]uint64{}},
 	}, nil
 }
@@ -285,6 +288,9 @@ func (d *Drainer) step(ctx context.Context) (claimed int, err error) {
 		d.brokerSaid(nil, !d.isSilent()) // else nothing waits for it
 		return 0, nil
 	}
+	if took := time.Since(began); !d.inTime(took) {
+		return len(rows), d.tooLate(ctx, rows, took)
+	}
 	w := &drainWindow{Drainer: d, began: began, probed: probed}
 	err = w.run(ctx, rows)
 	return len(rows), err
@@ -294,7 +300,7 @@ func (d *Drainer) step(ctx context.Context) (claimed int, err error) {
 // last time.
 func (d *Drainer) next(ctx context.Context) (rows []OutboxRow, probed string, err error) {
 	skip, probed := d.held()
-	o := ClaimOptions{Max: d.o.Window, MaxBytes: max(d.o.WindowBytes, 0), Lease: d.o.Lease, SkipTopics: skip}
+	o := ClaimOptions{Max: d.window, MaxBytes: max(d.o.WindowBytes, 0), Lease: d.o.Lease, SkipTopics: skip}
 	if d.isAway() {
 		o.Max = 1 // to see whether the broker is back
 	}
@@ -350,6 +356,32 @@ func (d *Drainer) claim(ctx context.Context, o ClaimOptions) ([]OutboxRow, error
 	rows, err := d.from.Claim(ctx, o)
 	d.storeSaid("claim", err)
 	return rows, err
+}
+
+// inTime reports whether a claim that took so long leaves time to publish, and sees to the
+// size of the next one.
+func (d *Drainer) inTime(took time.Duration) bool {
+	switch {
+	case took >= d.o.Lease*2/3:
+		d.window = max(d.window/2, 1)
+		return false
+	case took < d.o.Lease/6: // twice as many will be in time, too
+		d.window = min(2*d.window, d.o.Window)
+	}
+	return true
+}
+
+// tooLate gives back rows whose claim left no time to publish them, and says so: they would
+// be claimed and given back for ever.
+func (d *Drainer) tooLate(ctx context.Context, rows []OutboxRow, took time.Duration) error {
+	releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), minDrainLease)
+	defer cancel()
+	err := fmt.Errorf("claim: it took %v, of a Lease of %v two thirds are for publishing: use a longer one", took.Round(time.Millisecond), d.o.Lease)
+	if failed := d.from.Release(releasing, rows); failed != nil { // they are due again after the lease
+		err = fmt.Errorf("%w; give back: %w", err, failed)
+	}
+	d.suffers(DrainStore, "", &d.store, err)
+	return err
 }
 
 // mark notes what is published as sent.

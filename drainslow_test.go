@@ -3,6 +3,7 @@ package jetbus_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,12 +17,13 @@ type slowBox struct {
 	*memoryBox
 
 	claiming time.Duration
-	hangs    atomic.Int64 // how many calls of Sent are not answered
+	perRow   time.Duration // of those that a claim asks for
+	hangs    atomic.Int64  // how many calls of Sent are not answered
 }
 
 func (b *slowBox) Claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.OutboxRow, error) {
 	select {
-	case <-time.After(b.claiming):
+	case <-time.After(b.claiming + time.Duration(o.Max)*b.perRow):
 		return b.memoryBox.Claim(ctx, o)
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -50,6 +52,41 @@ func TestDrainSlowClaim(t *testing.T) {
 		_ = stop() // it may end in a claim
 		if took := time.Since(began); took > 2*time.Second {
 			t.Errorf("stopped after %v", took)
+		}
+	})
+}
+
+// TestDrainClaimWithinLease: a drainer whose claims take the time that is for publishing
+// claims less, and where that does not help it says what is wrong.
+func TestDrainClaimWithinLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		box, log := &slowBox{memoryBox: &memoryBox{}, perRow: 10 * time.Millisecond}, &memoryLog{}
+		for range 300 {
+			box.add(orderRow(jetbus.NewID(), ""))
+		}
+		d, stop := drained(t, box, log, jetbus.DrainOptions{Lease: time.Second})
+		time.Sleep(5 * time.Minute)
+		if left := box.left(); len(left) > 0 {
+			t.Errorf("%d rows are left of claims that take 10 ms for each row", len(left))
+		}
+		if s := d.Stats(); s.Errors[jetbus.DrainStore] == 0 || s.Err != nil {
+			t.Errorf("stats %+v", s)
+		}
+		check(t, "Run", stop(), nil)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		box, log := &slowBox{memoryBox: &memoryBox{}, claiming: time.Second}, &memoryLog{}
+		box.add(orderRow("a", ""))
+		var said error
+		_, stop := drained(t, box, log, jetbus.DrainOptions{Lease: time.Second, Observer: func(o jetbus.Observation) {
+			if o.Kind == jetbus.DrainFail {
+				said = o.Err
+			}
+		}})
+		time.Sleep(5 * time.Minute)
+		_ = stop()
+		if said == nil || !strings.Contains(said.Error(), "use a longer one") || len(log.stored()) > 0 {
+			t.Errorf("said %v, stored %v", said, log.stored())
 		}
 	})
 }

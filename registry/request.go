@@ -135,23 +135,32 @@ func (r *Registry) lastOf(ctx context.Context, subject string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	a, err := ask(ctx, r, api, func(ctx context.Context) (*nats.Msg, error) {
-		return r.send(ctx, &nats.Msg{Subject: api, Data: request})
+	seq, err := ask(ctx, r, api, func(ctx context.Context) (uint64, error) {
+		a, err := r.send(ctx, &nats.Msg{Subject: api, Data: request})
+		if err != nil {
+			return 0, err
+		}
+		return readLast(a.Data)
 	})
 	if err != nil {
 		return 0, r.translate(api, err)
 	}
+	return seq, nil
+}
+
+// readLast reads the sequence in the answer to a request for a message, 0 if there is none.
+func readLast(data []byte) (uint64, error) {
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message struct {
 			Seq uint64 `json:"seq"`
 		} `json:"message"`
 	}
-	if err := json.Unmarshal(a.Data, &answer); err != nil {
-		return 0, fmt.Errorf("read the server's answer %.200q: %w", a.Data, err)
+	if err := json.Unmarshal(data, &answer); err != nil {
+		return 0, fmt.Errorf("read the server's answer %.200q: %w", data, err)
 	}
 	if e := answer.Error; e != nil && e.ErrorCode != jetstream.JSErrCodeMessageNotFound {
-		return 0, r.translate(api, e)
+		return 0, e
 	}
 	return answer.Message.Seq, nil
 }

@@ -168,7 +168,7 @@ func (r *rig) writeAndKill(url string, kills int) (added int) {
 		done <- nil
 	}()
 	for range kills {
-		victim := r.spawn(url, time.Second)
+		victim := r.spawn(url, 3*time.Second) // two thirds of which a busy machine may need for one window
 		select {
 		case <-time.After(time.Duration(rand.IntN(100)) * time.Millisecond): // at any point of its work
 		case <-writing.Done():
