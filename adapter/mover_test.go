@@ -83,7 +83,7 @@ func (m *heldMove) goesOn(n int32, within time.Duration) {
 // However long a mover waits for held events: while it lives nobody takes its move up.
 func TestMoverWaitsLong(t *testing.T) {
 	for _, partitions := range []int{0, 2} {
-		for _, held := range []time.Duration{17 * time.Second, 5 * time.Minute} { // about as long as it lives by itself, and far longer
+		for _, held := range []time.Duration{17 * time.Second, 75 * time.Second} { // about as long as it lives by itself, and several times that
 			t.Run(fmt.Sprint(partitions, " partitions, ", held), func(t *testing.T) {
 				inBubble(t, func(r *rig) {
 					m := r.holdMove(partitions, held)
@@ -99,7 +99,7 @@ func TestMoverWaitsLong(t *testing.T) {
 // Who joins a group that is being moved waits for that, however long it takes.
 func TestJoinWhileMoverWaits(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		m := r.holdMove(0, 5*time.Minute)
+		m := r.holdMove(0, 2*time.Minute)
 		_, b := r.open(adapter.Config{})
 		joined := make(chan error, 1)
 		go func() {
@@ -109,7 +109,7 @@ func TestJoinWhileMoverWaits(t *testing.T) {
 			}, jetbus.SubscribeOptions{})
 			joined <- err
 		}()
-		m.standsStill(3, 4*time.Minute)
+		m.standsStill(3, 100*time.Second)
 		r.equal("joined", len(joined), 0)
 		r.ok(<-m.moved)
 		r.ok(<-joined)
@@ -152,8 +152,8 @@ func TestMoverCutOff(t *testing.T) {
 		for _, partitions := range []int{0, 2} {
 			t.Run(fmt.Sprint(partitions, " partitions, ", c.deaf), func(t *testing.T) {
 				inBubble(t, func(r *rig) {
-					m := r.holdMove(partitions, 3*time.Minute)
-					m.standsStill(3, time.Minute)
+					m := r.holdMove(partitions, 2*time.Minute)
+					m.standsStill(3, 30*time.Second)
 					m.wire.deaf.Store(true)
 					if c.err == nil {
 						m.standsStill(0, c.deaf)
@@ -207,14 +207,14 @@ func TestBusClosesWhileMoverWaits(t *testing.T) {
 	for _, partitions := range []int{0, 2} {
 		t.Run(fmt.Sprint(partitions, " partitions"), func(t *testing.T) {
 			inBubble(t, func(r *rig) {
-				m := r.holdMove(partitions, 2*time.Minute)
+				m := r.holdMove(partitions, time.Minute)
 				closed := make(chan error, 1)
 				go func() {
 					ctx, cancel := context.WithTimeout(r.Context(), 5*time.Minute)
 					defer cancel()
 					closed <- m.mover.Close(ctx)
 				}()
-				m.standsStill(3, time.Minute)
+				m.standsStill(3, 45*time.Second)
 				r.ok(<-m.moved)
 				r.ok(<-closed)
 				m.goesOn(4, time.Minute)

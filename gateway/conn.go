@@ -214,9 +214,26 @@ func (h *hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	limitSendBuffer(nc)
 	h.nc = &corked{Conn: nc}
 	buffered.Writer.Reset(h.nc) // nothing is in it: the handshake is out
 	return h.nc, buffered, nil
+}
+
+// sendBuffer is how much of what was written to a socket the system may keep for a client that
+// reads slowly. By itself it keeps some megabytes, and lets a writer that it stopped go on only when a third
+// of them is gone: a client that reads steadily, but takes more than WriteTimeout for that third,
+// would be taken for one that does not read.
+const sendBuffer = 256 << 10
+
+// limitSendBuffer bounds what the system keeps of a connection's bytes, where it can be told.
+func limitSendBuffer(nc net.Conn) {
+	if secure, ok := nc.(interface{ NetConn() net.Conn }); ok { // of TLS
+		nc = secure.NetConn()
+	}
+	if socket, ok := nc.(interface{ SetWriteBuffer(bytes int) error }); ok {
+		_ = socket.SetWriteBuffer(sendBuffer) // a socket that is over says so when it is written to
+	}
 }
 
 // Unwrap is for http.ResponseController.

@@ -64,8 +64,11 @@ func (c *conn) auth(req frame.Request, answer bool) {
 		c.ok(m)
 		return
 	}
-	recovered := c.adopt(req.Session, &m)
+	recovered := c.adopt(req.Session)
 	m.Recovered = &recovered
+	if recovered {
+		m.Subs = c.ses.made(c.ended)
+	}
 	c.ok(m)
 	if recovered {
 		c.ses.resend()

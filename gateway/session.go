@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"crypto/rand"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -241,7 +242,7 @@ func (c *conn) has(id, subject string) bool {
 
 // adopt goes on with a session that is kept, in place of the connection's own, which must
 // have no subscriptions yet.
-func (c *conn) adopt(id string, m *frame.Message) bool {
+func (c *conn) adopt(id string) bool {
 	who := c.principal()
 	c.mu.Lock()
 	old := c.ses
@@ -266,9 +267,6 @@ func (c *conn) adopt(id string, m *frame.Message) bool {
 		c.ses = s
 		s.mu.Lock()
 		s.conn, s.parked = c, make(chan struct{})
-		for name := range s.subs {
-			m.Subs = append(m.Subs, name)
-		}
 		s.mu.Unlock()
 	}
 	c.mu.Unlock()
@@ -277,9 +275,27 @@ func (c *conn) adopt(id string, m *frame.Message) bool {
 		return false
 	}
 	old.end()
-	slices.Sort(m.Subs)
 	s.restrict(who)
 	return true
+}
+
+// made returns the names of the subscriptions that there are, in order, when none is being made any
+// more: a client takes what is named here for made, and the group of one that is not may not be there
+// yet, so that it would begin behind what its client publishes next. When over is closed, it returns.
+func (s *session) made(over <-chan struct{}) []string {
+	s.mu.Lock()
+	subs := s.list()
+	s.mu.Unlock()
+	for _, one := range subs {
+		select {
+		case <-one.started:
+		case <-one.done:
+		case <-over:
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.subs))
 }
 
 // resend sends what is held again, since the client may not have got it, under the ids it

@@ -1,6 +1,8 @@
 package gateway_test
 
 import (
+	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +97,81 @@ func TestAResumeThatBreaks(t *testing.T) {
 		if got := r.free(); len(got) != 1 || string(got[0].Payload) != "1" {
 			r.Errorf("%d events are free", len(got))
 		}
+	})
+}
+
+// slowJoin is a bus whose members wait until somebody says whether they are refused.
+type slowJoin struct {
+	jetbus.Backend
+	verdict chan error
+}
+
+func (b slowJoin) Subscribe(ctx context.Context, topic, group string, h jetbus.Handler, o jetbus.SubscribeOptions) (jetbus.Subscription, error) {
+	select {
+	case err := <-b.verdict:
+		if err != nil {
+			return nil, err
+		}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return b.Backend.Subscribe(ctx, topic, group, h, o)
+}
+
+// TestResumeBesideASubscribe: the connection breaks while a subscription is made. The client that
+// comes back is told of it when it is there, so that no event it publishes then is too early
+// for the group; and is not told of one that was refused.
+func TestResumeBesideASubscribe(t *testing.T) {
+	for _, verdict := range []error{nil, jetbus.ErrUnavailable} {
+		inBubble(t, gateway.Config{}, func(r *wsRig) {
+			bus := slowJoin{Backend: r.bus, verdict: make(chan error)}
+			r.serveBus(bus, gateway.Config{})
+			c := r.dial()
+			session := c.next(frame.Hello).Session
+			c.send(`{"op":"SUBSCRIBE","sub":"one","topic":"orders","group":"g","opts":{"resumeGraceMs":30000},"corr":"s"}`)
+			time.Sleep(time.Second)
+			_ = c.ws.CloseNow()
+			time.Sleep(time.Second)
+			again := r.dial()
+			again.next(frame.Hello)
+			again.send(`{"op":"AUTH","session":"` + session + `"}`)
+			again.quiet(time.Second)
+			bus.verdict <- verdict
+			m := again.next(frame.OK)
+			if !*m.Recovered || slices.Contains(m.Subs, "one") != (verdict == nil) {
+				r.Fatalf("%v: %+v", verdict, m)
+			}
+			if verdict == nil {
+				r.publish("orders", "1")
+				again.next(frame.Event)
+			}
+		})
+	}
+}
+
+// TestResumeBesideASubscribeBreaks: the second connection breaks as well, before its client is told.
+func TestResumeBesideASubscribeBreaks(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		bus := slowJoin{Backend: r.bus, verdict: make(chan error)}
+		r.serveBus(bus, gateway.Config{})
+		c := r.dial()
+		session := c.next(frame.Hello).Session
+		c.send(`{"op":"SUBSCRIBE","sub":"one","topic":"orders","group":"g","opts":{"resumeGraceMs":30000},"corr":"s"}`)
+		time.Sleep(time.Second)
+		for range 2 {
+			_ = c.ws.CloseNow()
+			time.Sleep(time.Second)
+			c = r.dial()
+			c.next(frame.Hello)
+			c.send(`{"op":"AUTH","session":"` + session + `"}`)
+			time.Sleep(time.Second)
+		}
+		bus.verdict <- nil
+		if m := c.next(frame.OK); !*m.Recovered || !slices.Contains(m.Subs, "one") {
+			r.Fatalf("%+v", m)
+		}
+		r.publish("orders", "1")
+		c.next(frame.Event)
 	})
 }
 

@@ -1,12 +1,15 @@
 package client
 
 import (
+	"context"
 	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/seed-63e9a637/jetbus/gateway/client"
 )
 
 // proxy passes TCP connections on, slowly, and cuts them.
@@ -113,25 +116,42 @@ func (p *proxy) cut() {
 	}
 }
 
-// cutting breaks all connections again and again until the end of the test.
+// cutting breaks all connections again and again until the end of the test. Between two cuts are each,
+// more or less, and ten times what it takes a client to connect now: a cut that always comes before a
+// client has got anywhere would be an outage, and any fixed time is too short on a busy enough machine.
 func (p *proxy) cutting(t *testing.T, each time.Duration) {
 	t.Helper()
-	stop := make(chan struct{})
+	ctx, stop := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() {
-		for {
+		for ctx.Err() == nil {
 			select {
-			case <-time.After(each/2 + rand.N(each)):
+			case <-time.After(each/2 + rand.N(each) + 10*p.connects(ctx, t)):
 				p.cut()
-			case <-stop:
-				return
+			case <-ctx.Done():
 			}
 		}
 	})
 	t.Cleanup(func() {
-		close(stop)
+		stop()
 		work.Wait()
 	})
+}
+
+// connects is how long it takes a client to connect.
+func (p *proxy) connects(ctx context.Context, t *testing.T) time.Duration {
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	began := time.Now()
+	c, err := client.Dial(within, client.Config{URL: p.url()})
+	took := time.Since(began)
+	if err == nil {
+		err = c.Close(within)
+	}
+	if err != nil && ctx.Err() == nil {
+		t.Errorf("connect: %v", err)
+	}
+	return took
 }
 
 // open is how many connections there are.

@@ -3,8 +3,12 @@ package edge
 import (
 	"context"
 	"log/slog"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,7 +23,7 @@ import (
 )
 
 // TestSlowClientOverTCP: of two readers one does not read. It is closed and the other has every
-// event, over sockets, whose buffers fill first.
+// event, over sockets, whose buffers fill first; no more than that has gone to the one.
 func TestSlowClientOverTCP(t *testing.T) {
 	broker := bustest.Start(t, embedded.Config{})
 	bus := bustest.Open(t, broker, adapter.Config{})
@@ -28,11 +32,14 @@ func TestSlowClientOverTCP(t *testing.T) {
 	}
 	// A client that reads must never be taken for one that does not, however busy the machine is.
 	closed := make(closings, 10)
-	g, err := gateway.New(bus, gateway.Config{Log: slog.New(closed), Limits: gateway.Limits{WriteTimeout: 5 * time.Second, PongTimeout: limit}})
+	g, err := gateway.New(bus, gateway.Config{Log: slog.New(closed), Limits: gateway.Limits{WriteTimeout: 20 * time.Second, PongTimeout: limit}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(g)
+	server := httptest.NewUnstartedServer(g)
+	sockets := &counting{Listener: server.Listener}
+	server.Listener = sockets
+	server.Start()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
@@ -44,6 +51,7 @@ func TestSlowClientOverTCP(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	slow, fast := followOrders(ctx, t, server.URL), followOrders(ctx, t, server.URL)
+	stuck := sockets.first()
 
 	const n = 2000 // of 10 KiB: more than the buffers of both sides
 	payload := []byte(`"` + strings.Repeat("x", 10<<10) + `"`)
@@ -69,12 +77,57 @@ func TestSlowClientOverTCP(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("the slow client is not closed")
 	}
+	// The client's own buffer takes as much as it likes, up to 128 KiB; the gateway's is twice what it asks for.
+	if n := stuck.written.Load(); n > 1<<20 {
+		t.Errorf("%d bytes went to a client that does not read", n)
+	}
 	for err == nil {
 		_, _, err = slow.Read(ctx)
 	}
 	if ctx.Err() != nil {
 		t.Error("the slow client's socket stays")
 	}
+}
+
+// counting is a listener that counts what is written to its connections.
+type counting struct {
+	net.Listener
+
+	mu    sync.Mutex
+	conns []*counted
+}
+
+// counted is one connection.
+type counted struct {
+	*net.TCPConn
+	written atomic.Int64
+}
+
+// Accept implements net.Listener.
+func (l *counting) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &counted{TCPConn: nc.(*net.TCPConn)} //nolint:forcetypeassert // of a test's server
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns = append(l.conns, c)
+	return c, nil
+}
+
+// first is the connection that was made first.
+func (l *counting) first() *counted {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conns[0]
+}
+
+// Write implements net.Conn.
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.TCPConn.Write(p)
+	c.written.Add(int64(n))
+	return n, err
 }
 
 // publishMany stores batches of a hundred events in orders.
@@ -119,6 +172,7 @@ func followOrders(ctx context.Context, t *testing.T, url string) *websocket.Conn
 	t.Helper()
 	ws, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(url, "http")+"/ws", &websocket.DialOptions{ //nolint:bodyclose // an answer that became a WebSocket has no body to close
 		Subprotocols: []string{frame.Subprotocol},
+		HTTPClient:   &http.Client{Transport: &http.Transport{DialContext: smallBuffer}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -132,6 +186,19 @@ func followOrders(ctx context.Context, t *testing.T, url string) *websocket.Conn
 		continue
 	}
 	return ws
+}
+
+// smallBuffer connects a client whose system keeps little of what it does not read.
+func smallBuffer(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if err := nc.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil { //nolint:forcetypeassert // of TCP
+		return nil, err
+	}
+	return nc, nil
 }
 
 func read(ctx context.Context, t *testing.T, ws *websocket.Conn) frame.Message {

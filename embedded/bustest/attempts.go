@@ -43,7 +43,8 @@ func snoozed(r *run) {
 	all := got.wait(r.T, 31)
 	r.settled(topic, "g", e.Seq)
 	for i, d := range all {
-		if d.Attempt != 1 || d.Redelivered != (i > 0) {
+		// Over connections that break, in real time, the first delivery may be one that never came here.
+		if d.Attempt != 1 || i > 0 && !d.Redelivered || i == 0 && d.Redelivered && r.fake {
 			r.Errorf("call %d is attempt %d, redelivered %v", i, d.Attempt, d.Redelivered)
 		}
 		if i > 0 {
