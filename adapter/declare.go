@@ -149,25 +149,34 @@ func (b *Bus) redeclare(ctx context.Context, have *jetstream.StreamInfo, c jetbu
 	if _, changed, err := b.change(have, c, source); err != nil || !changed {
 		return have, false, err
 	}
-	unlock, err := b.lockStream(ctx, name) // others change it, too: topics that share it, snapshots of its topics
+	err = b.lockStream(ctx, name, func(ctx context.Context) error {
+		if info, err = b.streamInfo(ctx, name); err != nil {
+			again = apiCode(err) == jetstream.JSErrCodeStreamNotFound
+			return b.translate("look at stream "+name, b.api+"STREAM.INFO."+name, err)
+		}
+		want, changed, err := b.change(info, c, source)
+		if err != nil || !changed {
+			return err
+		}
+		info, err = b.updateStream(ctx, want)
+		return err
+	})
 	if err != nil {
-		return nil, false, fmt.Errorf("%s: %w", op, err)
+		return nil, again, fmt.Errorf("%s: %w", op, err)
 	}
-	defer unlock()
-	if have, err = b.streamInfo(ctx, name); err != nil {
-		return nil, apiCode(err) == jetstream.JSErrCodeStreamNotFound, b.translate(op, b.api+"STREAM.INFO."+name, err)
-	}
-	want, changed, err := b.change(have, c, source)
-	if err != nil || !changed {
-		return have, false, err
-	}
-	ctx, release := b.guard(ctx, b.api+"STREAM.UPDATE."+name)
+	return info, false, nil
+}
+
+// updateStream changes a stream, whose lock the caller has.
+func (b *Bus) updateStream(ctx context.Context, c jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
+	request := b.api + "STREAM.UPDATE." + c.Name
+	ctx, release := b.guard(ctx, request)
 	defer release()
-	s, err := b.js.UpdateStream(ctx, want)
+	s, err := b.js.UpdateStream(ctx, c)
 	if err != nil {
-		return nil, false, b.translate(op, b.api+"STREAM.UPDATE."+name, err)
+		return nil, b.translate("change stream "+c.Name, request, err)
 	}
-	return s.CachedInfo(), false, nil
+	return s.CachedInfo(), nil
 }
 
 func (b *Bus) createStream(ctx context.Context, name string, c jetbus.TopicConfig, source *topic) (*jetstream.StreamInfo, error) {
@@ -452,37 +461,48 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	t, info, err := b.inspect(ctx, name)
-	if err == nil && t.config.SnapshotOf != "" {
+	switch {
+	case err != nil:
+	case t.config.SnapshotOf != "":
 		if err := b.deleteSnapshot(ctx, t); err != nil {
 			return err
 		}
 		return errors.Join(b.dropRecords(ctx, t.stream), b.removeRetries(ctx, name, ""))
-	}
-	if err == nil && !t.adopted() && (t.config.Stream != "" || t.config.KeyInSubject) {
-		unlock, lockErr := b.lockStream(ctx, t.stream)
-		if lockErr != nil {
-			return fmt.Errorf("delete topic %s: %w", name, lockErr)
-		}
-		defer unlock()
-		if t, info, err = b.inspect(ctx, name); err == nil {
-			err = b.noSnapshots(ctx, name, info)
-		}
+	case !t.adopted() && (t.config.Stream != "" || t.config.KeyInSubject):
+		err = b.lockStream(ctx, t.stream, func(ctx context.Context) error {
+			t, info, err := b.inspect(ctx, name)
+			if err == nil {
+				err = b.noSnapshots(ctx, name, info)
+			}
+			if err == nil {
+				err = b.removeTopic(ctx, t, info)
+			}
+			return err
+		})
+	default:
+		err = b.removeTopic(ctx, t, info)
 	}
 	if err != nil {
-		return fmt.Errorf("delete topic: %w", err)
+		return fmt.Errorf("delete topic %s: %w", name, err)
 	}
+	return nil
+}
+
+// removeTopic removes a topic's stream, or the topic from one that is not its own.
+func (b *Bus) removeTopic(ctx context.Context, t *topic, info *jetstream.StreamInfo) error {
+	var err error
 	if !t.adopted() && len(topicsOf(&info.Config)) == 1 {
 		err = b.js.DeleteStream(ctx, t.stream)
-		if err = b.translate("delete topic "+name, b.api+"STREAM.DELETE."+t.stream, err); err == nil {
+		if err = b.translate("delete stream "+t.stream, b.api+"STREAM.DELETE."+t.stream, err); err == nil {
 			err = b.dropRecords(ctx, t.stream)
 		}
 	} else {
 		err = b.removeFromStream(ctx, t)
 	}
 	if err == nil {
-		err = b.removeRetries(ctx, name, "")
+		err = b.removeRetries(ctx, t.name(), "")
 		b.mu.Lock()
-		delete(b.topics, name)
+		delete(b.topics, t.name())
 		b.mu.Unlock()
 	}
 	return err
@@ -490,7 +510,7 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 
 // removeFromStream takes a topic out of a stream that is not its own.
 func (b *Bus) removeFromStream(ctx context.Context, t *topic) error {
-	op := "delete topic " + t.name()
+	op := "remove it from stream " + t.stream
 	groups, err := b.groupsOf(ctx, t)
 	if err != nil {
 		return err

@@ -204,13 +204,16 @@ func (b *Bus) repartition(ctx context.Context, name string, n int, grow func(con
 
 // grow begins a generation, by one change of the topic's stream. The lock keeps others
 // from changing what was seen.
-func (b *Bus) grow(ctx context.Context, t *topic, n int) (*topic, error) {
-	unlock, err := b.lockStream(ctx, t.stream)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	t, info, err := b.inspect(ctx, t.name())
+func (b *Bus) grow(ctx context.Context, t *topic, n int) (grown *topic, err error) {
+	err = b.lockStream(ctx, t.stream, func(ctx context.Context) error {
+		grown, err = b.growLocked(ctx, t.name(), n)
+		return err
+	})
+	return grown, err
+}
+
+func (b *Bus) growLocked(ctx context.Context, name string, n int) (*topic, error) {
+	t, info, err := b.inspect(ctx, name)
 	switch {
 	case err != nil:
 		return nil, err
@@ -226,14 +229,10 @@ func (b *Bus) grow(ctx context.Context, t *topic, n int) (*topic, error) {
 	if err := b.addGeneration(&config, t, n); err != nil {
 		return nil, err
 	}
-	request := b.api + "STREAM.UPDATE." + t.stream
-	guarded, release := b.guard(ctx, request)
-	s, err := b.js.UpdateStream(guarded, config)
-	release()
-	if err != nil {
-		return nil, b.translate("change the stream", request, err)
+	if info, err = b.updateStream(ctx, config); err != nil {
+		return nil, err
 	}
-	return b.remember(t.name(), s.CachedInfo())
+	return b.remember(name, info)
 }
 
 // addGeneration writes one more generation into a stream's configuration.

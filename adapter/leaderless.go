@@ -103,8 +103,8 @@ func isStoreFailed(err error) bool {
 	return ok && strings.Contains(api.Description, "creating store")
 }
 
-// UpdateStream is that of JetStream. It is not repeated for long: its caller has the
-// stream's lock, which ends.
+// UpdateStream is that of JetStream. It is not repeated for long: others wait for the
+// stream's lock, which its caller has.
 func (p *patient) UpdateStream(ctx context.Context, c jetstream.StreamConfig) (jetstream.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.most)
 	defer cancel()

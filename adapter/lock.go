@@ -12,7 +12,6 @@ import (
 
 const (
 	locksBucket = "JETBUS_LOCKS"
-	lockTTL     = 15 * time.Second // of one whose holder died
 	// How long who waits for a lock waits before it asks again: longer each time, as most
 	// are held for moments, and those of the dead for long.
 	lockPoll    = 20 * time.Millisecond
@@ -21,23 +20,7 @@ const (
 	unlockTimeout = 5 * time.Second
 )
 
-// lockStream lets one process at a time change a stream that several topics
-// share. The server knows no conditional update: of two topics that are added
-// at once, the later update would undo the earlier.
-func (b *Bus) lockStream(ctx context.Context, stream string) (unlock func(), err error) {
-	return b.lock(ctx, stream, lockTTL)
-}
-
-// lock waits for a lock and takes it.
-func (b *Bus) lock(ctx context.Context, name string, ttl time.Duration) (unlock func(), err error) {
-	held, err := b.hold(ctx, name, ttl)
-	if err != nil {
-		return nil, err
-	}
-	return func() { held.unlock(ctx) }, nil
-}
-
-// hold is lock for who may have it for longer than the life that it has at first.
+// hold waits for a lock and takes it, for a life that its holder may extend.
 func (b *Bus) hold(ctx context.Context, name string, ttl time.Duration) (*heldLock, error) {
 	for wait := lockPoll; ; wait = min(2*wait, lockPollMax) {
 		held, err := b.lockOnce(ctx, name, ttl)

@@ -70,11 +70,11 @@ func TestLockConfirmedLate(t *testing.T) {
 		}
 	}
 	bus.api = "fake."
-	unlock, err := bus.lock(t.Context(), "x", 2*askTimeout-time.Second)
+	held, err := bus.hold(t.Context(), "x", 2*askTimeout-time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	unlock()
+	held.unlock(t.Context())
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if want := []string{"set", "again", "delete", "set"}; len(k.said) < len(want) || !slices.Equal(k.said[:len(want)], want) {

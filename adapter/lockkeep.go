@@ -22,7 +22,7 @@ const (
 )
 
 // errOutlived: whatever the locks were for, others act on it by now.
-var errOutlived = fmt.Errorf("%w: for so long that somebody else may be moving the group by now", jetbus.ErrUnavailable)
+var errOutlived = fmt.Errorf("%w: for so long that somebody else may have the lock by now", jetbus.ErrUnavailable)
 
 // keptLocks are locks that this process keeps until it gives them back.
 type keptLocks struct {
@@ -134,4 +134,11 @@ func (b *Bus) locked(ctx context.Context, name string, f func(context.Context) e
 		err = f(ctx)
 	}
 	return k.result(ctx, err)
+}
+
+// lockStream is locked for who changes a stream that others change, too: topics that share
+// it, snapshots of its topics, generations of its partitions. The server knows no
+// conditional update: of two changes at once the later would undo the earlier.
+func (b *Bus) lockStream(ctx context.Context, stream string, f func(context.Context) error) error {
+	return b.locked(ctx, stream, f)
 }

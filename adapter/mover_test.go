@@ -137,7 +137,7 @@ func TestMoverDies(t *testing.T) {
 func (r *rig) wantOutlived(err error) {
 	r.Helper()
 	r.wantErr(err, jetbus.ErrUnavailable)
-	if !strings.Contains(fmt.Sprint(err), "somebody else may be moving the group") || errors.Is(err, context.Canceled) {
+	if !strings.Contains(fmt.Sprint(err), "somebody else may have the lock") || errors.Is(err, context.Canceled) {
 		r.Errorf("got error %v", err)
 	}
 }

@@ -48,21 +48,15 @@ func (b *Bus) widen(ctx context.Context, stream string, replicas int) error {
 	if info, err := b.narrowerThan(ctx, stream, replicas); info == nil {
 		return err
 	}
-	unlock, err := b.lockStream(ctx, stream)
-	if err != nil {
+	return b.lockStream(ctx, stream, func(ctx context.Context) error {
+		info, err := b.narrowerThan(ctx, stream, replicas)
+		if info == nil { // somebody was faster
+			return err
+		}
+		info.Config.Replicas = replicas
+		_, err = b.updateStream(ctx, info.Config)
 		return err
-	}
-	defer unlock()
-	info, err := b.narrowerThan(ctx, stream, replicas)
-	if info == nil { // somebody was faster
-		return err
-	}
-	info.Config.Replicas = replicas
-	subject := b.api + "STREAM.UPDATE." + stream
-	ctx, release := b.guard(ctx, subject)
-	defer release()
-	_, err = b.js.UpdateStream(ctx, info.Config)
-	return b.translate("widen stream "+stream, subject, err)
+	})
 }
 
 // narrowerThan returns a stream that has fewer replicas, or nil.

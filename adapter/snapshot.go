@@ -110,16 +110,20 @@ func (b *Bus) noteSnapshot(ctx context.Context, origin *topic, snapshot string, 
 	if slices.Contains(snapshotsOf(&info.Config, origin.name()), snapshot) == there {
 		return nil
 	}
-	unlock, err := b.lockStream(ctx, origin.stream)
+	err = b.lockStream(ctx, origin.stream, func(ctx context.Context) error { return b.noteLocked(ctx, origin, snapshot, there) })
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	defer unlock()
-	if info, err = b.streamInfo(ctx, origin.stream); err != nil {
-		return b.translate(op, b.api+"STREAM.INFO."+origin.stream, err)
+	return nil
+}
+
+func (b *Bus) noteLocked(ctx context.Context, origin *topic, snapshot string, there bool) error {
+	info, err := b.streamInfo(ctx, origin.stream)
+	if err != nil {
+		return b.translate("look at stream "+origin.stream, b.api+"STREAM.INFO."+origin.stream, err)
 	}
 	if there && !declares(&info.Config, origin.name()) {
-		return fmt.Errorf("%s: %w", op, jetbus.ErrNoTopic) // deleted since
+		return jetbus.ErrNoTopic // deleted since
 	}
 	names := slices.DeleteFunc(snapshotsOf(&info.Config, origin.name()), func(name string) bool { return name == snapshot })
 	if there {
@@ -127,15 +131,12 @@ func (b *Bus) noteSnapshot(ctx context.Context, origin *topic, snapshot string, 
 	}
 	config := info.Config
 	if err := noteSnapshots(&config, origin.name(), names); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+		return err
 	}
-	ctx, release := b.guard(ctx, b.api+"STREAM.UPDATE."+origin.stream)
-	defer release()
-	s, err := b.js.UpdateStream(ctx, config)
-	if err != nil {
-		return b.translate(op, b.api+"STREAM.UPDATE."+origin.stream, err)
+	if info, err = b.updateStream(ctx, config); err != nil {
+		return err
 	}
-	_, err = b.remember(origin.name(), s.CachedInfo())
+	_, err = b.remember(origin.name(), info)
 	return err
 }
 
