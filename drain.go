@@ -376,11 +376,11 @@ func (d *Drainer) inTime(took time.Duration) bool {
 func (d *Drainer) tooLate(ctx context.Context, rows []OutboxRow, took time.Duration) error {
 	releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), minDrainLease)
 	defer cancel()
-	err := fmt.Errorf("claim: it took %v, of a Lease of %v two thirds are for publishing: use a longer one", took.Round(time.Millisecond), d.o.Lease)
+	err := fmt.Errorf("it took %v, of a Lease of %v two thirds are for publishing: use a longer one", took.Round(time.Millisecond), d.o.Lease)
 	if failed := d.from.Release(releasing, rows); failed != nil { // they are due again after the lease
 		err = fmt.Errorf("%w; give back: %w", err, failed)
 	}
-	d.suffers(DrainStore, "", &d.store, err)
+	d.storeSaid("claim", err)
 	return err
 }
 

@@ -17,13 +17,13 @@ type slowBox struct {
 	*memoryBox
 
 	claiming time.Duration
-	perRow   time.Duration // of those that a claim asks for
-	hangs    atomic.Int64  // how many calls of Sent are not answered
+	perRow   atomic.Int64 // nanoseconds for each of those that a claim asks for
+	hangs    atomic.Int64 // how many calls of Sent are not answered
 }
 
 func (b *slowBox) Claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.OutboxRow, error) {
 	select {
-	case <-time.After(b.claiming + time.Duration(o.Max)*b.perRow):
+	case <-time.After(b.claiming + time.Duration(o.Max)*time.Duration(b.perRow.Load())):
 		return b.memoryBox.Claim(ctx, o)
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -57,13 +57,18 @@ func TestDrainSlowClaim(t *testing.T) {
 }
 
 // TestDrainClaimWithinLease: a drainer whose claims take the time that is for publishing
-// claims less, and where that does not help it says what is wrong.
+// claims less, and as much as before when they are fast again; where claiming less does
+// not help it says what is wrong.
 func TestDrainClaimWithinLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		box, log := &slowBox{memoryBox: &memoryBox{}, perRow: 10 * time.Millisecond}, &memoryLog{}
-		for range 300 {
-			box.add(orderRow(jetbus.NewID(), ""))
+		box, log := &slowBox{memoryBox: &memoryBox{}}, &memoryLog{}
+		box.perRow.Store(int64(10 * time.Millisecond))
+		add := func(n int) {
+			for range n {
+				box.add(orderRow(jetbus.NewID(), ""))
+			}
 		}
+		add(300)
 		d, stop := drained(t, box, log, jetbus.DrainOptions{Lease: time.Second})
 		time.Sleep(5 * time.Minute)
 		if left := box.left(); len(left) > 0 {
@@ -71,6 +76,15 @@ func TestDrainClaimWithinLease(t *testing.T) {
 		}
 		if s := d.Stats(); s.Errors[jetbus.DrainStore] == 0 || s.Err != nil {
 			t.Errorf("stats %+v", s)
+		}
+		if asked := box.lastAsked(1)[0].Max; asked >= jetbus.DefaultDrainWindow {
+			t.Errorf("it claims %d rows, which it has no time for", asked)
+		}
+		box.perRow.Store(0)
+		add(4 * jetbus.DefaultDrainWindow)
+		time.Sleep(time.Minute)
+		if asked := box.lastAsked(1)[0].Max; asked != jetbus.DefaultDrainWindow || len(box.left()) > 0 {
+			t.Errorf("it claims %d rows at a time where that is fast, want %d; %d are left", asked, jetbus.DefaultDrainWindow, len(box.left()))
 		}
 		check(t, "Run", stop(), nil)
 	})
