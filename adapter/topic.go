@@ -241,9 +241,12 @@ func (b *Bus) findStream(ctx context.Context, name string) (*jetstream.StreamInf
 
 // findShared returns the stream that declares a topic without being named after it. A
 // cluster in which servers disagree on whether it is there, because it was made or deleted
-// this moment, is asked again until they agree.
+// this moment, is asked again until they agree, for as long as a call may take: where they
+// never do, who has no deadline must not wait for ever, nor take the topic for gone.
 func (b *Bus) findShared(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	op := "look up topic " + name
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
 	for {
 		shared, err := b.js.StreamNameBySubject(ctx, topicFilter(b.cfg.Prefix, name))
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -258,6 +261,7 @@ func (b *Bus) findShared(ctx context.Context, name string) (*jetstream.StreamInf
 			case <-time.After(publishRetry):
 				continue
 			case <-ctx.Done():
+				return nil, fmt.Errorf("%s: %w: servers of the cluster do not agree on whether there is the stream %s", op, jetbus.ErrUnavailable, shared)
 			}
 		}
 		switch {
