@@ -307,7 +307,7 @@ func (h *held) nack(delay time.Duration, reason string, err error) verdict {
 		return v
 	}
 	return verdict{
-		op: frame.Nack, nack: frame.Refuse{DelayMs: milliseconds(min(delay, jetbus.MaxRetryDelay)), Reason: reason},
+		op: frame.Nack, nack: frame.Refuse{DelayMs: milliseconds(delay), Reason: reason},
 		count: &h.m.stats.Nacked, kind: jetbus.Nacked, reason: reason, err: err,
 	}
 }
