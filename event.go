@@ -37,7 +37,7 @@ type Event struct {
 	// Partition is set on events that were stored, NoPartition where the topic has
 	// no partitions. Publish ignores it.
 	Partition int
-	// Headers are "x-" names and a few standard ones; see ValidHeader. Nil and empty mean the same.
+	// Headers come back as they are written; see ValidHeader. Nil and empty mean the same.
 	Headers map[string]string
 	// Payload is opaque to the bus and stored as it is. JSON unless the header
 	// content-type says otherwise. Nil and empty mean the same.
@@ -90,10 +90,8 @@ func (e *Event) Validate() error {
 	case len(e.Headers) > MaxHeaders:
 		return fmt.Errorf("%w: %d headers, at most %d are allowed", ErrInvalidHeader, len(e.Headers), MaxHeaders)
 	}
-	for name, value := range e.Headers {
-		if err := ValidHeader(name, value); err != nil {
-			return err
-		}
+	if err := validHeaders(e.Headers); err != nil {
+		return err
 	}
 	if err := validList("caused_by", e.CausedBy); err != nil {
 		return err

@@ -58,6 +58,8 @@ func TestEventValidate(t *testing.T) {
 		{"most headers", func(e *jetbus.Event) { e.Headers = many(jetbus.MaxHeaders) }, nil},
 		{"too many headers", func(e *jetbus.Event) { e.Headers = many(jetbus.MaxHeaders + 1) }, jetbus.ErrInvalidHeader},
 		{"header", func(e *jetbus.Event) { e.Headers["Nats-Rollup"] = "sub" }, jetbus.ErrInvalidHeader},
+		{"headers of names in other cases", func(e *jetbus.Event) { e.Headers["X-Upper"], e.Headers["x-lower"] = "1", "2" }, nil},
+		{"headers that differ in case", func(e *jetbus.Event) { e.Headers["X-Upper"], e.Headers["x-upper"] = "1", "1" }, jetbus.ErrInvalidHeader},
 		{"header value", func(e *jetbus.Event) { e.Headers["x-a"] = "\n" }, jetbus.ErrInvalidHeader},
 		{"empty cause", func(e *jetbus.Event) { e.CausedBy = []string{""} }, jetbus.ErrInvalidEvent},
 		{"cause", func(e *jetbus.Event) { e.CausedBy = []string{"a", "\n"} }, jetbus.ErrInvalidEvent},

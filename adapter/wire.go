@@ -310,7 +310,7 @@ type eventReader struct {
 	h         nats.Header
 	at        stored
 	e         jetbus.Event
-	odd       []string // names of headers with upper-case letters
+	odd       []string // names of headers that are not lower case
 	mediaType string   // content-type: of the message as a whole
 	dataType  string   // datacontenttype
 	eventType string
@@ -401,8 +401,10 @@ func (r *eventReader) other(name string, values []string) {
 	r.keep(name, value)
 }
 
-// oddHeaders takes the headers whose names are not lower case. A lower-case
-// name goes first, then the one that sorts first.
+// oddHeaders takes the headers whose names are not lower case: those that an event may
+// have, as they are; the others as what they are in lower case, as HTTP has it and libraries
+// that take NATS for HTTP write. Of names that differ only in case a lower-case one goes
+// first, then the one that sorts first.
 func (r *eventReader) oddHeaders() {
 	if len(r.odd) == 0 {
 		return
@@ -417,7 +419,9 @@ func (r *eventReader) oddHeaders() {
 			continue
 		}
 		taken[lower] = true
-		r.header(lower, r.h[name])
+		if value := strings.Join(r.h[name], ", "); !r.keep(name, value) {
+			r.header(lower, r.h[name])
+		}
 	}
 }
 

@@ -247,9 +247,11 @@ func TestDecodeForeign(t *testing.T) {
 		"subject key":       {nil, "a%20b", func(e *jetbus.Event) { e.Key = "a b" }},
 		"no such key token": {nil, "P1", func(*jetbus.Event) {}},
 		"other headers": {nats.Header{
-			"X-Upper": {"1", "2"}, "x-upper": {"exact"}, "X-UPPER": {"3"}, "X-More": {"a", "b"}, "X-MORE": {"c"}, "Foo": {"dropped"}, "x-jetbus-a": {"dropped"},
-			"Nats-Expected-Stream": {"S"}, "Nats-Msg-Id": {"id"}, "nats-foo": {"1"}, "x-empty": {}, "x-bad": {"\xff"}, "Status": {"100"},
-		}, "", func(e *jetbus.Event) { e.Headers = map[string]string{"x-upper": "exact", "x-more": "c"} }},
+			"X-Upper": {"1", "2"}, "x-upper": {"exact"}, "X-UPPER": {"3"}, "X-More": {"a", "b"}, "X-MORE": {"c"}, "Foo": {"as", "it is"}, "foo!": {"too"}, "x-jetbus-a": {"dropped"},
+			"Nats-Expected-Stream": {"S"}, "Nats-Msg-Id": {"id"}, "nats-foo": {"1"}, "x-empty": {}, "x-bad": {"\xff"}, "Status": {"100"}, "X-Dlq-Topic": {"small"}, "Traceparent": {"small"}, "Jetbus-Retry": {"dropped"}, "a/b": {"dropped"},
+		}, "", func(e *jetbus.Event) {
+			e.Headers = map[string]string{"x-upper": "exact", "X-MORE": "c", "Foo": "as, it is", "foo!": "too", "x-dlq-topic": "small", "traceparent": "small"}
+		}},
 		"any case": {nats.Header{"CE-Id": {"1"}, "Ce-PartitionKey": {"k"}, "Content-Type": {"text/plain"}, "Ce-Source": {"urn:jetbus:s"}, "Ce-Foo": {"f"}}, "", func(e *jetbus.Event) {
 			e.ID, e.Key, e.SID = "1", "k", "s"
 			e.Headers = map[string]string{"content-type": "text/plain", "x-ce-foo": "f"}
@@ -335,6 +337,7 @@ func events() *rapid.Generator[jetbus.Event] {
 	name := rapid.OneOf(
 		rapid.SampledFrom([]string{"content-type", "traceparent", "tracestate", "x-ce-id", "x-ce-data", "x-ce-subject", "x-ce-time", "x-ce-a-b", "x-a"}),
 		rapid.StringMatching(`x-[a-z0-9_.-]{1,20}`), rapid.StringMatching(`x-ce-[a-z0-9]{1,20}`),
+		rapid.StringMatching("[a-dA-D]{1,3}"), rapid.StringMatching("[a-zA-Z0-9!#$%&'*+.^_`|~-]{1,20}"),
 	)
 	value := rapid.OneOf(trimmed(80), rapid.SampledFrom([]string{"application/cloudevents+json", "application/cloudevents", "text/plain", "application/json"}))
 	return rapid.Custom(func(t *rapid.T) jetbus.Event {
@@ -373,7 +376,7 @@ func TestEventRoundTripsThroughServer(t *testing.T) {
 	_, nc, js := directStream(t)
 	e := jetbus.Event{
 		ID: "é 1", SID: "a b", Topic: "process.state", Key: "a b%é", Time: millis(storedAt.Time),
-		Headers: map[string]string{"x-note": "Grüße, \"100%\"", "x-empty": "", "x-ce-subject": "é", "traceparent": "00"},
+		Headers: map[string]string{"x-note": "Grüße, \"100%\"", "x-empty": "", "x-ce-subject": "é", "traceparent": "00", "User-Agent": "a/1", "!#$%&'*+-.^_`|~": "token"},
 		Payload: []byte("{ \"n\": 1.0 }"), Tags: []string{"a,b"},
 	}
 	m := &nats.Msg{Subject: eventSubject("d", e.Topic, keyToken(e.Key)), Header: encodeHeader(&e), Data: e.Payload}
@@ -485,6 +488,7 @@ func FuzzDecodeEvent(f *testing.F) {
 	f.Add("Ce-Id:%\nx-ce-id:1\nce-foo:%0A\nX-CE-FOO:2\nx-ce-foo:3\nCE-FOO:4", []byte(""), "a%2Eb")
 	f.Add("Nats-Marker-Reason:MaxAge\ncontent-type:text/a b\nce-datacontenttype:%FF", []byte("x"), "P1")
 	f.Add("content-type:application/cloudevents+json; charset=utf-8\nce-id:h", []byte(`{"specversion":"1.0","id":"1","data":[1.0]}`), "k")
+	f.Add("Foo:1\nFOO:2\nTrace|Id~: 3\nContent-Type:text/plain\nX-Dlq-Topic:a\nStatus:503\nNATS-TTL:1s", []byte(""), "_")
 	f.Add("ce-time:0000-01-01T00:00:00+23:59\nce-tags:a,%2C,%,\nce-causedby:%20", []byte("x"), "")
 	f.Fuzz(func(t *testing.T, lines string, data []byte, token string) {
 		at := storedAt

@@ -21,7 +21,8 @@ type Config struct {
 	// a domain stands for its subdomains. Without Auth, pages of loopback hosts may too.
 	Origins []string
 	// Headers are names of HTTP headers that become headers of events, besides "x-evt-..."
-	// and those of trace context. Each must be one that an event may carry ([jetbus.ValidHeader]).
+	// and those of trace context, all in lower case. Each must be one that an event may carry
+	// ([jetbus.ValidHeader]), and none that has credentials (Authorization, Cookie).
 	Headers []string
 	// Limits bound what clients may use. Defaults to those of Limits.
 	Limits Limits
@@ -75,7 +76,7 @@ func New(b jetbus.Backend, c Config) (*Gateway, error) {
 // normalize fills in defaults.
 func (c *Config) normalize() error {
 	for _, name := range c.Headers {
-		if err := jetbus.ValidHeader(strings.ToLower(name), "v"); err != nil {
+		if err := allowable(strings.ToLower(name)); err != nil {
 			return fmt.Errorf("%w: Headers: %w", jetbus.ErrInvalidOption, err)
 		}
 	}
@@ -85,6 +86,16 @@ func (c *Config) normalize() error {
 	var err error
 	c.Limits, err = c.Limits.normalize()
 	return err
+}
+
+// allowable reports an HTTP header that is not to become one of events, which are kept and
+// which others read.
+func allowable(name string) error {
+	switch name {
+	case "authorization", "proxy-authorization", "cookie", "set-cookie":
+		return fmt.Errorf("%w: %s has credentials of its sender", jetbus.ErrInvalidHeader, name)
+	}
+	return jetbus.ValidHeader(name, "v")
 }
 
 // routes says which path is whose.

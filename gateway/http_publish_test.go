@@ -28,17 +28,17 @@ func (r *wsRig) last() jetbus.Event {
 const ordersPath = "/v1/topics/orders"
 
 func TestPublishOverHTTP(t *testing.T) {
-	inBubble(t, gateway.Config{Headers: []string{"X-Tenant"}}, func(r *wsRig) {
+	inBubble(t, gateway.Config{Headers: []string{"X-Tenant", "User-Agent"}}, func(r *wsRig) {
 		const payload = `{"n": 9007199254740993, "f":1.10, "n":2}`
 		got := r.do("POST", ordersPath, payload,
 			"X-Evt-Id", "1", "X-Evt-Key", "k", "X-Evt-Ts", "1700000000000", "X-Evt-Tags", "a, b%2Cc", "X-Evt-Caused-By", "x,y", "X-Evt-Sid", "s",
 			"X-Evt-Note", "n", "X-Tenant", "t", "Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-			"Authorization", "Bearer secret", "Cookie", "a=b", "X-Other", "o", "Content-Type", "application/json; charset=utf-8").is(201)
+			"Authorization", "Bearer secret", "Cookie", "a=b", "X-Other", "o", "User-Agent", "shop/1", "Content-Type", "application/json; charset=utf-8").is(201)
 		if got["id"] != "1" || got["seq"] != 1.0 || got["duplicate"] != nil {
 			r.Errorf("%v", got)
 		}
 		e := r.last()
-		want := map[string]string{"x-evt-note": "n", "x-tenant": "t", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+		want := map[string]string{"x-evt-note": "n", "x-tenant": "t", "user-agent": "shop/1", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 		if string(e.Payload) != payload || e.ID != "1" || e.Key != "k" || e.SID != "s" || e.Time.UnixMilli() != 1700000000000 ||
 			!reflect.DeepEqual(e.Tags, []string{"a", "b,c"}) || !reflect.DeepEqual(e.CausedBy, []string{"x", "y"}) || !maps.Equal(e.Headers, want) {
 			r.Errorf("%+v, %s", e, e.Payload)

@@ -28,6 +28,7 @@ func TestNewRefuses(t *testing.T) {
 		"lease beyond all":  {Limits: Limits{LeaseMax: 2 * time.Hour}},
 		"tiny frames":       {Limits: Limits{FrameBytes: 1}},
 		"header of a proxy": {Headers: []string{"Nats-Rollup"}},
+		"credentials":       {Headers: []string{"User-Agent", "Authorization"}},
 		"origin with path":  {Origins: []string{"https://a.example.com/x"}},
 	} {
 		if _, err := New(struct{ jetbus.Backend }{}, c); !errors.Is(err, jetbus.ErrInvalidOption) {

@@ -52,8 +52,8 @@ func parseTime(s string, relative func(time.Duration) time.Time) (time.Time, err
 	return time.Time{}, fmt.Errorf("%q is no time: use 2026-01-02T15:04:05Z, epoch milliseconds, or a duration like 10m", s)
 }
 
-// parseFilter reads --filter: key=K, prefix=P or x-name=V, separated by commas or
-// given repeatedly. A comma that no condition follows belongs to the value.
+// parseFilter reads --filter: key=K, prefix=P, x-name=V or header.NAME=V, separated by
+// commas or given repeatedly. A comma that no condition follows belongs to the value.
 func parseFilter(flags []string) (jetbus.Filter, error) {
 	var f jetbus.Filter
 	var conditions []string
@@ -68,7 +68,7 @@ func parseFilter(flags []string) (jetbus.Filter, error) {
 	}
 	for _, c := range conditions {
 		if !isCondition(c) {
-			return f, usagef("--filter %q: use key=K, prefix=P or x-name=VALUE", c)
+			return f, usagef("--filter %q: use key=K, prefix=P, x-name=VALUE or header.NAME=VALUE", c)
 		}
 		name, value, _ := strings.Cut(c, "=")
 		switch name {
@@ -80,13 +80,25 @@ func parseFilter(flags []string) (jetbus.Filter, error) {
 			if f.Headers == nil {
 				f.Headers = map[string]string{}
 			}
-			f.Headers[name] = value
+			f.Headers[strings.TrimPrefix(name, otherHeader)] = value
 		}
 	}
 	return f, nil
 }
 
+// otherHeader is in front of a header that is neither an "x-" name nor a standard one.
+// Without it "keys=a" would be a header, and most likely is not meant as one.
+const otherHeader = "header."
+
 func isCondition(s string) bool {
 	name, _, ok := strings.Cut(s, "=")
-	return ok && (name == "key" || name == "prefix" || jetbus.ValidHeader(name, "v") == nil)
+	if !ok || name == "key" || name == "prefix" {
+		return ok
+	}
+	header, other := strings.CutPrefix(name, otherHeader)
+	switch header {
+	case jetbus.HeaderContentType, jetbus.HeaderTraceParent, jetbus.HeaderTraceState:
+		return true
+	}
+	return (other || strings.HasPrefix(header, "x-")) && jetbus.ValidHeader(header, "v") == nil
 }

@@ -53,7 +53,7 @@ Characters that a terminal would not print but obey are shown as escapes.`,
 	f := cmd.Flags()
 	f.StringVar(&o.group, "group", "", "join this group and acknowledge what is printed")
 	f.StringVar(&o.from, "from", "", "where to begin (default latest, with --no-follow earliest)")
-	f.StringArrayVar(&o.filters, "filter", nil, "only events with key=K, prefix=P (of the key) or x-name=VALUE; may be repeated")
+	f.StringArrayVar(&o.filters, "filter", nil, "only events with key=K, prefix=P (of the key), x-name=VALUE or header.NAME=VALUE; may be repeated")
 	f.StringVarP(&o.output, "output", "o", "text", "text or json")
 	f.IntVar(&o.limit, "limit", 0, "end after that many events")
 	f.BoolVar(&o.noFollow, "no-follow", false, "end with the last event there is")

@@ -125,8 +125,8 @@ func TestParseStart(t *testing.T) {
 }
 
 func TestParseFilter(t *testing.T) {
-	f, err := parseFilter([]string{"key=a,b,prefix=a", "x-source=shop"})
-	if err != nil || f.Key != "a,b" || f.KeyPrefix != "a" || f.Headers["x-source"] != "shop" {
+	f, err := parseFilter([]string{"key=a,b,prefix=a", "x-source=shop", "header.User-Agent=a/1,c=d"})
+	if err != nil || f.Key != "a,b" || f.KeyPrefix != "a" || f.Headers["x-source"] != "shop" || f.Headers["User-Agent"] != "a/1,c=d" {
 		t.Errorf("%+v, %v", f, err)
 	}
 }

@@ -94,7 +94,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	run(drive.Config{}, drive.ErrFindings, `shop.go:12:2: BUS006: the error of the publish is ignored: the event may not have been stored
-shop.go:12:74: BUS005: invalid header: name "X-Shop": names start with x-, or are content-type, traceparent or tracestate
+shop.go:12:74: BUS005: header "X-Shop": names of your own start with x-, and are lower case a-z, 0-9, '_', '-' and '.'
 shop.go:13:27: BUS001: invalid topic: "Orders.Created": segments consist of a-z, 0-9, '_' and '-', found "O"
 `)
 	run(drive.Config{Baseline: known, WriteBaseline: true}, nil, "")

@@ -96,7 +96,7 @@ func poisoned(r *run) {
 	r.publish(topic, "before")
 	bad := jetbus.Event{
 		Topic: topic, Key: "bad", Payload: []byte("\x00\xff{"), Tags: []string{"t,1", "\u00e9"}, CausedBy: []string{"cause"}, SID: "boot 1",
-		Headers: map[string]string{"content-type": "application/x-bad", "x-mine": "value", "x-dlq-group": "not this"},
+		Headers: map[string]string{"content-type": "application/x-bad", "x-mine": "value", "x-dlq-group": "not this", "Their-Id": "as it is"},
 	}
 	receipt, err := r.A.Publish(r.ctx, bad)
 	r.must(err)

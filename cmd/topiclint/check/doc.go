@@ -48,7 +48,7 @@ var rules = []Rule{
 	{"BUS002", "unknown topic", "The catalog does not have the topic, and its name has no version (.v2). Needs a catalog that is complete.", true},
 	{"BUS003", "no schema", "The catalog says no schema for the topic, or an event says a version that is older.", false},
 	{"BUS004", "topic that is no constant", "Nothing can be said about the topic. Use a constant, or say //topiclint:dynamic in that line.", false},
-	{"BUS005", "invalid header", "The bus refuses the name. Headers are x- and small letters, or content-type, traceparent and tracestate; -fix makes letters small.", true},
+	{"BUS005", "invalid header", "The bus refuses the name, or it may meet somebody else's. Names of your own are x- and small letters; others are content-type, traceparent and tracestate; -fix makes letters small.", true},
 	{"BUS006", "error of a publish ignored", "The event may not have been stored, and nobody knows. Handle the error, or assign it to _ and say why.", true},
 	{"BUS007", "handler without its context", "What is begun with context.Background in a handler goes on when the lease is lost. Use the handler's context.", true},
 	{"BUS008", "payload without JSON", "encoding/json refuses the type, or writes nothing of it. Give the topic a Codec or change the type.", true},

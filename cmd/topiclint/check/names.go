@@ -46,7 +46,22 @@ func (l *linter) checkNames() {
 	}
 }
 
-func validHeader(name string) error { return jetbus.ValidHeader(name, "v") }
+// validHeader reports a name that the bus refuses, or that may meet one of somebody else's:
+// the bus takes what other systems write, in headers that are copied from theirs.
+func validHeader(name string) error {
+	if err := jetbus.ValidHeader(name, "v"); err != nil {
+		return err
+	}
+	switch name {
+	case jetbus.HeaderContentType, jetbus.HeaderTraceParent, jetbus.HeaderTraceState:
+		return nil
+	}
+	rest, ok := strings.CutPrefix(name, "x-")
+	if !ok || rest == "" || strings.Trim(rest, "abcdefghijklmnopqrstuvwxyz0123456789_-.") != "" {
+		return fmt.Errorf("header %q: names of your own start with x-, and are lower case a-z, 0-9, '_', '-' and '.'", name)
+	}
+	return nil
+}
 
 // checkDynamic looks at a topic that is not constant. One that is a parameter is looked
 // at where the function is called; one of a Topic or TopicConfig, where that is declared.

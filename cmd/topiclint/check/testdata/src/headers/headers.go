@@ -8,7 +8,7 @@ const name = "X-Trace"
 var e = jetbus.Event{Headers: map[string]string{
 	"x-good":       "1",
 	"content-type": "application/json",
-	"X-Upper":      "1",          // want `BUS005: .*names start with x-`
+	"X-Upper":      "1",          // want `BUS005: .*names of your own start with x-`
 	"Content-Type": "text/plain", // want `BUS005`
 	name:           "1",          // want `BUS005: .*"X-Trace"`
 	"Nats-Msg-Id":  "1",          // want `BUS005`
