@@ -20,6 +20,9 @@ func (p Partition) String() string { return fmt.Sprintf("P%d.%d", p.Generation, 
 type Generation struct {
 	Generation int `json:"generation"`
 	Partitions int `json:"partitions"`
+	// Stream is the topic's, which no other has: buses of different prefixes may have topics
+	// of one name. Empty where a bus has no streams.
+	Stream string `json:"stream,omitempty"`
 }
 
 // Partitions hands the partitions of a topic out. Package partition is built on it:

@@ -23,7 +23,7 @@ import (
 func generationsOf(name string, c *jetstream.StreamConfig) []jetbus.Generation {
 	var out []jetbus.Generation
 	for i, n := range declaredPartitions(name, c) {
-		out = append(out, jetbus.Generation{Generation: i + 1, Partitions: n})
+		out = append(out, jetbus.Generation{Generation: i + 1, Partitions: n, Stream: c.Name})
 	}
 	return out
 }

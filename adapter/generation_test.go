@@ -37,7 +37,7 @@ func TestPartitionedTopic(t *testing.T) {
 		ctx := r.Context()
 		info := r.ensure(jetbus.TopicConfig{Name: "orders", Partitions: 8})
 		r.equal("partitions", info.Config.Partitions, 8)
-		r.equal("generations", info.Generations, []jetbus.Generation{{Generation: 1, Partitions: 8}})
+		r.equal("generations", info.Generations, []jetbus.Generation{{Generation: 1, Partitions: 8, Stream: "EV_ORDERS"}})
 		r.equal("subjects", r.stream("EV_ORDERS").Config.Subjects, []string{"ev.orders.P1.*.*"})
 		again := r.ensure(info.Config)
 		if diff := cmp.Diff(info, again); diff != "" {

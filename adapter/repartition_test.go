@@ -32,8 +32,8 @@ func TestRepartition(t *testing.T) {
 		ctx := r.Context()
 		r.ensure(jetbus.TopicConfig{Name: "orders", Partitions: 8, Retention: -1, Description: "d"})
 		r.publish("orders", "a", "b", "c")
-		one := []jetbus.Generation{{Generation: 1, Partitions: 8}}
-		two := append(slices.Clone(one), jetbus.Generation{Generation: 2, Partitions: 12})
+		one := []jetbus.Generation{{Generation: 1, Partitions: 8, Stream: "EV_ORDERS"}}
+		two := append(slices.Clone(one), jetbus.Generation{Generation: 2, Partitions: 12, Stream: "EV_ORDERS"})
 		r.equal("before", must(r.bus.Generations(ctx, "orders"))(r.T), one)
 		r.ok(r.bus.CheckRepartition(ctx, "orders", 8))
 		r.ok(r.bus.CheckRepartition(ctx, "orders", 12))
@@ -134,7 +134,7 @@ func TestPartitionsAreRefused(t *testing.T) {
 			_, err := r.bus.EnsureTopic(ctx, c)
 			r.wantErr(err, jetbus.ErrInvalidOption)
 		}
-		r.equal("generations", must(r.bus.Generations(ctx, "grown"))(r.T), []jetbus.Generation{{Generation: 1, Partitions: 4}, {Generation: 2, Partitions: 6}})
+		r.equal("generations", must(r.bus.Generations(ctx, "grown"))(r.T), []jetbus.Generation{{Generation: 1, Partitions: 4, Stream: "EV_GROWN"}, {Generation: 2, Partitions: 6, Stream: "EV_GROWN"}})
 	})
 }
 

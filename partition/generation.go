@@ -73,7 +73,7 @@ func (s *Subscription) look(ctx context.Context) error {
 	newest := all[len(all)-1]
 	if s.in(newest) == nil {
 		for _, g := range all {
-			if err := agreeOnOrder(ctx, s.bus, s.o.Bucket, GroupOf(s.topic, s.group, g.Generation), s.o.PerPartition.Order); err != nil {
+			if err := agreeOnOrder(ctx, s.bus, s.o.Bucket, GroupOf(s.topic, s.group, g), s.o.PerPartition.Order); err != nil {
 				return err
 			}
 		}
@@ -122,7 +122,7 @@ func (s *Subscription) enter(ctx context.Context, g jetbus.Generation, older []j
 	}
 	part := &generation{Generation: g, s: s, older: older}
 	on := terms{anew: true, order: s.o.PerPartition.Order}
-	m, err := join(ctx, s.life, s.bus, GroupOf(s.topic, s.group, g.Generation), part.own, s.o.join(g.Partitions), on)
+	m, err := join(ctx, s.life, s.bus, GroupOf(s.topic, s.group, g), part.own, s.o.join(g.Partitions), on)
 	if err != nil {
 		return err
 	}

@@ -10,9 +10,11 @@ import (
 )
 
 // GroupOf is the name under which the members of a topic's group meet for one
-// generation of its partitions: what [Join] and [Lookup] call a group.
-func GroupOf(topic, group string, generation int) string {
-	name := fmt.Sprintf("%s/%s/g%d", topic, group, generation)
+// generation of its partitions, as [jetbus.Partitions] tells it: what [Join] and [Lookup]
+// call a group. It has the topic's stream, which buses of other prefixes do not share, in
+// the place of the topic.
+func GroupOf(topic, group string, g jetbus.Generation) string {
+	name := fmt.Sprintf("%s/%s/g%d", cmp.Or(g.Stream, topic), group, g.Generation)
 	if len(name) > maxGroupBytes { // the head is for people, the rest tells it from others
 		tail := fmt.Sprintf("~%016x", hashOf(name))
 		name = name[:maxGroupBytes-len(tail)] + tail
@@ -42,9 +44,9 @@ func LookupTopic(ctx context.Context, bus Bus, bucket, topic, group string) (Top
 	a := TopicAssignment{Topic: topic, Group: group}
 	known := false
 	err := eachGeneration(ctx, bus, topic, func(g jetbus.Generation) error {
-		there, err := lookup(ctx, bus, cmp.Or(bucket, DefaultBucket), GroupOf(topic, group, g.Generation))
+		there, err := lookup(ctx, bus, cmp.Or(bucket, DefaultBucket), GroupOf(topic, group, g))
 		if errors.Is(err, jetbus.ErrNoGroup) { // drained before anybody came
-			there, err = newView().assignment(GroupOf(topic, group, g.Generation), g.Partitions), nil
+			there, err = newView().assignment(GroupOf(topic, group, g), g.Partitions), nil
 		} else {
 			known = true
 		}
@@ -113,7 +115,7 @@ func kick(ctx context.Context, k jetbus.Keys, bucket, group, member string) erro
 func KickTopic(ctx context.Context, bus Bus, bucket, topic, group, member string) error {
 	found := false
 	err := eachGeneration(ctx, bus, topic, func(g jetbus.Generation) error {
-		err := kick(ctx, bus, cmp.Or(bucket, DefaultBucket), GroupOf(topic, group, g.Generation), member)
+		err := kick(ctx, bus, cmp.Or(bucket, DefaultBucket), GroupOf(topic, group, g), member)
 		if errors.Is(err, ErrNoMember) {
 			return nil
 		}

@@ -90,7 +90,7 @@ func (a *app) repartitionTopic(cmd *cobra.Command, output string, f repartitionF
 			if err := bus.CheckRepartition(cmd.Context(), topic, n); err != nil {
 				return err
 			}
-			g.Generations = append(g.Generations, jetbus.Generation{Generation: len(list) + 1, Partitions: n})
+			g.Generations = append(g.Generations, jetbus.Generation{Generation: len(list) + 1, Partitions: n, Stream: list[0].Stream})
 		}
 		if err := g.look(cmd.Context(), bus); err != nil {
 			return err

@@ -84,11 +84,11 @@ func inPartitions(r *run) {
 func partitionDrift(r *run) {
 	c := jetbus.TopicConfig{Name: r.prefix + ".t", Partitions: 4, Retention: -1}
 	topics := r.A.(jetbus.Topics)
-	_, err := topics.EnsureTopic(r.ctx, c)
+	made, err := topics.EnsureTopic(r.ctx, c)
 	r.must(err)
 	_, err = r.B.(jetbus.Partitions).Repartition(r.ctx, c.Name, 6)
 	r.must(err)
-	want := []jetbus.Generation{{Generation: 1, Partitions: 4}, {Generation: 2, Partitions: 6}}
+	want := []jetbus.Generation{{Generation: 1, Partitions: 4, Stream: made.Stream}, {Generation: 2, Partitions: 6, Stream: made.Stream}}
 	for _, n := range []int{0, 4, 6} {
 		c.Partitions = n
 		info, err := topics.EnsureTopic(r.ctx, c)
