@@ -1,0 +1,133 @@
+package adapter
+
+import (
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// encodeHeader returns the headers of a message that stores e, which must be
+// valid and have its ID and Time.
+func encodeHeader(e *jetbus.Event) nats.Header {
+	n := 9 + len(e.Headers)
+	w := headerWriter{h: make(nats.Header, n-2), values: make([]string, 0, n)} // few events have lists
+	w.encode(e)
+	return w.h
+}
+
+// next makes the headers of another event where those of the last one were,
+// which must not be in use any more.
+func (w *headerWriter) next(e *jetbus.Event) nats.Header {
+	if w.h == nil {
+		w.h = make(nats.Header, 7+len(e.Headers))
+	}
+	w.values = w.values[:0]
+	w.encode(e)
+	if len(w.h) != len(w.values) { // some are left from the last one
+		clear(w.h)
+		w.values = w.values[:0]
+		w.encode(e)
+	}
+	return w.h
+}
+
+func (w *headerWriter) encode(e *jetbus.Event) {
+	w.text.Reset()
+	w.text.Grow(len(e.Topic) + len(e.ID) + len(e.SID) + len(sourcePrefix) + timeBytes + 8)
+	at := w.text.Len()
+	w.text.WriteString(e.Topic)
+	w.text.WriteByte('|')
+	w.text.WriteString(e.ID)
+	w.set(headerMsgID, w.since(at))
+	w.set(headerSpecVersion, specVersion)
+	w.attribute(headerID, e.ID)
+	w.set(headerType, e.Topic)
+	w.source(e.SID)
+	w.time(e.Time)
+	if e.Key != "" {
+		w.attribute(headerKey, e.Key)
+	}
+	w.list(headerCausedBy, e.CausedBy)
+	w.list(headerTags, e.Tags)
+
+	if contentType := e.ContentType(); contentType != defaultContentType {
+		w.attribute(headerDataType, contentType)
+	}
+	version := schemaVersion(e.Headers[nameSchema])
+	for name, value := range e.Headers {
+		if name == jetbus.HeaderContentType || name == nameSchemaVersion && version != "" && value == version {
+			continue
+		}
+		if ext, ok := strings.CutPrefix(name, extensionPrefix); ok && isExtension(ext) {
+			w.attribute(name[len("x-"):], value)
+			continue
+		}
+		w.set(name, value)
+	}
+}
+
+// headerWriter fills a header. All values share one array, and all texts that
+// are made here share one buffer; when it is outgrown, the old one stays valid.
+type headerWriter struct {
+	h      nats.Header
+	values []string
+	text   strings.Builder
+}
+
+func (w *headerWriter) set(name, value string) {
+	w.values = append(w.values, value)
+	n := len(w.values)
+	w.h[name] = w.values[n-1 : n : n]
+}
+
+// since returns what was written to the buffer from position at on.
+func (w *headerWriter) since(at int) string { return w.text.String()[at:] }
+
+// attribute sets a value, percent-encoded.
+func (w *headerWriter) attribute(name, value string) {
+	if !attributeEscape.anyIn(value) {
+		w.set(name, value)
+		return
+	}
+	at := w.text.Len()
+	attributeEscape.write(&w.text, value)
+	w.set(name, w.since(at))
+}
+
+func (w *headerWriter) source(sid string) {
+	if sidEscape.anyIn(sid) { // '%' in the URI is escaped once more in the header
+		w.attribute(headerSource, sourceURN(sid))
+		return
+	}
+	at := w.text.Len()
+	w.text.WriteString(sourcePrefix)
+	w.text.WriteString(sid)
+	w.set(headerSource, w.since(at))
+}
+
+func (w *headerWriter) time(t time.Time) {
+	var digits [timeBytes]byte
+	at := w.text.Len()
+	w.text.Write(appendTime(digits[:0], t))
+	w.set(headerTime, w.since(at))
+}
+
+func (w *headerWriter) list(name string, items []string) {
+	if len(items) == 0 {
+		return
+	}
+	w.set(name, joinList(items))
+}
+
+// timeBytes is the length of a time on the wire.
+const timeBytes = len("2006-01-02T15:04:05.000Z")
+
+// appendTime appends t in UTC with milliseconds. The year has four digits.
+func appendTime(b []byte, t time.Time) []byte {
+	b = t.UTC().AppendFormat(b, time.RFC3339) // the layout that package time has a fast path for
+	ms := t.Nanosecond() / 1e6
+	return append(b[:len(b)-1], '.', byte('0'+ms/100), byte('0'+ms/10%10), byte('0'+ms%10), 'Z')
+}
