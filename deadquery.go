@@ -318,8 +318,9 @@ func later(a, b time.Time) time.Time {
 }
 
 // PurgeDeadLetters removes the dead letters that the query selects, for good,
-// and returns how many. The error is [ErrNoDeadLetters] where there are none;
-// after any other, what was counted is removed and the rest is still there.
+// and returns how many. Of several purges side by side each counts what it removed
+// itself. The error is [ErrNoDeadLetters] where it removed none; after any other,
+// what was counted is removed and the rest is still there.
 func PurgeDeadLetters(ctx context.Context, b interface {
 	DeadLetterStore
 	Remover

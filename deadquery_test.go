@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
 )
 
 func TestDeadLetterQueryValidate(t *testing.T) {
@@ -198,6 +200,43 @@ func TestPurgeDeadLetters(t *testing.T) {
 		purge(orders, 0, 0, jetbus.ErrNoDeadLetters)
 		if got := ids(r.dead(jetbus.DeadLetterQuery{Topic: "payments"})); len(got) != 2 {
 			r.Errorf("of another topic %v are left", got)
+		}
+	})
+}
+
+// Purges side by side remove each dead letter once, and keep no replay from its work.
+func TestPurgeBesideOthers(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.topic("orders")
+		mailer := r.join("orders", "mailer", errBroken)
+		const many = 150 // more than a page
+		r.publishNumbered("orders", 1, many)
+		r.waitDead("orders", many)
+		mailer.set(nil)
+		other, _ := r.open()
+		var removed [2]int
+		var replayed jetbus.ReplayStats
+		var all sync.WaitGroup
+		for i, b := range []*adapter.Bus{r.bus, other} {
+			all.Go(func() {
+				var err error
+				if removed[i], err = jetbus.PurgeDeadLetters(r.Context(), b, orders); err != nil {
+					r.Errorf("purge %d: %v", i, err)
+				}
+			})
+		}
+		all.Go(func() {
+			var err error
+			if replayed, err = jetbus.Replay(r.Context(), r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}); err != nil {
+				r.Errorf("replay: %v", err)
+			}
+		})
+		all.Wait()
+		if left := len(r.dead(orders)); removed[0]+removed[1] != many || left != 0 {
+			r.Errorf("removed %v of %d, %d are left", removed, many, left)
+		}
+		if got := mailer.handled(); len(got) != replayed.Replayed || replayed.Replayed != replayed.Matched {
+			r.Errorf("mailer got %d events, the replay says %+v", len(got), replayed)
 		}
 	})
 }

@@ -56,6 +56,7 @@ func (o RetryOptions) Validate() error {
 type Remover interface {
 	// RemoveEvents removes the events at these positions of a topic, for good, and
 	// returns how many it removed, also with an error. Positions where the topic has
-	// no event, those of other topics in the same stream among them, are left alone.
+	// no event, those of other topics in the same stream and those that others have
+	// removed among them, are left alone.
 	RemoveEvents(ctx context.Context, topic string, seqs ...uint64) (int, error)
 }

@@ -2,6 +2,8 @@ package adapter_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,6 +99,51 @@ func TestOwnTerminations(t *testing.T) {
 		r.equal("advisories seen", r.stream("JETBUS_ADVISORIES").State.Msgs, 2)
 		c := must(r.js.Consumer(r.Context(), "JETBUS_ADVISORIES", "jetbus_advisories__jetbus-ev"))(r.T).CachedInfo()
 		r.equal("advisories left", []any{c.NumPending, c.NumAckPending}, []any{0, 0})
+	})
+}
+
+// However often an advisory comes, and whoever of several processes looks at it, there is
+// one dead letter of its event and group, also where the group has buried the event itself.
+func TestAdvisoryTwice(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		h := func(_ context.Context, d *jetbus.Delivery) error {
+			if d.Key == "ours" {
+				return jetbus.Reject(errors.New("bad"))
+			}
+			return nil
+		}
+		_, second := r.open(adapter.Config{})
+		for _, b := range []*adapter.Bus{r.bus, second} {
+			must(b.Subscribe(r.Context(), "t", "g", h, jetbus.SubscribeOptions{}))(r.T).Pause()
+			must(b.Subscribe(r.Context(), "t", "h", h, jetbus.SubscribeOptions{}))(r.T)
+		}
+		ours := r.publish("t", "a", "ours")[1]
+		for _, m := range r.foreign("EV_T", "t__g", 2) {
+			r.ok(m.TermWithReason("no use for it"))
+		}
+		r.dead("t", 3)
+		advisories := must(r.js.Stream(r.Context(), "JETBUS_ADVISORIES"))(r.T)
+		count := r.stream("JETBUS_ADVISORIES").State.Msgs
+		for seq := range count {
+			m := must(advisories.GetMsg(r.Context(), seq+1))(r.T)
+			text := strings.Replace(string(m.Data), "jetbus: rejected", "another's word", 1) // as if it were not the group's own
+			for range 3 {
+				must(r.js.Publish(r.Context(), m.Subject, []byte(text)))(r.T)
+			}
+		}
+		time.Sleep(time.Minute)
+		c := must(r.js.Consumer(r.Context(), "JETBUS_ADVISORIES", "jetbus_advisories__jetbus-ev"))(r.T).CachedInfo()
+		r.equal("advisories, left of them", []any{count, r.stream("JETBUS_ADVISORIES").State.Msgs, c.NumPending, c.NumAckPending}, []any{3, 12, 0, 0})
+		for _, d := range r.dead("t", 3) {
+			want := jetbus.DeadTerminated
+			if d.Group == "h" {
+				want = jetbus.DeadRejected
+			}
+			if d.Reason != want || d.Group == "h" && d.Event.Seq != ours.Seq {
+				r.Errorf("dead letter of %s in %s: %s", d.Event.Key, d.Group, d.Reason)
+			}
+		}
 	})
 }
 

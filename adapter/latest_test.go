@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
@@ -187,6 +189,34 @@ func TestScanLatestSurvivesLoss(t *testing.T) {
 		if cuts == 0 {
 			t.Error("the connection was never cut")
 		}
+	})
+}
+
+// A scan whose topic is purged meanwhile comes to its end, with what is left and all
+// that came since, as of the position it says.
+func TestScanLatestDuringPurge(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.compacted("state")
+		must(r.bus.PublishBatch(r.Context(), numbered("state", 3000), jetbus.BatchOptions{}))(t)
+		stream := must(r.js.Stream(r.Context(), "EV_STATE"))(t)
+		state := map[string]uint64{}
+		asOf := must(r.bus.ScanLatest(r.Context(), "state", jetbus.LatestQuery{}, func(e jetbus.Event) error {
+			if len(state) == 10 {
+				r.ok(stream.Purge(r.Context(), jetstream.WithPurgeSequence(2900)))
+				r.put("state", "2950", "new")
+			}
+			state[e.Key] = e.Seq
+			return nil
+		}))(t)
+		r.equal("as of", asOf, 3001)
+		r.equal("a key that changed", state["2950"], 3001)
+		for seq := uint64(2900); seq <= 3000; seq++ { // what is left of the others
+			if key := fmt.Sprint(seq - 1); key != "2950" && state[key] != seq {
+				r.Errorf("key %s is at %d, want %d", key, state[key], seq)
+			}
+		}
+		rest, asOf := r.scanned("state")
+		r.equal("keys then, as of", fmt.Sprint(len(strings.Fields(rest)), " ", asOf), "101 3001")
 	})
 }
 

@@ -1,12 +1,56 @@
 package adapter_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 )
+
+// A lease is extended while its handler runs, and not once more when that has returned,
+// whatever it said: an event that waits for its next attempt is nobody's.
+func TestExtensionEndsWithItsHandler(t *testing.T) {
+	for name, result := range map[string]error{
+		"handled":  nil,
+		"failed":   errors.New("down"),
+		"put off":  jetbus.Snooze(50 * time.Second),
+		"rejected": jetbus.Reject(errors.New("bad")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.ensure(jetbus.TopicConfig{Name: "a"})
+				var extensions atomic.Int64
+				must(r.nc.Subscribe("$JS.ACK.>", func(m *nats.Msg) { extensions.Add(int64(bytes.Count(m.Data, []byte("+WPI")))) }))(r.T)
+				r.ok(r.nc.Flush())
+				returned := make(chan struct{}, 1)
+				s := r.subscribe(r.bus, func(ctx context.Context, _ *jetbus.Delivery) error {
+					defer func() { returned <- struct{}{} }()
+					time.Sleep(5 * time.Second)
+					return errors.Join(ctx.Err(), result)
+				}, jetbus.SubscribeOptions{AckTimeout: 3 * time.Second, Backoff: jetbus.Backoff{Min: 50 * time.Second, NoJitter: true}})
+				r.publish("a", "k")
+				<-returned
+				time.Sleep(100 * time.Millisecond)
+				r.settle()
+				before := extensions.Load()
+				if before < 4 || before > 6 {
+					r.Errorf("%d extensions in 5 s of a lease of 3 s, want one a second", before)
+				}
+				time.Sleep(45 * time.Second)
+				r.settle()
+				r.equal("extensions since it returned", extensions.Load()-before, 0)
+				r.equal("held, lost", []any{s.Stats().Held, s.Stats().LeasesLost}, []any{0, 0})
+			})
+		})
+	}
+}
 
 // An extension that goes down with its connection is asked for again on the next
 // one, and not only when the one after it is due: after three thirds of the ack

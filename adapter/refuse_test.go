@@ -45,6 +45,46 @@ func TestFateOutlastsAFullLog(t *testing.T) {
 	})
 }
 
+// Where the stream of dead letters is gone it is made anew, by those who need it, and the
+// event does not run again for that.
+func TestDeadLettersStreamGone(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		var runs atomic.Int64
+		must(r.bus.Subscribe(r.Context(), "t", "g", func(_ context.Context, d *jetbus.Delivery) error {
+			runs.Add(1)
+			return jetbus.Reject(errors.New("bad " + d.Key))
+		}, jetbus.SubscribeOptions{}))(r.T)
+		r.publish("t", "a")
+		r.dead("t", 1)
+		r.ok(r.js.DeleteStream(r.Context(), "EV_DLQ"))
+		last := r.publish("t", "b")[0]
+		time.Sleep(time.Minute)
+		d := r.dead("t", 1)[0]
+		r.equal("dead letter, runs", []any{d.Event.Key, d.Error, runs.Load()}, []any{"b", "bad b", 2})
+		r.equal("settled up to", r.group("t", "g").AckedSeq, last.Seq)
+	})
+}
+
+// A handler that panics each time is the error of a dead letter, and of no other event's.
+func TestPanicsBecomeADeadLetter(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		s := must(r.bus.Subscribe(r.Context(), "t", "g", func(_ context.Context, d *jetbus.Delivery) error {
+			if d.Key == "bad" {
+				panic("on purpose")
+			}
+			return nil
+		}, jetbus.SubscribeOptions{MaxAttempts: 3}))(r.T)
+		last := r.publish("t", "bad", "good")[1]
+		time.Sleep(time.Minute)
+		d := r.dead("t", 1)[0]
+		r.equal("dead letter", []any{d.Event.Key, d.Reason, d.Attempts, d.Error}, []any{"bad", jetbus.DeadMaxAttempts, 3, "handler panicked: on purpose"})
+		r.equal("settled up to", r.group("t", "g").AckedSeq, last.Seq)
+		r.equal("acked", s.Stats().Acked, 1)
+	})
+}
+
 // Burying is tried less and less often.
 func TestBuryingBacksOff(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -302,17 +302,30 @@ func (b *Bus) RemoveEvents(ctx context.Context, topic string, seqs ...uint64) (i
 	}
 	removed := 0
 	for _, seq := range seqs {
-		there, err := b.messageAt(ctx, t, seq)
+		did, err := b.removeEvent(ctx, s, t, seq)
 		if err != nil {
-			return removed, b.translate(op, b.api+"STREAM.MSG.GET."+t.stream, err)
+			return removed, fmt.Errorf("%s: %w", op, err)
 		}
-		if there.seq == 0 {
-			continue
+		if did {
+			removed++
 		}
-		if err := s.DeleteMsg(ctx, seq); err != nil {
-			return removed, b.translate(op, b.api+"STREAM.MSG.DELETE."+t.stream, err)
-		}
-		removed++
 	}
 	return removed, nil
+}
+
+// removeEvent removes the event at a position, if there is one. The server refuses to
+// remove what is gone, and somebody else may have removed it since it was looked for.
+func (b *Bus) removeEvent(ctx context.Context, s jetstream.Stream, t *topic, seq uint64) (bool, error) {
+	op := fmt.Sprintf("event %d", seq)
+	there, err := b.messageAt(ctx, t, seq)
+	if err != nil || there.seq == 0 {
+		return false, b.translate(op, b.api+"STREAM.MSG.GET."+t.stream, err)
+	}
+	refused := s.DeleteMsg(ctx, seq)
+	if errors.Is(refused, jetstream.ErrMsgDeleteUnsuccessful) {
+		if there, err = b.messageAt(ctx, t, seq); err == nil && there.seq == 0 {
+			return false, nil
+		}
+	}
+	return refused == nil, b.translate(op, b.api+"STREAM.MSG.DELETE."+t.stream, refused)
 }

@@ -108,6 +108,43 @@ func TestFullSnapshot(t *testing.T) {
 	})
 }
 
+// What a log lost by its age before its snapshot took it in is not in that, nor in a table
+// that is loaded from there; what the log still has is, and the position is where to go on.
+func TestSnapshotBehindRetention(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "raw", KeyInSubject: true, Retention: 30 * time.Minute, Storage: jetbus.MemoryStorage})
+		snap := jetbus.TopicConfig{Name: "snap", SnapshotOf: "raw", Storage: jetbus.MemoryStorage, MaxEvents: 2}
+		r.ensure(snap)
+		r.put("raw", "a", "1")
+		r.put("raw", "b", "1")
+		r.caughtUp("snap", 2)
+		r.put("raw", "c", "1") // for which it has no room
+		time.Sleep(20 * time.Minute)
+		r.put("raw", "a", "2")
+		r.put("raw", "d", "1")
+		time.Sleep(12 * time.Minute)
+		r.equal("what is left of the log", r.stored("raw"), "a d")
+		r.equal("the snapshot that is full", r.latest("snap", "b", "c", "d"), "b=1")
+		if lag := must(r.bus.TopicInfo(r.Context(), "snap"))(t).Lag; lag == 0 {
+			r.Errorf("a snapshot that stands still has a lag of %d", lag)
+		}
+		snap.MaxEvents = -1
+		r.ensure(snap)
+		time.Sleep(12 * time.Minute)
+		r.caughtUp("snap", 3)
+		state, asOf := r.scanned("snap")
+		r.equal("with more room", fmt.Sprint(state, " as of ", asOf), "b=1 a=2 d=1 as of 5")
+		table := must(jetbus.OpenTable(r.Context(), r.bus, "raw", jetbus.TableOptions{Snapshot: "snap"}))(t)
+		defer table.Close()
+		last := r.put("raw", "e", "1")
+		r.ok(table.WaitFor(r.Context(), last.Seq))
+		r.equal("keys of a table", table.Len(), 4)
+		if e, ok := table.Get("a"); !ok || string(e.Payload) != "2" {
+			r.Errorf("the table has a at %d: %s", e.Seq, e.Payload)
+		}
+	})
+}
+
 // A snapshot has the positions of its topic: it must not outlive it.
 func TestSnapshotOfATopicMadeAnew(t *testing.T) {
 	inBubble(t, func(r *rig) {

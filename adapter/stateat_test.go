@@ -82,6 +82,32 @@ func TestStateAt(t *testing.T) {
 	}
 }
 
+// Events that were stored in one moment are in the state of that moment together.
+func TestStateAtOfOneMoment(t *testing.T) {
+	for what, c := range map[string]jetbus.TopicConfig{
+		"by keys":    {KeyInSubject: true},
+		"by reading": {},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				c.Name, c.Storage = "log", jetbus.MemoryStorage
+				r.ensure(c)
+				r.put("log", "a", "1")
+				time.Sleep(time.Second)
+				first := r.put("log", "a", "2") // in a bubble time stands still until somebody waits
+				last := r.put("log", "b", "3")
+				moment := r.storedAt("EV_LOG", first.Seq)
+				r.equal("stored at", r.storedAt("EV_LOG", last.Seq), moment)
+				time.Sleep(time.Second)
+				r.put("log", "a", "4")
+				r.equal("just before", r.at("log", moment.Add(-1)), "a=1 as of 1")
+				r.equal("in that moment", r.at("log", moment), "a=2 b=3 as of 3")
+				r.equal("just after", r.at("log", moment.Add(1)), "a=2 b=3 as of 3")
+			})
+		})
+	}
+}
+
 func TestStateAtOfWhatIsLost(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.ensure(jetbus.TopicConfig{Name: "log", KeyInSubject: true, Retention: time.Hour, Storage: jetbus.MemoryStorage})

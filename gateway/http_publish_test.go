@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -74,6 +75,41 @@ func TestPublishInstructions(t *testing.T) {
 		}
 		for _, bad := range []string{"expectLastSeq=x", "ttlMs=-1", "ttlMs=1.5", "ttlMs=9223372036854775807", "deliverAt=soon", "dry_run=maybe"} {
 			r.do("POST", path+"?"+bad, `1`).refused(gateway.CodeBadRequest)
+		}
+	})
+}
+
+// TestPublishOnOneCondition: of clients that expect the same one wins each round, and each of
+// the others is told.
+func TestPublishOnOneCondition(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		r.ensure(jetbus.TopicConfig{Name: "state", Compact: true})
+		const clients, rounds = 12, 3
+		last := "0"
+		for round := range rounds {
+			var all sync.WaitGroup
+			replies := make([]reply, clients)
+			for i := range replies {
+				all.Go(func() {
+					replies[i] = r.do("POST", "/v1/topics/state?expectLastSeq="+last, fmt.Sprint(i), "X-Evt-Key", "k")
+				})
+			}
+			all.Wait()
+			won := 0
+			for i, res := range replies {
+				if res.status != 201 {
+					res.refused(gateway.CodeSeqConflict)
+					continue
+				}
+				won++
+				last = fmt.Sprint(res.is(201)["seq"])
+				if found, err := r.bus.LatestByKey(r.Context(), "state", "k"); err != nil || string(found["k"].Payload) != fmt.Sprint(i) {
+					r.Errorf("round %d: client %d was told that it won, the topic has %s, %v", round, i, found["k"].Payload, err)
+				}
+			}
+			if won != 1 {
+				r.Fatalf("round %d: %d clients won", round, won)
+			}
 		}
 	})
 }

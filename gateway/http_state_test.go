@@ -139,6 +139,35 @@ func TestSnapshotBounds(t *testing.T) {
 	})
 }
 
+// TestSnapshotOfATopicMadeAnew: what was kept of a topic that is no more is not taken for what
+// one of its name holds, though both have come equally far.
+func TestSnapshotOfATopicMadeAnew(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		tags := map[string]string{}
+		ask := func(path string) reply {
+			res := r.do("GET", statePath+path, "", "If-None-Match", tags[path])
+			tags[path] = res.header.Get("ETag")
+			return res
+		}
+		for _, value := range []string{"1", "2"} {
+			r.ensure(jetbus.TopicConfig{Name: "state", Compact: true})
+			r.set("state", "a="+value)
+			for _, path := range []string{"/snapshot", "/snapshot/a"} {
+				if res := ask(path); res.status != 200 || !strings.Contains(res.text, `"payload":`+value) {
+					r.Errorf("%s of topic %s: %+v", path, value, res)
+				}
+				if res := ask(path); res.status != 304 {
+					r.Errorf("%s of topic %s, unchanged: %+v", path, value, res)
+				}
+			}
+			if err := r.bus.DeleteTopic(r.Context(), "state"); err != nil {
+				r.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
 // TestSnapshotTopic: that of a topic that is the snapshot of another says where to read on there.
 func TestSnapshotTopic(t *testing.T) {
 	inBubble(t, gateway.Config{}, func(r *wsRig) {

@@ -13,6 +13,7 @@ import (
 // cursorBehaviors are about positions of groups, and moving them.
 var cursorBehaviors = []Behavior{
 	{Name: "the cursor is where everything before is settled, not what was settled last", Cases: []int{64}, play: ackFloor},
+	{Name: "what a member settled out of order before it died stays settled, and the event before it comes again", Cases: []int{16, 64}, Needs: NeedOpen, play: diesOutOfOrder},
 	{Name: "a group moves back and forward while its members run", Cases: []int{65}, play: moveRunning},
 	{Name: "a group moves by sequence, id and time, to the beginning and to the end", Cases: []int{65}, play: moveBy},
 	{Name: "a group whose members hold events is not moved, and nothing has changed", Cases: []int{65}, play: moveBusy},
@@ -55,6 +56,33 @@ func ackFloor(r *run) {
 	r.must(err)
 	if c.LastSeq != events[4].Seq || c.LastID != events[4].ID {
 		r.Errorf("cursor %+v, want that of event 4", c)
+	}
+}
+
+// diesOutOfOrder: a cursor that went by what was settled last would skip what was not.
+func diesOutOfOrder(r *run) {
+	topic := r.topic("t")
+	events := r.publish(topic, keys(6)...)
+	bus, die := r.dies()
+	o := jetbus.SubscribeOptions{From: jetbus.Earliest(), ManualAck: true, Concurrency: 6, AckTimeout: r.lease(time.Second)}
+	got := newRecord()
+	r.subscribe(bus, topic, "g", got.handle, o)
+	for _, d := range got.wait(r.T, 6) {
+		if d.Key != "4" {
+			r.must(d.Ack(r.ctx))
+		}
+	}
+	r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return g.Held == 1 && g.AckedSeq == events[3].Seq }, "event 4 held, and 0 to 3 settled")
+	die()
+	again := newRecord()
+	r.subscribe(r.B, topic, "g", again.handle, jetbus.SubscribeOptions{})
+	again.wait(r.T, 1)
+	r.settled(topic, "g", events[5].Seq)
+	again.exactly(r.T, "4")
+	c, err := r.B.Cursor(r.ctx, topic, "g")
+	r.must(err)
+	if c.LastSeq != events[5].Seq || c.LastID != events[5].ID {
+		r.Errorf("cursor %+v, want that of event 5", c)
 	}
 }
 

@@ -21,6 +21,7 @@ var deliveryBehaviors = []Behavior{
 	{Name: "an event given back goes to another member at once and is no attempt", Cases: []int{25}, play: givenBack},
 	{Name: "with ManualAck an event is settled by whoever knows it, by id", Cases: []int{4, 7}, play: manualAck},
 	{Name: "handlers run at most Concurrency at once, and a member holds at most MaxInFlight", Cases: []int{48}, play: limits},
+	{Name: "a group that stands still holds up no publisher and no other group", Cases: []int{48}, play: standsStill},
 	{Name: "a paused member gets nothing until it resumes", Cases: []int{51}, play: paused},
 	{Name: "received deliveries are settled by their receiver", Cases: []int{4, 7}, Needs: NeedReceive, play: received},
 }
@@ -278,6 +279,31 @@ func limits(r *run) {
 		g.leave <- nil
 	}
 	r.settled(topic, "g", last.Seq)
+}
+
+// standsStill has the group that does not get on, another one and the publisher share a
+// process, and its connection.
+func standsStill(r *run) {
+	topic := r.topic("t")
+	const n, most = 200, 5
+	stuck, got := newGate(), newRecord()
+	s := r.subscribe(r.A, topic, "stuck", stuck.handle, jetbus.SubscribeOptions{Concurrency: 2, MaxInFlight: most})
+	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
+	began := time.Now()
+	last := r.publish(topic, keys(n)...)[n-1]
+	r.settled(topic, "g", last.Seq)
+	if took := time.Since(began); r.fake && took > time.Second {
+		r.Errorf("it took %v", took)
+	}
+	got.exactly(r.T, keys(n)...)
+	r.reaches(topic, "stuck", func(g jetbus.GroupInfo) bool { return g.Held > 0 && g.Held <= most && g.Held+int(g.Pending) == n }, "as many as it may hold, and the rest pending")
+	if st := s.Stats(); st.Running != 2 || st.Held > most {
+		r.Errorf("stats %+v", st)
+	}
+	for range n {
+		stuck.leave <- nil
+	}
+	r.settled(topic, "stuck", last.Seq)
 }
 
 func paused(r *run) {

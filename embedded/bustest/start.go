@@ -18,6 +18,7 @@ var startBehaviors = []Behavior{
 	{Name: "every group gets every event", Cases: []int{3}, Needs: NeedPower, play: twoGroups},
 	{Name: "the members of a group share its events without overlap", Cases: []int{3}, play: twoMembers},
 	{Name: "one subscription may take several topics, and filters acknowledge unseen", Cases: []int{50}, play: topicsAndFilter},
+	{Name: "of several topics none waits for the backlog of another, handled or left out", Cases: []int{50}, play: backlogBeside},
 }
 
 func startEarliest(r *run) {
@@ -156,4 +157,35 @@ func topicsAndFilter(r *run) {
 	r.settled(one, "g", last.Seq)
 	r.settled(two, "g", lastTwo.Seq)
 	got.exactly(r.T, "yes/1", "yes/2", "yes/3")
+}
+
+func backlogBeside(r *run) {
+	one, two := r.topic("one"), r.topic("two")
+	const n, most = 150, 10
+	behind := 2 * most // what is held already, and what comes while the event is on its way
+	if !r.fake {
+		behind = 8 * most
+	}
+	last := r.publish(one, keys(n)...)[n-1]
+	slow := func(ctx context.Context, _ *jetbus.Delivery) error {
+		linger(ctx, 20*time.Millisecond)
+		return ctx.Err()
+	}
+	all, some := newRecord(), newRecord()
+	o := jetbus.SubscribeOptions{From: jetbus.Earliest(), Topics: []string{two}, MaxInFlight: most}
+	r.subscribe(r.A, one, "all", all.then(slow), o)
+	o.Filter = jetbus.Filter{KeyPrefix: "urgent"}
+	r.subscribe(r.B, one, "some", some.handle, o)
+	all.wait(r.T, 2*most)
+	urgent := r.publish(two, "urgent")[0]
+	before := len(all.list())
+	r.settled(two, "all", urgent.Seq)
+	if at := slices.Index(all.keys(), "urgent"); at < 0 || at > before+behind {
+		r.Errorf("the event of the other topic came as number %d, it was stored when %d had come", at+1, before)
+	}
+	r.settled(two, "some", urgent.Seq)
+	r.settled(one, "some", last.Seq)
+	some.exactly(r.T, "urgent")
+	r.settled(one, "all", last.Seq)
+	all.exactly(r.T, append(keys(n), "urgent")...)
 }
