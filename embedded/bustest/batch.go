@@ -111,7 +111,7 @@ func invalidBatch(r *run) {
 		}{
 			"unknown topic":  {jetbus.Event{Topic: topic + ".unknown"}, jetbus.ErrNoTopic},
 			"invalid topic":  {jetbus.Event{Topic: "A"}, jetbus.ErrInvalidTopic},
-			"invalid header": {jetbus.Event{Topic: topic, Headers: map[string]string{"a": "b"}}, jetbus.ErrInvalidHeader},
+			"invalid header": {jetbus.Event{Topic: topic, Headers: map[string]string{"a b": "c"}}, jetbus.ErrInvalidHeader},
 			"too large":      {jetbus.Event{Topic: topic, Payload: make([]byte, r.MaxPayload)}, jetbus.ErrPayloadTooLarge},
 		} {
 			_, err := bus.PublishBatch(r.ctx, append(batch(topic, "a", "b"), c.last), jetbus.BatchOptions{Atomic: atomic})
