@@ -215,6 +215,9 @@ type ReceiveOptions struct {
 	From Start `json:"-"`
 	// Max is how many events are returned at most. Defaults to 100.
 	Max int `json:"max,omitempty"`
+	// MaxBytes is how many bytes of events are returned at most, as the broker counts them:
+	// with headers and subjects. An event that is larger is returned alone. Defaults to 64 MiB.
+	MaxBytes int64 `json:"maxBytes,omitempty"`
 	// Wait is how long to wait for the first event. Defaults to 5 seconds, -1 means not at all.
 	Wait time.Duration `json:"-"`
 	// AckTimeout is how long the leases last, at least 100 milliseconds. It belongs to the

@@ -27,6 +27,11 @@ type SubscribeOptions struct {
 	// MaxInFlight is how many events this member holds at most, running or
 	// waiting for a handler. Defaults to 1000, or Concurrency where that is more.
 	MaxInFlight int `json:"maxInFlight,omitempty"`
+	// MaxInFlightBytes is how many bytes of events this member holds at most, running or
+	// waiting for a handler, as the broker counts them: with headers and subjects. The
+	// topics have equal parts of it, an eighth of each is for the group's retries; an event
+	// that is larger than its part comes when nothing else of that is held. Defaults to 64 MiB.
+	MaxInFlightBytes int64 `json:"maxInFlightBytes,omitempty"`
 	// GroupMaxInFlight is how many events all members of the group hold at most,
 	// delayed retries included. Defaults to what the group has, and to 10000 where there is
 	// none yet.
@@ -85,6 +90,7 @@ const (
 	DefaultConcurrency      = 1
 	DefaultBatchSize        = 100
 	DefaultMaxInFlight      = 1000
+	DefaultMaxInFlightBytes = 64 << 20
 	DefaultGroupMaxInFlight = 10000
 	DefaultAckTimeout       = 30 * time.Second
 	DefaultMaxLease         = 10 * time.Minute
@@ -95,6 +101,7 @@ const (
 	maxConcurrency = 10_000
 	maxBatchSize   = 10_000
 	maxInFlight    = 1_000_000
+	maxHeldBytes   = 1 << 40
 )
 
 // Normalize returns the options with defaults filled in, but for AckTimeout and
@@ -104,6 +111,7 @@ func (o SubscribeOptions) Normalize() (SubscribeOptions, error) {
 	setDefault(&o.Concurrency, DefaultConcurrency)
 	setDefault(&o.BatchSize, DefaultBatchSize)
 	setDefault(&o.MaxInFlight, max(DefaultMaxInFlight, o.Concurrency))
+	setDefault(&o.MaxInFlightBytes, DefaultMaxInFlightBytes)
 	setDefault(&o.MaxLease, max(DefaultMaxLease, o.AckTimeout))
 	setDefault(&o.MaxAttempts, DefaultMaxAttempts)
 	setDefault(&o.ShutdownTimeout, DefaultShutdownTimeout)
@@ -130,6 +138,8 @@ func (o *SubscribeOptions) validate() error {
 		return fmt.Errorf("%w: BatchSize is %d, use 1 to %d", ErrInvalidOption, o.BatchSize, maxBatchSize)
 	case o.MaxInFlight < 1 || o.MaxInFlight > maxInFlight:
 		return fmt.Errorf("%w: MaxInFlight is %d, use 1 to %d", ErrInvalidOption, o.MaxInFlight, maxInFlight)
+	case o.MaxInFlightBytes < 1 || o.MaxInFlightBytes > maxHeldBytes:
+		return fmt.Errorf("%w: MaxInFlightBytes is %d, use 1 to %d", ErrInvalidOption, o.MaxInFlightBytes, maxHeldBytes)
 	case o.GroupMaxInFlight < 0 || o.GroupMaxInFlight > maxInFlight:
 		return fmt.Errorf("%w: GroupMaxInFlight is %d, use 1 to %d, or 0 for that of the group", ErrInvalidOption, o.GroupMaxInFlight, maxInFlight)
 	case o.Concurrency > o.MaxInFlight:
@@ -179,7 +189,7 @@ type subscribeJSON struct {
 }
 
 // MarshalJSON gives the members from, ts, afterId, afterSeq, topics,
-// concurrency, batchSize, maxInFlight, groupMaxInFlight, ackTimeoutMs,
+// concurrency, batchSize, maxInFlight, maxInFlightBytes, groupMaxInFlight, ackTimeoutMs,
 // maxLeaseMs, maxAttempts, order, backoff, shutdownTimeoutMs, filter and manualAck,
 // leaving out what is zero. FilterFunc has no JSON form.
 func (o SubscribeOptions) MarshalJSON() ([]byte, error) {

@@ -35,7 +35,7 @@ func checkRefused[T any](t *testing.T, cases []refused[T], validate func(T) erro
 func TestSubscribeOptionsDefaults(t *testing.T) {
 	got, err := jetbus.SubscribeOptions{}.Normalize()
 	want := jetbus.SubscribeOptions{
-		Concurrency: 1, BatchSize: 100, MaxInFlight: 1000, MaxLease: 10 * time.Minute,
+		Concurrency: 1, BatchSize: 100, MaxInFlight: 1000, MaxInFlightBytes: 64 << 20, MaxLease: 10 * time.Minute,
 		MaxAttempts: 5, Backoff: jetbus.Backoff{Min: time.Second, Max: 5 * time.Minute}, ShutdownTimeout: 30 * time.Second,
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -69,6 +69,8 @@ func TestSubscribeOptionsRefused(t *testing.T) {
 		{"BatchSize", options{BatchSize: 10_001}},
 		{"MaxInFlight", options{MaxInFlight: -1}},
 		{"MaxInFlight", options{MaxInFlight: 1_000_001}},
+		{"MaxInFlightBytes", options{MaxInFlightBytes: -1}},
+		{"MaxInFlightBytes", options{MaxInFlightBytes: 1<<40 + 1}},
 		{"GroupMaxInFlight", options{GroupMaxInFlight: -1}},
 		{"GroupMaxInFlight", options{GroupMaxInFlight: 1_000_001}},
 		{"Concurrency", options{Concurrency: 11, MaxInFlight: 10}},
@@ -109,10 +111,10 @@ func TestSubscribeOptionsNormalizeTwice(t *testing.T) {
 func TestReceiveOptions(t *testing.T) {
 	type options = jetbus.ReceiveOptions
 	got, err := options{}.Normalize()
-	if want := (options{Max: 100, Wait: 5 * time.Second, MaxAttempts: 5}); got != want || err != nil {
+	if want := (options{Max: 100, MaxBytes: 64 << 20, Wait: 5 * time.Second, MaxAttempts: 5}); got != want || err != nil {
 		t.Errorf("defaults: %+v, %v", got, err)
 	}
-	want := options{From: jetbus.Earliest(), Max: 10_000, Wait: -1, AckTimeout: 100 * time.Millisecond, MaxLease: 100 * time.Millisecond, MaxAttempts: -1}
+	want := options{From: jetbus.Earliest(), Max: 10_000, MaxBytes: 1, Wait: -1, AckTimeout: 100 * time.Millisecond, MaxLease: 100 * time.Millisecond, MaxAttempts: -1}
 	if got, err := want.Normalize(); got != want || err != nil {
 		t.Errorf("bounds: %+v, %v", got, err)
 	}
@@ -123,6 +125,8 @@ func TestReceiveOptions(t *testing.T) {
 		{"MaxLease", options{MaxLease: time.Second - 1, AckTimeout: time.Second}},
 		{"Max", options{Max: -1}},
 		{"Max", options{Max: 10_001}},
+		{"MaxBytes", options{MaxBytes: -1}},
+		{"MaxBytes", options{MaxBytes: 1<<40 + 1}},
 		{"Wait", options{Wait: -2}},
 		{"AckTimeout", options{AckTimeout: 1}},
 		{"AckTimeout", options{AckTimeout: -1}},

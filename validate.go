@@ -9,8 +9,9 @@ import (
 
 // Defaults and bounds of the options beside SubscribeOptions.
 const (
-	DefaultReceiveMax  = 100             // ReceiveOptions.Max
-	DefaultReceiveWait = 5 * time.Second // ReceiveOptions.Wait
+	DefaultReceiveMax      = 100             // ReceiveOptions.Max
+	DefaultReceiveMaxBytes = 64 << 20        // ReceiveOptions.MaxBytes
+	DefaultReceiveWait     = 5 * time.Second // ReceiveOptions.Wait
 
 	maxTTL   = 10 * 365 * 24 * time.Hour
 	maxDelay = 365 * 24 * time.Hour
@@ -70,11 +71,14 @@ func (o NackOptions) Validate() error {
 // group decides; or an error wrapping [ErrInvalidOption] that names the field.
 func (o ReceiveOptions) Normalize() (ReceiveOptions, error) {
 	setDefault(&o.Max, DefaultReceiveMax)
+	setDefault(&o.MaxBytes, DefaultReceiveMaxBytes)
 	setDefault(&o.Wait, DefaultReceiveWait)
 	setDefault(&o.MaxAttempts, DefaultMaxAttempts)
 	switch {
 	case o.Max < 1 || o.Max > maxBatchSize:
 		return o, fmt.Errorf("%w: Max is %d, use 1 to %d", ErrInvalidOption, o.Max, maxBatchSize)
+	case o.MaxBytes < 1 || o.MaxBytes > maxHeldBytes:
+		return o, fmt.Errorf("%w: MaxBytes is %d, use 1 to %d", ErrInvalidOption, o.MaxBytes, maxHeldBytes)
 	case o.Wait < -1:
 		return o, fmt.Errorf("%w: Wait is %v, use -1 for no wait", ErrInvalidOption, o.Wait)
 	case o.AckTimeout != 0 && o.AckTimeout < minAckTimeout:

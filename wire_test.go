@@ -57,7 +57,7 @@ func drawSubscribe(t *rapid.T) jetbus.SubscribeOptions {
 	n := rapid.IntMin(-1)
 	return jetbus.SubscribeOptions{
 		From: drawStart(t), Topics: rapid.SliceOf(rapid.String()).Draw(t, "topics"), Concurrency: n.Draw(t, "concurrency"), BatchSize: n.Draw(t, "batch"),
-		MaxInFlight: n.Draw(t, "inFlight"), GroupMaxInFlight: n.Draw(t, "groupInFlight"), AckTimeout: drawDuration(t, "ack"), MaxLease: drawDuration(t, "lease"),
+		MaxInFlight: n.Draw(t, "inFlight"), MaxInFlightBytes: rapid.Int64().Draw(t, "inFlightBytes"), GroupMaxInFlight: n.Draw(t, "groupInFlight"), AckTimeout: drawDuration(t, "ack"), MaxLease: drawDuration(t, "lease"),
 		MaxAttempts: n.Draw(t, "attempts"), Backoff: drawBackoff(t), ShutdownTimeout: drawDuration(t, "shutdown"), Filter: drawFilter(t), ManualAck: rapid.Bool().Draw(t, "manual"),
 	}
 }
@@ -119,7 +119,7 @@ func TestOptionsRoundTrip(t *testing.T) {
 	})
 	roundTrip(t, "ReceiveOptions", func(t *rapid.T) jetbus.ReceiveOptions {
 		return jetbus.ReceiveOptions{
-			From: drawStart(t), Max: rapid.Int().Draw(t, "max"), Wait: drawDuration(t, "wait"), AckTimeout: drawDuration(t, "ack"), MaxLease: drawDuration(t, "lease"),
+			From: drawStart(t), Max: rapid.Int().Draw(t, "max"), MaxBytes: rapid.Int64().Draw(t, "maxBytes"), Wait: drawDuration(t, "wait"), AckTimeout: drawDuration(t, "ack"), MaxLease: drawDuration(t, "lease"),
 			MaxAttempts: rapid.Int().Draw(t, "attempts"),
 		}
 	})
@@ -178,7 +178,7 @@ func TestOptionsJSONNames(t *testing.T) {
 		{jetbus.AfterSeq(0), `{"from":"afterSeq","afterSeq":0}`},
 		{jetbus.AfterID("i"), `{"from":"afterId","afterId":"i"}`},
 		{jetbus.ReceiveOptions{}, `{}`},
-		{jetbus.ReceiveOptions{From: start, Max: 1, Wait: -1, AckTimeout: time.Second, MaxLease: time.Minute, MaxAttempts: -1}, `{"from":"ts","ts":1500,"max":1,"maxAttempts":-1,"waitMs":-1,"ackTimeoutMs":1000,"maxLeaseMs":60000}`},
+		{jetbus.ReceiveOptions{From: start, Max: 1, MaxBytes: 2, Wait: -1, AckTimeout: time.Second, MaxLease: time.Minute, MaxAttempts: -1}, `{"from":"ts","ts":1500,"max":1,"maxBytes":2,"maxAttempts":-1,"waitMs":-1,"ackTimeoutMs":1000,"maxLeaseMs":60000}`},
 		{jetbus.ReadOptions{}, `{}`},
 		{
 			jetbus.ReadOptions{From: start, After: map[string]uint64{"a": 7}, Created: map[string]time.Time{"a": at}, Follow: true, Filter: jetbus.Filter{Key: "k"}},
@@ -189,10 +189,10 @@ func TestOptionsJSONNames(t *testing.T) {
 		{jetbus.SubscribeOptions{FilterFunc: func(*jetbus.Event) bool { return true }}, `{}`},
 		{
 			jetbus.SubscribeOptions{
-				From: jetbus.Earliest(), Topics: []string{"b"}, Concurrency: 1, BatchSize: 2, MaxInFlight: 3, GroupMaxInFlight: 4, AckTimeout: time.Second, MaxLease: -1,
+				From: jetbus.Earliest(), Topics: []string{"b"}, Concurrency: 1, BatchSize: 2, MaxInFlight: 3, MaxInFlightBytes: 5, GroupMaxInFlight: 4, AckTimeout: time.Second, MaxLease: -1,
 				MaxAttempts: -1, Backoff: jetbus.Backoff{Min: time.Second, Max: time.Minute, NoJitter: true}, ShutdownTimeout: time.Second, Filter: jetbus.Filter{Key: "k"}, ManualAck: true,
 			},
-			`{"from":"earliest","topics":["b"],"concurrency":1,"batchSize":2,"maxInFlight":3,"groupMaxInFlight":4,"maxAttempts":-1,"backoff":{"minMs":1000,"maxMs":60000,"noJitter":true},` +
+			`{"from":"earliest","topics":["b"],"concurrency":1,"batchSize":2,"maxInFlight":3,"maxInFlightBytes":5,"groupMaxInFlight":4,"maxAttempts":-1,"backoff":{"minMs":1000,"maxMs":60000,"noJitter":true},` +
 				`"filter":{"key":"k"},"manualAck":true,"ackTimeoutMs":1000,"maxLeaseMs":-1,"shutdownTimeoutMs":1000}`,
 		},
 		{config, configText},

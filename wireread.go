@@ -15,8 +15,8 @@ type receiveJSON struct {
 	MaxLeaseMs   millis `json:"maxLeaseMs,omitempty"`
 }
 
-// MarshalJSON gives the members from, ts, afterId, afterSeq, max, waitMs,
-// ackTimeoutMs, maxLeaseMs and maxAttempts, leaving out what is zero.
+// MarshalJSON gives the members from, ts, afterId, afterSeq, max, maxBytes,
+// waitMs, ackTimeoutMs, maxLeaseMs and maxAttempts, leaving out what is zero.
 func (o ReceiveOptions) MarshalJSON() ([]byte, error) {
 	return json.Marshal(receiveJSON{o.From.wire(), plainReceiveOptions(o), millis(o.Wait), millis(o.AckTimeout), millis(o.MaxLease)})
 }

@@ -30,8 +30,8 @@ func (p *puller) refusedLocked() (subject string) {
 	switch {
 	case !l.IsUp():
 		return ""
-	case !asked.IsZero() && l.Refused(p.next, asked):
-		return p.next
+	case !asked.IsZero() && l.Refused(p.at.subject, asked):
+		return p.at.subject
 	case !p.settling.IsZero() && l.Refused(p.acks, p.settling):
 		return p.acks + ">"
 	}

@@ -98,7 +98,7 @@ func (h *holding) removeLocked(l *lease, how outcome) {
 	h.count--
 	h.unnameLocked(l)
 	if l.p != nil {
-		l.p.held--
+		l.p.dropLocked(l)
 	}
 	if l.forget != nil {
 		l.forget()

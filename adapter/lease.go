@@ -28,7 +28,7 @@ const (
 //
 // The server starts counting AckTimeout when it sends, and again at every
 // extension it gets. This side counts from a moment that is never later: a time
-// before which the server cannot have sent the event, see puller.sentSince, then
+// before which the server cannot have sent the event, see puller.arrivedLocked, then
 // the sending of the last extension that was answered. An answer shows that the
 // server had the extension at some time before now; one that arrives after the
 // deadline shows nothing, because the server answers extensions, and takes
@@ -40,6 +40,7 @@ type lease struct {
 	msg         *nats.Msg
 	consumer    string // the durable
 	reply       string // where acknowledgements go
+	size        int64  // of the message, as the server counts
 	deliveries  int
 	arrival     uint64 // among those of its subscription; 0: of another holder, or of an ordered group
 	seq         uint64
@@ -75,7 +76,7 @@ type lease struct {
 
 // newLease is the lease on a message that came from a topic, or its retries.
 func newLease(t *topic, m *nats.Msg, a ackReply, maxAttempts int) *lease {
-	l := &lease{t: t, msg: m, consumer: a.consumer, reply: m.Reply, deliveries: a.deliveries, seq: a.seq, stored: a.storedNano, maxAttempts: maxAttempts}
+	l := &lease{t: t, msg: m, consumer: a.consumer, reply: m.Reply, size: int64(m.Size()), deliveries: a.deliveries, seq: a.seq, stored: a.storedNano, maxAttempts: maxAttempts}
 	if t.retries {
 		l.retry = parseRetry(m.Header, t, a.seq, a.storedNano)
 	}

@@ -198,7 +198,7 @@ func (s *slot) driftLocked() {
 		return
 	}
 	l.state = adrift
-	l.p.held--
+	l.p.dropLocked(l)
 	l.p = nil
 	if l.forget != nil {
 		l.forget()
@@ -212,7 +212,7 @@ func (s *slot) attachLocked(p *puller, reply string, sent time.Time) {
 	s.driftLocked()
 	l.state, l.p, l.reply = open, p, reply
 	l.deadline, l.asked, l.askedOn = sent.Add(l.h.safe()), sent, 0
-	p.held++
+	p.holdLocked(l)
 }
 
 // loseLocked ends the slot because the event is not this member's any more.

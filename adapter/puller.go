@@ -43,10 +43,13 @@ type puller struct {
 	sub       *nats.Subscription // nil while paused
 	inbox     string             // of sub, with a dot at the end
 	durable   string             // the present one
-	next      string             // subject of its pull requests
+	at        pullPoint          // where its requests go
 	wake      *time.Timer        // calls check; nil before start
 	pulls     pulls              // requests that are open
 	held      int                // leases of this topic
+	heldBytes int64              // of their messages
+	refused   int64              // room that the next event did not have; 0: none is known
+	looking   bool               // check looks soon whether that event is gone
 	first     bool               // no event has come since there was no open request
 	heard     time.Time          // last sign of the server
 	retry     time.Duration      // the last wait after a refusal; 0 since one was granted
@@ -73,7 +76,7 @@ func (p *puller) attach(durable string) {
 	if durable != p.durable {
 		p.settling = time.Time{}
 	}
-	p.durable, p.next = durable, p.s.b.api+"CONSUMER.MSG.NEXT."+p.t.stream+"."+durable
+	p.durable, p.at = durable, p.s.b.pullPoint(p.t.stream, durable)
 }
 
 // setExpiry fits the life of requests to the ack timeout.
@@ -110,6 +113,7 @@ func (p *puller) open() error {
 	if !ended {
 		p.sub, p.inbox = sub, inbox
 		p.pulls.reset()
+		p.refused, p.looking = 0, false
 	}
 	p.s.mu.Unlock()
 	if ended {
@@ -149,18 +153,15 @@ func (p *puller) deliver(m *nats.Msg, a ackReply) {
 	s.mu.Lock()
 	s.arrivals++
 	l.arrival = s.arrivals
-	p.heard, p.retry, p.missing = now, 0, false
-	since := p.sentSince(now)
-	first := p.first
-	p.first = false
-	p.held++
+	since, first := p.arrivedLocked(l.size, now)
+	p.holdLocked(l)
 	s.addLocked(l, since)
 	s.queue.push(l) // shutdown gives it back, if it has begun
 	s.hireLocked()
-	n, request := p.requestLocked(now)
+	o, reply := p.requestLocked(now)
 	s.mu.Unlock()
 	s.secure(l)
-	p.send(n, request)
+	p.send(o, reply)
 	if first {
 		p.polled(now.Sub(since))
 	}
@@ -171,19 +172,22 @@ func (p *puller) polled(after time.Duration) {
 	p.s.b.cfg.Observer.Observe(jetbus.Observation{Kind: jetbus.Polled, Topic: p.t.name(), Group: p.s.group, Count: 1, Duration: after})
 }
 
-// sentSince accounts for an event that came, and returns a time before which the
+// arrivedLocked accounts for an event that came, and returns a time before which the
 // server cannot have sent it. The time of arrival would not do: an event may
-// have been held up on the way while the server gave it to somebody else.
-func (p *puller) sentSince(now time.Time) time.Time {
-	if since := p.pulls.event(); !since.IsZero() {
-		return since
+// have been held up on the way while the server gave it to somebody else. It reports
+// whether the event is the first one since there was no open request.
+func (p *puller) arrivedLocked(size int64, now time.Time) (since time.Time, first bool) {
+	p.heard, p.retry, p.missing, p.refused = now, 0, false, 0
+	first, p.first = p.first, false
+	if since = p.pulls.event(size); since.IsZero() {
+		since = now.Add(-p.expiry) // of a request of an inbox that Pause left
 	}
-	return now.Add(-p.expiry) // of a request of an inbox that Pause left
+	return since, first
 }
 
 // status handles what the server says instead of an event.
 func (p *puller) status(m *nats.Msg) {
-	code, description := m.Header.Get("Status"), m.Header.Get("Description")
+	w := readPullWord(m)
 	s := p.s
 	now := time.Now()
 	s.mu.Lock()
@@ -193,31 +197,33 @@ func (p *puller) status(m *nats.Msg) {
 		s.mu.Unlock()
 		return
 	}
-	if code == "100" { // heartbeat
+	if w.kind == pullBeat {
 		p.pulls.answered(token)
 		s.mu.Unlock()
 		return
 	}
-	pending := -1 // not said: all of it
-	if n, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages")); err == nil {
-		pending = n
-	}
-	p.pulls.close(token, pending)
+	p.pulls.close(token, w)
 	switch {
-	case code == "409" && description == "Consumer Deleted", code == "503" && !p.missing:
-		p.missing = code == "503"
+	case w.kind == pullGone, w.kind == pullNobody && !p.missing:
+		p.missing = w.kind == pullNobody
 		p.pulls.giveUp(p.expiry)
 		p.rejoinLocked()
-	case code == "400", code == "409" && description == "Consumer is push based":
-		s.failLocked(fmt.Errorf("subscribe %s/%s: pull request refused: %s %s", p.t.name(), s.group, code, description))
-	case code == "404", code == "408": // the request is over
-		p.retry, p.missing = 0, false
-	default: // 409: leadership change, server shutdown, limits of the consumer; 503 again
+	case w.kind == pullRefused:
+		s.failLocked(fmt.Errorf("subscribe %s/%s: pull request refused: %s %s", p.t.name(), s.group, w.code, w.description))
+	case w.kind == pullFull:
+		p.refused = max(p.refused, w.bytes, 1)
+	case w.kind == pullOver: // no event was there, so none that is too large
+		p.retry, p.missing, p.refused = 0, false, 0
+	case w.kind == pullDone:
+	default: // it passes; or again nobody is there
 		p.backOffLocked()
 	}
-	n, request := p.requestLocked(now)
+	o, reply := p.requestLocked(now)
+	if o.events == 0 && w.kind == pullFull {
+		p.lookLocked()
+	}
 	s.mu.Unlock()
-	p.send(n, request)
+	p.send(o, reply)
 }
 
 // windowLocked is how many events this puller may hold.
@@ -237,43 +243,51 @@ func (p *puller) backOffLocked() {
 	}
 }
 
-// requestLocked opens a request for what there is room for. It returns its size,
-// 0 for none, and its reply subject.
-func (p *puller) requestLocked(now time.Time) (n int, reply string) {
+// requestLocked opens a request for what there is room for. It returns what it asks for, no
+// events where it asks for none, and its reply subject.
+func (p *puller) requestLocked(now time.Time) (o pullOrder, reply string) {
 	s := p.s
 	if s.stopping || s.paused || p.joining || p.resting || p.ended || p.sub == nil || p.wake == nil {
-		return 0, ""
+		return o, ""
 	}
 	window := p.windowLocked(now)
 	if window <= 0 && p.held == 0 && p.pulls.asked == 0 && !p.starved { // nothing of its own will make it ask
 		p.starved, s.starved = true, append(s.starved, p)
 	}
-	n = min(window-p.held-p.pulls.asked, s.o.BatchSize)
+	room := window - p.held - p.pulls.asked
+	n := min(room, s.o.BatchSize)
 	if n <= 0 || p.pulls.asked > 0 && n < min(s.o.BatchSize, max(window/4, 1)) {
-		return 0, "" // no room, or too little to be worth a request while another is open
+		return o, "" // no room, or too little to be worth a request while another is open
+	}
+	if !s.b.link.IsUp() {
+		return o, "" // it would be sent before the inbox is known to the server again, and what it brings would go to nobody
+	}
+	if o.events, o.bytes = p.bytesLocked(n, room); o.events == 0 {
+		return o, ""
 	}
 	p.first = p.first || p.pulls.asked == 0
-	return n, p.inbox + strconv.FormatUint(p.pulls.ask(n, now), 36)
+	o.expires, o.heartbeat = p.expiry, p.heartbeat
+	return o, p.inbox + strconv.FormatUint(p.pulls.ask(o.events, o.bytes, now), 36)
 }
 
-// send asks for n events.
-func (p *puller) send(n int, reply string) {
-	if n == 0 {
+// send sends a request, if there is one.
+func (p *puller) send(o pullOrder, reply string) {
+	if o.events == 0 {
 		return
 	}
 	p.s.mu.Lock()
-	next, body := p.next, pullBody(n, 0, p.expiry, p.heartbeat)
+	at := p.at
 	p.s.mu.Unlock()
 	// Where the connection is gone, rejoin and check go on when there is one again.
-	_ = p.s.b.nc.PublishRequest(next, reply, body)
+	_ = at.ask(reply, o)
 }
 
 // request asks for what there is room for.
 func (p *puller) request() {
 	p.s.mu.Lock()
-	n, reply := p.requestLocked(time.Now())
+	o, reply := p.requestLocked(time.Now())
 	p.s.mu.Unlock()
-	p.send(n, reply)
+	p.send(o, reply)
 }
 
 // reconnected runs after a reconnect, and when the connection was closed. The
@@ -288,6 +302,7 @@ func (p *puller) reconnected() {
 		return
 	}
 	p.pulls.reset()
+	p.refused = 0
 	p.settling = time.Time{} // another user's permissions, perhaps
 	p.heard, p.retry, p.resting, p.missing = time.Now(), 0, false, false
 	p.rejoinLocked() // the durable may have been replaced meanwhile, or its settings changed
@@ -311,11 +326,15 @@ func (p *puller) check() {
 		s.b.cfg.Logger.Error("a member ends for want of a permission", slog.Any("error", err))
 		return
 	}
-	if p.pulls.asked > 0 && now.Sub(p.heard) >= p.silence() && s.b.link.IsUp() {
-		p.heard = now
-		p.pulls.giveUp(p.expiry)
-		p.rejoinLocked() // the server may have lost the durable
+	if s.b.link.IsUp() {
+		p.pulls.overdue(p.expiry, now)
+		if p.pulls.asked > 0 && now.Sub(p.heard) >= p.silence() {
+			p.heard = now
+			p.pulls.giveUp(p.expiry)
+			p.rejoinLocked() // the server may have lost the durable
+		}
 	}
+	p.refused, p.looking = 0, false
 	if p.resting {
 		p.resting = false
 		p.pulls.giveUp(p.expiry)
@@ -323,10 +342,10 @@ func (p *puller) check() {
 			p.rejoinLocked()
 		}
 	}
-	n, reply := p.requestLocked(now)
+	o, reply := p.requestLocked(now)
 	p.wake.Reset(p.silence())
 	s.mu.Unlock()
-	p.send(n, reply)
+	p.send(o, reply)
 }
 
 // rejoinLocked starts to look for the durable, which may have been replaced by

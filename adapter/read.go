@@ -225,7 +225,7 @@ type tail struct {
 	end     uint64      // the last one to read; 0: go on for ever
 	created time.Time   // when the stream was; zero: not known yet
 	scan    *latestScan // begin with the last event of each key, at every new start; nil: with next
-	bytes   int         // that a request may bring; 0: tailBytes
+	bytes   int64       // that a request may bring; 0: tailBytes
 }
 
 const (
@@ -315,7 +315,7 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 	if done, err := r.begins(ctx, c.CachedInfo().NumPending); done || err != nil {
 		return err
 	}
-	next, reply := r.b.api+"CONSUMER.MSG.NEXT."+r.t.stream+"."+name, strings.TrimSuffix(inbox, "*")+name
+	at, reply := r.b.pullPoint(r.t.stream, name), strings.TrimSuffix(inbox, "*")+name
 	silence := time.NewTimer(denialCheck)
 	defer silence.Stop()
 	checked := false // whether the request was refused
@@ -324,8 +324,8 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 		pulls.bytes = 0
 	}
 	for {
-		if body := pulls.request(); body != nil {
-			if err := r.b.nc.PublishRequest(next, reply, body); err != nil {
+		if o := pulls.request(); o.events > 0 {
+			if err := at.ask(reply, o); err != nil {
 				return errTailBroken
 			}
 		}
@@ -338,7 +338,7 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 			case !ok && m.Subject != reply: // the end of a request to the consumer before
 				continue
 			case !ok:
-				idle, err := pulls.status(m)
+				idle, err := pulls.status(readPullWord(m))
 				if err != nil {
 					return err
 				}
@@ -366,8 +366,8 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 			silence.Reset(2 * pullHeartbeat) // the server was not silent while the event was looked at
 		case <-silence.C:
 			switch {
-			case r.b.link.Refused(next, time.Time{}): // of this consumer alone
-				return noPermission(next)
+			case r.b.link.Refused(at.subject, time.Time{}): // of this consumer alone
+				return noPermission(at.subject)
 			case checked:
 				return errTailBroken
 			}

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -132,19 +131,19 @@ func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveO
 	defer b.unuseReceipts(r)
 	main := b.source(t, info)
 	out, err := r.receive(ctx, []source{b.source(rt, retries), main}, o)
-	return out, b.translate("pull", main.next, err)
+	return out, b.translate("pull", main.at.subject, err)
 }
 
 // source is where events of a group come from.
 type source struct {
 	t          *topic
 	durable    string
-	next       string // subject of pull requests
-	most, room int    // how many events the group may hold; and how many more it could a moment ago
+	at         pullPoint
+	most, room int // how many events the group may hold; and how many more it could a moment ago
 }
 
 func (b *Bus) source(t *topic, info *jetstream.ConsumerInfo) source {
-	s := source{t: t, durable: info.Name, next: b.api + "CONSUMER.MSG.NEXT." + t.stream + "." + info.Name, most: math.MaxInt, room: math.MaxInt}
+	s := source{t: t, durable: info.Name, at: b.pullPoint(t.stream, info.Name), most: math.MaxInt, room: math.MaxInt}
 	if most := info.Config.MaxAckPending; most > 0 {
 		s.most, s.room = most, max(most-info.NumAckPending, 0)
 	}
@@ -221,7 +220,7 @@ func (r *receipts) receive(ctx context.Context, from []source, o jetbus.ReceiveO
 
 func (c *receiveCall) collect(ctx context.Context, from []source, o jetbus.ReceiveOptions) error {
 	for _, source := range from {
-		if left := o.Max - c.len(); left > 0 {
+		if left := o.Max - c.len(); left > 0 && !c.full {
 			if err := c.pullNow(ctx, source, left); err != nil {
 				return err
 			}
@@ -239,7 +238,7 @@ func (c *receiveCall) collect(ctx context.Context, from []source, o jetbus.Recei
 			return err
 		}
 	}
-	if left := min(o.Max, topic.room) - c.len(); c.len() > 0 && left > 0 {
+	if left := min(o.Max, topic.room) - c.len(); c.len() > 0 && left > 0 && !c.full {
 		return c.pull(ctx, topic, left, 0)
 	}
 	return nil
@@ -259,19 +258,22 @@ func (c *receiveCall) pullNow(ctx context.Context, from source, n int) error {
 type receiveCall struct {
 	r           *receipts
 	maxAttempts int
+	maxBytes    int64
 	sub         *nats.Subscription
+	full        bool // there is no room for the next event
 	mu          sync.Mutex
 	from        *topic    // of the newest request
 	sent        time.Time // of the newest request
 	leases      []*lease
+	bytes       int64         // of their messages
 	ended       bool          // what comes now is given back
-	over        chan error    // the end of a request; capacity 1
+	over        chan pullWord // the end of a request; capacity 1
 	first       chan struct{} // signaled by an event; capacity 1
 }
 
 func (r *receipts) open(o jetbus.ReceiveOptions) (*receiveCall, error) {
 	c := &receiveCall{
-		r: r, maxAttempts: o.MaxAttempts, from: r.t, over: make(chan error, 1), first: make(chan struct{}, 1),
+		r: r, maxAttempts: o.MaxAttempts, maxBytes: o.MaxBytes, from: r.t, over: make(chan pullWord, 1), first: make(chan struct{}, 1),
 		leases: make([]*lease, 0, min(o.Max, 64)),
 	}
 	var err error
@@ -292,7 +294,7 @@ func (c *receiveCall) receive(m *nats.Msg) {
 	ended, sent := c.ended, c.sent
 	if !ended {
 		c.r.add(l, sent)
-		c.leases = append(c.leases, l)
+		c.leases, c.bytes = append(c.leases, l), c.bytes+l.size
 	}
 	c.mu.Unlock()
 	if ended {
@@ -314,43 +316,48 @@ func (r *receipts) returnLate(l *lease, sent time.Time) {
 }
 
 func (c *receiveCall) status(m *nats.Msg) {
-	switch code, description := m.Header.Get("Status"), m.Header.Get("Description"); {
-	case code == "100":
-	case code == "404", code == "408":
-		notify(c.over, nil)
-	case code == "503", code == "409" && description == "Consumer Deleted":
-		notify(c.over, errNoDurable)
-	default:
-		notify(c.over, fmt.Errorf("%w: %s %s", jetbus.ErrUnavailable, code, description))
+	if w := readPullWord(m); w.kind != pullBeat && w.kind != pullDone { // all its events are there, or on their way
+		notify(c.over, w)
 	}
 }
 
-// pull sends one request and waits until it is over or has brought n events. Without a
-// wait it fails, errFull, where others have filled the group before it came to the
-// server, which says nothing then.
+// pull sends one request and waits until it is over or has brought n events, or as many
+// bytes as there is room for. Where the first event is larger than all the room that there
+// is, it asks for that alone.
 func (c *receiveCall) pull(ctx context.Context, from source, n int, wait time.Duration) error {
+	if n > 1 || c.len() > 0 {
+		err := c.pullUpTo(ctx, from, n, c.maxBytes-c.size(), wait)
+		if err != nil || c.len() > 0 || !c.full {
+			return err
+		}
+	}
+	c.full = false // but for this event
+	return c.pullUpTo(ctx, from, 1, 0, wait)
+}
+
+// pullUpTo is pull of events that have so many bytes together, 0 for any. Without a wait it
+// fails, errFull, where others have filled the group before the request came to the server,
+// which says nothing then.
+func (c *receiveCall) pullUpTo(ctx context.Context, from source, n int, bytes int64, wait time.Duration) error {
 	lost, err := c.r.b.link.Wait(ctx)
 	if err != nil {
 		return err
 	}
-	before := c.len()
-	b := strconv.AppendInt([]byte(`{"batch":`), int64(n), 10)
-	if wait > 0 {
-		b = strconv.AppendInt(append(b, `,"expires":`...), int64(wait), 10)
-	} else {
-		b = append(b, `,"no_wait":true`...)
+	wanted, most := c.len()+n, c.size()+bytes
+	if bytes == 0 {
+		most = math.MaxInt64
 	}
 	sent := time.Now()
 	c.mu.Lock()
 	c.from, c.sent = from.t, sent
 	c.mu.Unlock()
-	if err := c.r.b.nc.PublishRequest(from.next, c.sub.Subject, append(b, '}')); err != nil {
+	if err := from.at.ask(c.sub.Subject, pullOrder{events: n, bytes: bytes, expires: wait}); err != nil {
 		return err
 	}
 	silent, quiet := time.NewTimer(wait+askTimeout), time.NewTimer(denialCheck)
 	defer silent.Stop()
 	defer quiet.Stop()
-	for c.len()-before < n {
+	for c.len() < wanted && c.size() < most {
 		select {
 		case <-c.first:
 			if wait == 0 {
@@ -358,16 +365,20 @@ func (c *receiveCall) pull(ctx context.Context, from source, n int, wait time.Du
 			}
 		case <-quiet.C:
 			switch {
-			case c.r.b.link.Refused(from.next, sent):
-				return noPermission(from.next)
-			case wait > 0: // it is answered when that is over
+			case c.r.b.link.Refused(from.at.subject, sent):
+				return noPermission(from.at.subject)
+			case wait > 0, c.full: // it is answered when that is over; or what it brings is on its way
 			case c.r.b.isFull(ctx, from):
 				return errFull
 			default:
 				quiet.Reset(denialCheck)
 			}
-		case err := <-c.over:
-			return err
+		case w := <-c.over:
+			if w.kind != pullFull || w.events < 0 {
+				return w.err()
+			}
+			wanted -= w.events // the others were sent, and may come behind the word
+			c.full = true
 		case <-lost:
 			return errLost
 		case <-silent.C:
@@ -376,7 +387,15 @@ func (c *receiveCall) pull(ctx context.Context, from source, n int, wait time.Du
 			return context.Cause(ctx)
 		}
 	}
+	c.full = c.full || c.size() >= c.maxBytes
 	return nil
+}
+
+// size is how many bytes the messages have that came.
+func (c *receiveCall) size() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bytes
 }
 
 func (c *receiveCall) len() int {

@@ -414,14 +414,14 @@ func (s *subscription) acknowledge(l *lease, now time.Time) {
 	if err == nil {
 		s.stats.Acked++
 	}
-	n, request := l.p.requestLocked(now)
+	o, reply := l.p.requestLocked(now)
 	starved := s.starvedLocked()
 	s.mu.Unlock()
 	if err == nil {
 		err = s.b.nc.Publish(l.reply, nil)
 		s.acknowledged(l, now, err)
 	}
-	l.p.send(n, request)
+	l.p.send(o, reply)
 	for _, p := range starved {
 		p.request()
 	}

@@ -37,9 +37,7 @@ func (tr *track) deliver(m *nats.Msg, a ackReply, now time.Time) {
 	l.slot = &slot{lease: l, o: o, tr: tr}
 	key, keyed := o.laneOf(l)
 	s.mu.Lock()
-	p.heard, p.retry, p.missing = now, 0, false
-	since, first := p.sentSince(now), p.first
-	p.first = false
+	since, first := p.arrivedLocked(l.size, now)
 	if !o.flowing || a.consumer != tr.durable { // it will come again
 		s.mu.Unlock()
 		return
@@ -54,7 +52,7 @@ func (tr *track) deliver(m *nats.Msg, a ackReply, now time.Time) {
 	case arrivalNew:
 		l.slot.again, l.slot.suspect = a.deliveries > 1 || l.seq <= tr.recorded, l.seq <= tr.suspects
 		tr.open[l.seq] = l.slot
-		p.held++
+		p.holdLocked(l)
 		s.addLocked(l, since)
 		if o.lanes.push(l.slot, key, keyed) {
 			o.readyLocked(l.slot)
@@ -62,7 +60,7 @@ func (tr *track) deliver(m *nats.Msg, a ackReply, now time.Time) {
 	case arrivalSettled:
 		p.settlesLocked(m.Reply, now)
 	}
-	n, request := p.requestLocked(now)
+	request, reply := p.requestLocked(now)
 	s.mu.Unlock()
 	switch what {
 	case arrivalSettled:
@@ -71,7 +69,7 @@ func (tr *track) deliver(m *nats.Msg, a ackReply, now time.Time) {
 		s.secure(l)
 	case arrivalDisorder:
 	}
-	p.send(n, request)
+	p.send(request, reply)
 	if first {
 		p.polled(now.Sub(since))
 	}

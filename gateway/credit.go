@@ -16,7 +16,7 @@ func (s *sub) startCredit() error {
 	}
 	b := s.ses.g.b
 	if _, err := b.Cursor(s.ctx, s.topics[0], s.group); errors.Is(err, jetbus.ErrNoGroup) {
-		o := s.receiveOptions(1)
+		o := s.receiveOptions(1, s.most)
 		o.Wait = -1
 		early, err := b.Receive(s.ctx, s.topics[0], s.group, o)
 		for _, d := range early { // nobody has asked for it yet
@@ -50,8 +50,10 @@ func (s *sub) run(f func(ctx context.Context) error) error {
 	return nil
 }
 
-func (s *sub) receiveOptions(n int) jetbus.ReceiveOptions {
-	return jetbus.ReceiveOptions{From: s.o.From, Max: n, Wait: creditWait, AckTimeout: groupAckTimeout, MaxAttempts: s.o.MaxAttempts}
+func (s *sub) receiveOptions(n, bytes int) jetbus.ReceiveOptions {
+	return jetbus.ReceiveOptions{
+		From: s.o.From, Max: n, MaxBytes: int64(min(bytes, maxHeldBytes)), Wait: creditWait, AckTimeout: groupAckTimeout, MaxAttempts: s.o.MaxAttempts,
+	}
 }
 
 // take asks the bus for what the client has credit for, and keeps the leases of what it holds.
@@ -77,13 +79,14 @@ func (s *sub) take(ctx context.Context) error {
 			return nil
 		}
 		ctx, stop := context.WithCancel(ctx)
-		n := s.room(stop)
+		n, bytes := s.room(stop)
 		if n == 0 {
 			stop()
 			return nil
 		}
-		got, err := s.ses.g.b.Receive(ctx, s.topics[0], s.group, s.receiveOptions(n))
+		got, err := s.ses.g.b.Receive(ctx, s.topics[0], s.group, s.receiveOptions(n, bytes))
 		stop()
+		got = s.fit(ctx, got, bytes)
 		s.ses.mu.Lock()
 		for _, d := range got {
 			s.taken[d] = struct{}{}
@@ -145,29 +148,49 @@ func (s *sub) receive(ctx context.Context, d *jetbus.Delivery) {
 	}
 }
 
-// room waits until there is credit, and says for how many events to ask now; 0: for none
-// any more. A pause calls stop.
-func (s *sub) room(stop context.CancelFunc) int {
+// fit gives back an event that came alone since it is larger than there is room for, where
+// there is more room when what is held is settled.
+func (s *sub) fit(ctx context.Context, got []*jetbus.Delivery, bytes int) []*jetbus.Delivery {
+	if len(got) == 0 {
+		return got
+	}
+	last := got[len(got)-1]
+	s.ses.mu.Lock()
+	s.next = sizeOf(last)
+	fits := len(s.held) == 0 || len(last.Payload) <= bytes
+	s.ses.mu.Unlock()
+	if fits {
+		return got
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTime)
+	defer cancel()
+	_ = last.GiveBack(ctx) // else it comes again when the lease ends
+	return got[:len(got)-1]
+}
+
+// room waits until there is credit, and says for how many events to ask now, and of how many
+// bytes; 0: for none any more. A pause calls stop.
+func (s *sub) room(stop context.CancelFunc) (n, bytes int) {
 	for {
 		s.ses.mu.Lock()
-		n := min(int(s.credit), s.inFlight-len(s.held), s.o.BatchSize)
-		if s.paused {
+		n, bytes = min(int(s.credit), s.inFlight-len(s.held), s.o.BatchSize), max(s.most-s.bytes, 1)
+		if s.paused || len(s.held) > 0 && bytes < max(s.next, holdOverhead) {
 			n = 0
 		}
 		s.stop = stop
 		s.ses.mu.Unlock()
 		select {
 		case <-s.done:
-			return 0
+			return 0, 0
 		default:
 		}
 		if n > 0 {
-			return n
+			return n, bytes
 		}
 		select {
 		case <-s.freed:
 		case <-s.done:
-			return 0
+			return 0, 0
 		}
 	}
 }

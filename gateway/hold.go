@@ -32,6 +32,9 @@ const (
 	holdOverhead = 512 // what a delivery counts for besides its payload
 )
 
+// sizeOf is what a delivery counts for.
+func sizeOf(d *jetbus.Delivery) int { return len(d.Payload) + holdOverhead }
+
 // hold puts a delivery into the client's hands. It returns nil where the subscription has
 // ended, or is paused; and where the client holds too much, with what is closed when that is
 // less. A subscription that holds nothing may always have one event: others do not starve it.
@@ -60,6 +63,7 @@ func (s *sub) hold(d *jetbus.Delivery, size int) (h *hold, heavy <-chan struct{}
 func (h *hold) putLocked() {
 	h.s.ses.holds[h.id], h.s.held[h.id] = h, h
 	h.s.ses.bytes += h.size
+	h.s.bytes += h.size
 }
 
 // takeLocked takes an event out of the client's hands.
@@ -69,6 +73,7 @@ func (h *hold) takeLocked() {
 	delete(h.s.held, h.id)
 	ses := h.s.ses
 	ses.bytes -= h.size
+	h.s.bytes -= h.size
 	ses.lightenLocked()
 	signal(h.s.freed)
 	if len(h.s.held) == 0 {

@@ -246,6 +246,21 @@ func TestPullRefused(t *testing.T) {
 	})
 }
 
+// A pull has at most maxBytes, and a larger event comes alone.
+func TestPullIsBoundedInBytes(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		for _, size := range []int{30_000, 30_000, 30_000, 300_000, 10} {
+			r.publish("orders", `"`+strings.Repeat("x", size)+`"`)
+		}
+		for _, want := range []int{2, 1, 1, 1} {
+			if got := r.pull(`{"from":"earliest","maxBytes":80000,"wait":"0"}`); len(got) != want {
+				r.Errorf("%d events came, not %d", len(got), want)
+			}
+		}
+		r.do("POST", groupPath+"pull", `{"maxBytes":-1}`).refused(gateway.CodeBadRequest)
+	})
+}
+
 // TestPullAndDrain: what is held can be acknowledged for a while, and is given back then. A client that goes away while it waits takes nothing with it.
 func TestPullAndDrain(t *testing.T) {
 	inBubble(t, gateway.Config{}, func(r *wsRig) {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -32,6 +33,7 @@ type sub struct {
 	heads       map[string][]byte // of a reader's frames; by topic
 	lease       time.Duration     // until the deadline of a delivery
 	inFlight    int
+	most        int // bytes of what is held, with credit
 	grace       time.Duration
 	headersOnly bool
 	o           frame.SubscribeOptions
@@ -50,6 +52,8 @@ type sub struct {
 	paused bool
 	halted bool // its client asked for a pause
 	credit int64
+	bytes  int                // of what is held
+	next   int                // bytes that the next event is taken to have, with credit: as many as the last one
 	stop   context.CancelFunc // of the request for events that waits; may be nil
 	held   map[string]*hold
 	taken  map[*jetbus.Delivery]struct{} // by credit, and not in the client's hands yet
@@ -147,6 +151,7 @@ func (s *sub) setLimits(l Limits) error {
 	if s.inFlight == 0 {
 		s.inFlight = min(defaultInFlight, l.InFlight)
 	}
+	s.most = int(cmp.Or(s.o.MaxInFlightBytes, jetbus.DefaultMaxInFlightBytes))
 	s.grace = time.Duration(s.o.Gateway.ResumeGraceMs) * time.Millisecond
 	if s.ses.sketch {
 		s.lease = min(max(s.lease, minLease), l.LeaseMax)
@@ -158,6 +163,8 @@ func (s *sub) setLimits(l Limits) error {
 		return refuse(CodeBadRequest, "ackTimeoutMs is %d, use %d to %d", s.lease.Milliseconds(), minLease.Milliseconds(), l.LeaseMax.Milliseconds())
 	case s.inFlight < 1 || s.inFlight > l.InFlight:
 		return refuse(CodeBadRequest, "maxInFlight is %d, use 1 to %d", s.inFlight, l.InFlight)
+	case s.o.MaxInFlightBytes < 0:
+		return refuse(CodeBadRequest, "maxInFlightBytes is %d, use 1 or more", s.o.MaxInFlightBytes)
 	case s.o.BatchSize < 0:
 		return refuse(CodeBadRequest, "batchSize is negative")
 	case s.o.Gateway.ResumeGraceMs < 0 || s.o.Gateway.ResumeGraceMs > l.ResumeGrace.Milliseconds():
@@ -303,7 +310,7 @@ func (s *sub) deliver(d *jetbus.Delivery) bool {
 	case <-s.done:
 		return false
 	}
-	size := len(d.Payload) + holdOverhead
+	size := sizeOf(d)
 	for {
 		var h *hold
 		var heavy <-chan struct{}

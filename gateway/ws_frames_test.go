@@ -53,6 +53,8 @@ func TestBadFrames(t *testing.T) {
 			{`{"op":"SUBSCRIBE","topic":"none","group":"g"}`, "unknown_topic"},
 			{`{"op":"SUBSCRIBE","topic":"orders","group":"g","opts":{"ackTimeoutMs":5}}`, "bad_request"},
 			{`{"op":"SUBSCRIBE","topic":"orders","group":"g","opts":{"maxInFlight":100000}}`, "bad_request"},
+			{`{"op":"SUBSCRIBE","topic":"orders","group":"g","opts":{"maxInFlightBytes":-1}}`, "bad_request"},
+			{`{"op":"SUBSCRIBE","topic":"orders","group":"g","opts":{"flow":"credit","maxInFlightBytes":-1}}`, "bad_request"},
 			{`{"op":"SUBSCRIBE","topic":"orders","group":"g","opts":{"maxAttempts":-7}}`, "bad_request"},
 			{`{"op":"SUBSCRIBE","topic":"orders","group":"g","opts":{"filter":{"expr":"1"}}}`, "unsupported"},
 			{`{"op":"SUBSCRIBE","topic":"orders","opts":{"from":"offset","offset":"AAAA"}}`, "bad_request"},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -209,6 +210,35 @@ func TestCredit(t *testing.T) {
 		c.ask(`{"op":"ACK","ack_id":"`+held[0]+`","corr":"a"}`, frame.OK)
 		c.send(`{"op":"FLOW","sub":"s1","messages":1}`)
 		c.next(frame.Event)
+	})
+}
+
+// What is held by credit is bounded in bytes as a whole, and not each time that the bus is
+// asked; a larger event comes alone.
+func TestCreditIsBoundedInBytes(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		c := r.member(`"flow":"credit","credit":100,"from":"earliest","maxInFlight":100,"maxInFlightBytes":100000`)
+		sizes := []int{30_000, 30_000, 30_000, 30_000, 60_000, 10, 300_000, 10, 90_000}
+		for _, size := range sizes {
+			r.publish("orders", strings.Repeat("7", size))
+		}
+		var held []frame.Message
+		for done := range sizes {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			for len(c.early)+len(c.frames) > 0 {
+				held = append(held, c.next(frame.Event))
+			}
+			bytes := 0
+			for _, m := range held {
+				bytes += sizes[m.Event.Seq-1]
+			}
+			if len(held) == 0 || len(held) > 1 && bytes > 100_000 {
+				r.Fatalf("after %d events %d are held, of %d bytes", done, len(held), bytes)
+			}
+			c.ask(`{"op":"ACK","ack_id":"`+held[0].AckID+`","corr":"a"}`, frame.OK)
+			held = held[1:]
+		}
 	})
 }
 

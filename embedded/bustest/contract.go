@@ -106,7 +106,7 @@ type Behavior struct {
 func Behaviors() []Behavior {
 	var all []Behavior
 	for _, theme := range [][]Behavior{
-		startBehaviors, deliveryBehaviors, leaseBehaviors, publishBehaviors, batchBehaviors, faultBehaviors, lifecycleBehaviors, endBehaviors, cursorBehaviors, readBehaviors, tableBehaviors, stateBehaviors, nameBehaviors, settingsBehaviors, limitedBehaviors, deadBehaviors, attemptBehaviors, retryBehaviors, orderBehaviors, partitionBehaviors, partitionGroupBehaviors, modelBehaviors,
+		startBehaviors, deliveryBehaviors, bytesBehaviors, leaseBehaviors, publishBehaviors, batchBehaviors, faultBehaviors, lifecycleBehaviors, endBehaviors, cursorBehaviors, readBehaviors, tableBehaviors, stateBehaviors, nameBehaviors, settingsBehaviors, limitedBehaviors, deadBehaviors, attemptBehaviors, retryBehaviors, orderBehaviors, partitionBehaviors, partitionGroupBehaviors, modelBehaviors,
 	} {
 		all = append(all, theme...)
 	}

@@ -99,6 +99,8 @@ export interface SubscribeOptions extends Start {
   ackTimeoutMs?: number;
   /** How many events this client holds at most. Default: twice concurrency, with manual 100. */
   maxInFlight?: number;
+  /** How many bytes of events the gateway takes from the bus for this client at most; a larger event comes alone. Default: 64 MiB. */
+  maxInFlightBytes?: number;
   /** Before an event becomes a dead letter. Default: 5; -1: without end. */
   maxAttempts?: number;
   /** Which events wait for which. Default: none do. */

@@ -100,7 +100,7 @@ func TestPublishItemRefuses(t *testing.T) {
 
 func TestSubscribeOptions(t *testing.T) {
 	o := frame.SubscribeOptions{
-		SubscribeOptions: jetbus.SubscribeOptions{From: jetbus.AfterSeq(3), AckTimeout: time.Second, Filter: jetbus.Filter{Key: "k"}},
+		SubscribeOptions: jetbus.SubscribeOptions{From: jetbus.AfterSeq(3), AckTimeout: time.Second, MaxInFlightBytes: 7, Filter: jetbus.Filter{Key: "k"}},
 		Gateway:          frame.GatewayOptions{Flow: "credit", Credit: 5},
 	}
 	text, err := json.Marshal(o)
@@ -108,7 +108,7 @@ func TestSubscribeOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	back, err := frame.ParseSubscribeOptions(text)
-	if err != nil || back.From != o.From || back.AckTimeout != time.Second || back.Filter.Key != "k" || back.Gateway.Credit != 5 {
+	if err != nil || back.From != o.From || back.AckTimeout != time.Second || back.MaxInFlightBytes != 7 || back.Filter.Key != "k" || back.Gateway.Credit != 5 {
 		t.Errorf("%s became %+v, %v", text, back, err)
 	}
 	for _, text := range []string{`{"filter":{"expr":"a>1"}}`, `{"partitioned":{"partitions":3}}`} {
