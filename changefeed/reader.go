@@ -476,12 +476,14 @@ func (r *reader) limit(ctx context.Context) error {
 	return r.flush(ctx, false)
 }
 
-// flush hands the batch over, and waits for room. With save, the writer stores the
-// position, too.
+// flush hands the batch over, and waits for room. With save, it waits until the writer
+// has stored the position.
 func (r *reader) flush(ctx context.Context, save bool) error {
 	b := r.batch()
+	var saved chan struct{} // nil: nothing to wait for
 	if save {
-		b.upTo, b.save = r.pos.token, true
+		saved = make(chan struct{})
+		b.upTo, b.saved = r.pos.token, saved
 	}
 	if b.upTo == "" {
 		return ctx.Err()
@@ -492,7 +494,15 @@ func (r *reader) flush(ctx context.Context, save bool) error {
 		return context.Cause(ctx)
 	}
 	r.handedOver()
-	return nil
+	if !save {
+		return nil
+	}
+	select {
+	case <-saved:
+		return nil
+	case <-ctx.Done(): // also when the writer ends
+		return context.Cause(ctx)
+	}
 }
 
 // batch is the next batch as it is now.

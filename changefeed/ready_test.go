@@ -56,3 +56,37 @@ func TestReadyInStandby(t *testing.T) {
 		return (s == changefeed.Standby || s == changefeed.Streaming) && f.Ready() == nil
 	})
 }
+
+// slow is a token store that takes its time to say that it cannot save.
+type slow struct {
+	changefeed.TokenStore
+	tries, saved *atomic.Int32
+}
+
+func (s slow) Save(ctx context.Context, feed string, p changefeed.Progress) (uint64, error) {
+	if s.tries.Add(1) == 1 {
+		select {
+		case <-time.After(300 * time.Millisecond): // a feed that does not wait streams by then
+		case <-ctx.Done():
+		}
+		return 0, errors.New("the store is away")
+	}
+	revision, err := s.TokenStore.Save(ctx, feed, p)
+	if err == nil {
+		s.saved.Add(1)
+	}
+	return revision, err
+}
+
+// A feed that streams misses nothing from then on, whatever becomes of it: where it
+// begins is stored first.
+func TestStreamingMeansStored(t *testing.T) {
+	r := newRig(t)
+	o := r.options()
+	store := slow{changefeed.StoreInKeys(r.bus), &atomic.Int32{}, &atomic.Int32{}}
+	o.TokenStore = store
+	r.start(o)
+	if store.saved.Load() == 0 {
+		t.Errorf("the feed streams after %d tries to store where it begins", store.tries.Load())
+	}
+}

@@ -14,9 +14,9 @@ type State string
 
 // The states.
 const (
-	Starting     State = "starting"     // it leads and has not heard of MongoDB yet
+	Starting     State = "starting"     // it leads, and has no change stream yet, or where it begins is not stored
 	Copying      State = "copying"      // it publishes the documents there are, and what changes meanwhile
-	Streaming    State = "streaming"    // it follows the changes
+	Streaming    State = "streaming"    // it follows the changes, and misses none from here on
 	Reconnecting State = "reconnecting" // MongoDB or the broker is away, or has not answered for a while
 	Standby      State = "standby"      // another instance leads
 	Failed       State = "failed"       // it has ended with an error

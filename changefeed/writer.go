@@ -27,7 +27,7 @@ type batch struct {
 	changes int   // that were read for it
 	upTo    Token // behind which everything before is in this batch or an earlier one
 	copy    *CopyProgress
-	save    bool // the position is to be saved now
+	saved   chan<- struct{} // closed when the position is saved, which is done now; nil: as usual
 }
 
 // writer publishes batches in their order, each behind the one before.
@@ -95,15 +95,18 @@ func (w *writer) batch(ctx context.Context, b batch) error {
 	}
 	w.f.status.count(func(s *Stats) { s.InFlight -= b.changes })
 	w.token, w.copy = b.upTo, b.copy
-	if !b.save && time.Since(w.last) < w.f.o.ProgressInterval {
+	if b.saved == nil && time.Since(w.last) < w.f.o.ProgressInterval {
 		w.f.status.written(w.token)
 		return nil
 	}
 	err := w.save(ctx)
-	if err == nil || !b.save {
+	if err == nil || b.saved == nil {
 		w.f.status.written(w.token)
 	}
-	if err != nil && !errors.Is(err, ErrFenced) && !b.save {
+	if err == nil && b.saved != nil {
+		close(b.saved)
+	}
+	if err != nil && !errors.Is(err, ErrFenced) && b.saved == nil {
 		w.f.o.Log.LogAttrs(ctx, slog.LevelWarn, "change feed: position not saved", slog.String("feed", w.f.o.Name), slog.Any("error", err))
 		w.last = time.Now()
 		return nil // what is published says itself where it is; the next one may be saved
