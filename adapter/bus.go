@@ -54,6 +54,7 @@ type Bus struct {
 	topics   map[string]*topic
 	members  map[member]struct{} // running subscriptions
 	held     map[receiptsKey]*receipts
+	groups   map[groupKey]*knownGroup
 	retired  sync.WaitGroup // what pruneReceipts has dropped
 	survived survived
 	records  breaker        // of the attempts
@@ -88,7 +89,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Bus, error) {
 	}
 	b := &Bus{
 		cfg: cfg, nc: nc, api: "$JS.API.", began: time.Now(), topics: map[string]*topic{},
-		members: map[member]struct{}{}, held: map[receiptsKey]*receipts{}, ended: make(chan struct{}),
+		members: map[member]struct{}{}, held: map[receiptsKey]*receipts{}, groups: map[groupKey]*knownGroup{}, ended: make(chan struct{}),
 	}
 	b.life, b.die = context.WithCancelCause(context.WithoutCancel(ctx))
 	var js jetstream.JetStream

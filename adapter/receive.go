@@ -79,6 +79,10 @@ func (b *Bus) receiveUntil(ctx context.Context, topic, group string, o jetbus.Re
 			if o.Wait = time.Until(until); o.Wait <= 0 {
 				return nil, nil
 			}
+		case errors.Is(err, errStale) && ctx.Err() == nil:
+			if o.Wait > 0 {
+				o.Wait = max(time.Until(until), -1)
+			}
 		default:
 			return out, err
 		}
@@ -91,6 +95,9 @@ var errNoDurable = errors.New("the durable is gone")
 // errFull: the group holds all it may, and the server keeps the request to itself
 // until it holds less.
 var errFull = errors.New("the group is full")
+
+// errStale: what was known of the group did for nothing.
+var errStale = errors.New("what was known of the group may be old")
 
 // fullWait is how long a request waits for what a group that holds all it may has to
 // give: events that it was given back.
@@ -115,23 +122,26 @@ func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveO
 	if err != nil {
 		return nil, err
 	}
-	info, err := b.joinGroup(ctx, t, group, o.From, groupSettings{ackTimeout: o.AckTimeout, receive: true})
-	if err != nil {
-		return nil, err
+	g, known := b.recentGroup(t, group, o)
+	if !known {
+		if g, err = b.askGroup(ctx, t, group, o); err != nil {
+			return nil, err
+		}
 	}
-	rt := b.retryTopic(t, group)
-	retries, err := b.joinRetries(ctx, rt, group, settingsOfGroup(info))
-	if err != nil {
-		return nil, err
-	}
-	r, err := b.useReceipts(t, group, min(info.Config.AckWait, retries.Config.AckWait), o.MaxLease) // others may have lengthened one of them
+	r, err := b.useReceipts(t, group, g.ackTimeout, o.MaxLease)
 	if err != nil {
 		return nil, err
 	}
 	defer b.unuseReceipts(r)
-	main := b.source(t, info)
-	out, err := r.receive(ctx, []source{b.source(rt, retries), main}, o)
-	return out, b.translate("pull", main.at.subject, err)
+	out, err := r.receive(ctx, g, o)
+	if err == nil {
+		return out, nil
+	}
+	b.forgetGroup(g)
+	if known && !errors.Is(err, errNoDurable) && !errors.Is(err, errFull) {
+		err = fmt.Errorf("%w: %w", errStale, err)
+	}
+	return nil, b.translate("pull", g.main.at.subject, err)
 }
 
 // source is where events of a group come from.
@@ -203,27 +213,40 @@ func (b *Bus) pruneReceipts(r *receipts) {
 	}
 }
 
-// receive asks for what is there, retries first; if nothing is, it waits for one
+// receive asks for what is there; if nothing is, it waits for one
 // event and then asks for what came with it. A waiting request for more than one
 // would have to be canceled with events on their way.
-func (r *receipts) receive(ctx context.Context, from []source, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
+func (r *receipts) receive(ctx context.Context, g *knownGroup, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
 	call, err := r.open(o)
 	if err != nil {
 		return nil, err
 	}
 	defer call.end(ctx)
-	if err := call.collect(ctx, from, o); err != nil && call.len() == 0 {
+	err = call.collect(ctx, g, o)
+	g.took(call.len())
+	if err != nil && call.len() == 0 {
 		return nil, err
 	}
 	return call.deliveries(ctx, o.MaxAttempts), nil
 }
 
-func (c *receiveCall) collect(ctx context.Context, from []source, o jetbus.ReceiveOptions) error {
-	for _, source := range from {
-		if left := o.Max - c.len(); left > 0 && !c.full {
-			if err := c.pullNow(ctx, source, left); err != nil {
-				return err
-			}
+func (c *receiveCall) collect(ctx context.Context, g *knownGroup, o jetbus.ReceiveOptions) error {
+	retries, topic := g.sources()
+	order := []source{topic, retries}
+	if g.retriesDue(time.Now()) {
+		order = []source{retries, topic}
+	}
+	for _, source := range order {
+		left := o.Max - c.len()
+		if left <= 0 || c.full {
+			break
+		}
+		before := c.len()
+		if err := c.pullNow(ctx, source, left); err != nil {
+			return err
+		}
+		if source.t == retries.t {
+			g.lookedAtRetries(time.Now(), c.len() > before)
 		}
 	}
 	if c.len() > 0 || o.Wait <= 0 {
@@ -231,7 +254,6 @@ func (c *receiveCall) collect(ctx context.Context, from []source, o jetbus.Recei
 	}
 	// A request that waits is renewed in time, so that what it brings is known to
 	// have been sent not long ago; see puller.
-	topic := from[len(from)-1]
 	until := time.Now().Add(o.Wait)
 	for c.len() == 0 && time.Until(until) > 0 {
 		if err := c.pull(ctx, topic, 1, max(min(time.Until(until), c.r.ackTimeout/3), minPullExpiry)); err != nil {

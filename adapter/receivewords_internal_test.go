@@ -44,9 +44,9 @@ func TestReceiveWordsOvertake(t *testing.T) {
 	standIn := func(t *topic, name string) source {
 		return source{t: t, durable: name, at: pullPoint{bus.nc, "stand.in." + name}, most: 1000, room: 1000}
 	}
-	from := []source{standIn(retries, "retries"), standIn(main, "topic")}
+	g := &knownGroup{t: main, main: standIn(main, "topic"), retries: standIn(retries, "retries")}
 	ended := make(chan error, 1)
-	go func() { ended <- call.pull(t.Context(), from[0], o.Max, time.Minute) }()
+	go func() { ended <- call.pull(t.Context(), g.retries, o.Max, time.Minute) }()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if m, err := asked.NextMsgWithContext(ctx); err != nil || m.Subject != "stand.in.retries" {
@@ -64,7 +64,7 @@ func TestReceiveWordsOvertake(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if err := call.collect(t.Context(), from, o); err != nil {
+	if err := call.collect(t.Context(), g, o); err != nil {
 		t.Error(err)
 	}
 	if n, _, err := asked.Pending(); n > 0 || err != nil {

@@ -1,0 +1,128 @@
+package adapter_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+)
+
+// Who takes one event at a time pays one way there and back for each, and once in a while
+// one for the group and its retries.
+func TestReceiveOneByOne(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const rtt, n = 2 * time.Millisecond, 200
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		must(r.bus.PublishBatch(r.Context(), numbered("a", n+1), jetbus.BatchOptions{}))(r.T)
+		b := r.openDistant(rtt)
+		one := func() {
+			got, err := b.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{Max: 1, From: jetbus.Earliest()})
+			if r.ok(err); len(got) != 1 {
+				r.Fatalf("received %d", len(got))
+			}
+		}
+		one() // and makes the group
+		began := time.Now()
+		for range n {
+			one()
+		}
+		if took := time.Since(began); took > n*rtt*5/4 {
+			r.Errorf("%d events took %v, which is %.1f ways each", n, took, float64(took)/n/float64(rtt))
+		}
+	})
+}
+
+// replay puts what group g of topic a rejected before it again, from elsewhere.
+func (r *rig) replay() {
+	r.Helper()
+	_, b := r.open(adapter.Config{})
+	must(jetbus.Replay(r.Context(), b, jetbus.ReplayOptions{DeadLetterQuery: jetbus.DeadLetterQuery{Topic: "a", Group: "g"}}))(r.T)
+}
+
+// A group's retries do not wait for the end of its topic.
+func TestReceiveRetriesBesideATopic(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.publish("a", "bad")
+		one := func() *jetbus.Delivery {
+			got := r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})
+			if len(got) != 1 {
+				r.Fatalf("received %d", len(got))
+			}
+			return got[0]
+		}
+		r.ok(one().Reject(r.Context(), "bad"))
+		must(r.bus.PublishBatch(r.Context(), numbered("a", 10), jetbus.BatchOptions{}))(r.T)
+		r.equal("the first", one().Key, "0")
+		r.replay()
+		r.equal("at once", one().Key, "1")
+		time.Sleep(100 * time.Millisecond) // of the bubble
+		r.equal("a moment later", one().Key, "bad")
+		r.equal("then", one().Key, "2")
+		r.equal("the rest", len(r.receive("g", jetbus.ReceiveOptions{Wait: -1})), 7)
+	})
+}
+
+// Retries come at once where the topic has nothing.
+func TestReceiveRetriesAtOnce(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.publish("a", "bad")
+		for range 3 {
+			got := r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})
+			r.equal("received", deliveredKeys(got), "bad")
+			r.ok(got[0].Reject(r.Context(), "bad"))
+			r.settle()
+			r.replay()
+		}
+	})
+}
+
+// What one bus knows of a group, another one may change at any moment.
+func TestReceiveOfAChangedGroup(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := r.Context()
+		r.ensure(jetbus.TopicConfig{Name: "a"})
+		r.publish("a", "0", "1", "2")
+		_, other := r.open(adapter.Config{})
+		next := func(want string) {
+			r.Helper()
+			got := r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})
+			r.equal("next", deliveredKeys(got), want)
+			for _, d := range got {
+				r.ok(d.Ack(ctx))
+			}
+			r.settle()
+		}
+		next("0")
+		r.ok(other.SetCursor(ctx, "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{}))
+		next("0")
+		next("1")
+		r.ok(other.DeleteGroup(ctx, "a", "g"))
+		next("0")
+		s := must(other.Subscribe(ctx, "a", "g", func(context.Context, *jetbus.Delivery) error { return nil },
+			jetbus.SubscribeOptions{GroupMaxInFlight: 1}))(r.T)
+		r.ok(s.Stop(ctx))
+		r.ok(other.DeleteTopic(ctx, "a"))
+		must(other.EnsureTopic(ctx, jetbus.TopicConfig{Name: "a"}))(r.T)
+		r.publish("a", "new")
+		next("new")
+	})
+}
+
+// A group that holds all it may, as others have made it, has nothing to give.
+func TestReceiveOfAGroupThatOthersFilled(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		held := r.filled(1)
+		_, other := r.open(adapter.Config{})
+		r.equal("received", len(r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})), 1)
+		got := must(other.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{Max: 1, Wait: -1}))(r.T)
+		r.equal("received by another", len(got), 1)
+		r.equal("received", len(r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})), 0)
+		r.ok(held[0].Ack(r.Context()))
+		r.settle()
+		r.equal("received", len(r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})), 1)
+	})
+}
