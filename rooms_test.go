@@ -54,7 +54,7 @@ var rooms = map[string]room{
 		heavy: []string{"github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"},
 		tests: []string{
 			"github.com/nats-io/nats-server/v2/...", // servers that embedded does not offer: without JetStream, with few permissions
-			"internal/deadline/deadlinetest",
+			"internal/deadline/deadlinetest", "adapter/adaptertest",
 		},
 	},
 	"registry": {
@@ -107,7 +107,14 @@ var rooms = map[string]room{
 		heavy: []string{"github.com/nats-io/nats-server/v2/...", "github.com/nats-io/nats.go/..."},
 		tests: []string{"."},
 	},
-	"adapter/contract": {tests: []string{"."}}, // nothing but tests
+	"adapter/contract": {tests: []string{"."}}, // nothing but tests, as the next two are
+	"adapter/groups":   {tests: []string{".", "adapter/adaptertest", "github.com/nats-io/nats.go/..."}},
+	"adapter/topics":   {tests: []string{".", "adapter/adaptertest", "github.com/nats-io/nats.go/...", "github.com/nats-io/nats-server/v2/..."}},
+	"adapter/adaptertest": {
+		rooms: []string{".", "adapter", "embedded", "embedded/bustest"},
+		heavy: []string{"github.com/nats-io/nats-server/v2/...", "github.com/nats-io/nats.go/..."},
+		kit:   true,
+	},
 	"embedded/bustest": {
 		rooms: []string{".", "adapter", "embedded"},
 		// The server's clock has to run before a bubble begins, and the suite runs
@@ -466,7 +473,7 @@ var treeCases = []struct {
 	{name: "good tree", file: "errors.go", src: source("jetbus", "errors")},
 	{
 		"heavy import in the root", "nats.go", source("jetbus", "fmt", "github.com/nats-io/nats.go"),
-		[]string{"nats.go:4:8: imports github.com/nats-io/nats.go,", `the room "." may not (may: adapter, cmd/jetbus,`, "move the code", "rooms_test.go"},
+		[]string{"nats.go:4:8: imports github.com/nats-io/nats.go,", `the room "." may not (may: adapter, adapter/adaptertest, cmd/jetbus,`, "move the code", "rooms_test.go"},
 	},
 	{
 		"sibling of a listed package", "adapter/micro.go", source("adapter", "github.com/nats-io/nats.go/micro"),

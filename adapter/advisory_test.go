@@ -16,7 +16,7 @@ import (
 // foreign takes n messages of a group as a client without JetBus does.
 func (r *rig) foreign(stream, durable string, n int) []jetstream.Msg {
 	r.Helper()
-	c := must(r.js.Consumer(r.Context(), stream, durable))(r.T)
+	c := must(r.JS.Consumer(r.Context(), stream, durable))(r.T)
 	batch := must(c.Fetch(n, jetstream.FetchMaxWait(time.Second)))(r.T)
 	var out []jetstream.Msg
 	for m := range batch.Messages() {
@@ -30,8 +30,8 @@ func (r *rig) dead(topic string, n int) []jetbus.DeadLetter {
 	r.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		var out []jetbus.DeadLetter
-		for e, err := range r.bus.Scan(r.Context(), jetbus.DeadLetterTopic(topic), jetbus.ScanQuery{}) {
-			r.ok(err)
+		for e, err := range r.Bus.Scan(r.Context(), jetbus.DeadLetterTopic(topic), jetbus.ScanQuery{}) {
+			r.OK(err)
 			out = append(out, must(jetbus.ParseDeadLetter(e))(r.T))
 		}
 		if len(out) >= n || time.Now().After(deadline) {
@@ -45,38 +45,38 @@ func (r *rig) dead(topic string, n int) []jetbus.DeadLetter {
 
 func TestOthersTerminate(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.ensure(jetbus.TopicConfig{Name: "t"})
-		s := must(r.bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{}))(r.T)
+		r.Ensure(jetbus.TopicConfig{Name: "t"})
+		s := must(r.Bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{}))(r.T)
 		s.Pause()
-		events := r.publish("t", "a", "b", "c")
+		events := r.Publish("t", "a", "b", "c")
 		for i, m := range r.foreign("EV_T", "t__g", 3) {
 			if i < 2 {
-				r.ok(m.TermWithReason("no use for it"))
+				r.OK(m.TermWithReason("no use for it"))
 			} else {
-				r.ok(m.Ack())
+				r.OK(m.Ack())
 			}
 		}
 		for i, d := range r.dead("t", 2) {
-			r.equal("dead letter", []any{d.Event.ID, d.Event.Key, d.Group, d.Reason, d.Event.Seq}, []any{events[i].ID, events[i].Key, "g", jetbus.DeadTerminated, events[i].Seq})
+			r.Equal("dead letter", []any{d.Event.ID, d.Event.Key, d.Group, d.Reason, d.Event.Seq}, []any{events[i].ID, events[i].Key, "g", jetbus.DeadTerminated, events[i].Seq})
 		}
 	})
 }
 
 func TestOthersGiveUp(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.ensure(jetbus.TopicConfig{Name: "t"})
-		s := must(r.bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{AckTimeout: time.Second}))(r.T)
+		r.Ensure(jetbus.TopicConfig{Name: "t"})
+		s := must(r.Bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{AckTimeout: time.Second}))(r.T)
 		s.Pause()
-		config := must(r.js.Consumer(r.Context(), "EV_T", "t__g"))(r.T).CachedInfo().Config
+		config := must(r.JS.Consumer(r.Context(), "EV_T", "t__g"))(r.T).CachedInfo().Config
 		config.MaxDeliver = 2
-		must(r.js.UpdateConsumer(r.Context(), "EV_T", config))(r.T)
-		event := r.publish("t", "a")[0]
+		must(r.JS.UpdateConsumer(r.Context(), "EV_T", config))(r.T)
+		event := r.Publish("t", "a")[0]
 		for range 3 { // the last request makes the server notice
 			r.foreign("EV_T", "t__g", 1)
 			time.Sleep(2 * time.Second)
 		}
 		d := r.dead("t", 1)[0]
-		r.equal("dead letter", []any{d.Event.ID, d.Group, d.Reason, d.Attempts}, []any{event.ID, "g", jetbus.DeadMaxDeliver, 2})
+		r.Equal("dead letter", []any{d.Event.ID, d.Group, d.Reason, d.Attempts}, []any{event.ID, "g", jetbus.DeadMaxDeliver, 2})
 	})
 }
 
@@ -84,21 +84,21 @@ func TestOthersGiveUp(t *testing.T) {
 // are nobody's of ours make none.
 func TestOwnTerminations(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.ensure(jetbus.TopicConfig{Name: "t"})
-		must(r.bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error {
+		r.Ensure(jetbus.TopicConfig{Name: "t"})
+		must(r.Bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error {
 			return jetbus.Reject(nil)
 		}, jetbus.SubscribeOptions{}))(r.T)
-		r.publish("t", "a")
-		r.equal("reason", r.dead("t", 1)[0].Reason, jetbus.DeadRejected)
-		must(r.js.CreateConsumer(r.Context(), "EV_T", jetstream.ConsumerConfig{Durable: "theirs", AckPolicy: jetstream.AckExplicitPolicy}))(r.T)
+		r.Publish("t", "a")
+		r.Equal("reason", r.dead("t", 1)[0].Reason, jetbus.DeadRejected)
+		must(r.JS.CreateConsumer(r.Context(), "EV_T", jetstream.ConsumerConfig{Durable: "theirs", AckPolicy: jetstream.AckExplicitPolicy}))(r.T)
 		for _, m := range r.foreign("EV_T", "theirs", 1) {
-			r.ok(m.TermWithReason("theirs"))
+			r.OK(m.TermWithReason("theirs"))
 		}
 		time.Sleep(time.Minute)
 		r.dead("t", 1)
-		r.equal("advisories seen", r.stream("JETBUS_ADVISORIES").State.Msgs, 2)
-		c := must(r.js.Consumer(r.Context(), "JETBUS_ADVISORIES", "jetbus_advisories__jetbus-ev"))(r.T).CachedInfo()
-		r.equal("advisories left", []any{c.NumPending, c.NumAckPending}, []any{0, 0})
+		r.Equal("advisories seen", r.Stream("JETBUS_ADVISORIES").State.Msgs, 2)
+		c := must(r.JS.Consumer(r.Context(), "JETBUS_ADVISORIES", "jetbus_advisories__jetbus-ev"))(r.T).CachedInfo()
+		r.Equal("advisories left", []any{c.NumPending, c.NumAckPending}, []any{0, 0})
 	})
 }
 
@@ -106,35 +106,35 @@ func TestOwnTerminations(t *testing.T) {
 // one dead letter of its event and group, also where the group has buried the event itself.
 func TestAdvisoryTwice(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.ensure(jetbus.TopicConfig{Name: "t"})
+		r.Ensure(jetbus.TopicConfig{Name: "t"})
 		h := func(_ context.Context, d *jetbus.Delivery) error {
 			if d.Key == "ours" {
 				return jetbus.Reject(errors.New("bad"))
 			}
 			return nil
 		}
-		_, second := r.open(adapter.Config{})
-		for _, b := range []*adapter.Bus{r.bus, second} {
+		_, second := r.Open(adapter.Config{})
+		for _, b := range []*adapter.Bus{r.Bus, second} {
 			must(b.Subscribe(r.Context(), "t", "g", h, jetbus.SubscribeOptions{}))(r.T).Pause()
 			must(b.Subscribe(r.Context(), "t", "h", h, jetbus.SubscribeOptions{}))(r.T)
 		}
-		ours := r.publish("t", "a", "ours")[1]
+		ours := r.Publish("t", "a", "ours")[1]
 		for _, m := range r.foreign("EV_T", "t__g", 2) {
-			r.ok(m.TermWithReason("no use for it"))
+			r.OK(m.TermWithReason("no use for it"))
 		}
 		r.dead("t", 3)
-		advisories := must(r.js.Stream(r.Context(), "JETBUS_ADVISORIES"))(r.T)
-		count := r.stream("JETBUS_ADVISORIES").State.Msgs
+		advisories := must(r.JS.Stream(r.Context(), "JETBUS_ADVISORIES"))(r.T)
+		count := r.Stream("JETBUS_ADVISORIES").State.Msgs
 		for seq := range count {
 			m := must(advisories.GetMsg(r.Context(), seq+1))(r.T)
 			text := strings.Replace(string(m.Data), "jetbus: rejected", "another's word", 1) // as if it were not the group's own
 			for range 3 {
-				must(r.js.Publish(r.Context(), m.Subject, []byte(text)))(r.T)
+				must(r.JS.Publish(r.Context(), m.Subject, []byte(text)))(r.T)
 			}
 		}
 		time.Sleep(time.Minute)
-		c := must(r.js.Consumer(r.Context(), "JETBUS_ADVISORIES", "jetbus_advisories__jetbus-ev"))(r.T).CachedInfo()
-		r.equal("advisories, left of them", []any{count, r.stream("JETBUS_ADVISORIES").State.Msgs, c.NumPending, c.NumAckPending}, []any{3, 12, 0, 0})
+		c := must(r.JS.Consumer(r.Context(), "JETBUS_ADVISORIES", "jetbus_advisories__jetbus-ev"))(r.T).CachedInfo()
+		r.Equal("advisories, left of them", []any{count, r.Stream("JETBUS_ADVISORIES").State.Msgs, c.NumPending, c.NumAckPending}, []any{3, 12, 0, 0})
 		for _, d := range r.dead("t", 3) {
 			want := jetbus.DeadTerminated
 			if d.Group == "h" {
@@ -150,22 +150,22 @@ func TestAdvisoryTwice(t *testing.T) {
 // A stream of somebody else's that has the advisories serves as well.
 func TestAdvisoriesElsewhere(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		must(r.js.CreateStream(r.Context(), jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"$JS.EVENT.ADVISORY.>"}, NoAck: false}))(r.T)
-		r.ensure(jetbus.TopicConfig{Name: "t"})
-		s := must(r.bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{}))(r.T)
+		must(r.JS.CreateStream(r.Context(), jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"$JS.EVENT.ADVISORY.>"}, NoAck: false}))(r.T)
+		r.Ensure(jetbus.TopicConfig{Name: "t"})
+		s := must(r.Bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{}))(r.T)
 		s.Pause()
-		r.publish("t", "a")
-		r.ok(r.foreign("EV_T", "t__g", 1)[0].TermWithReason("no"))
+		r.Publish("t", "a")
+		r.OK(r.foreign("EV_T", "t__g", 1)[0].TermWithReason("no"))
 		r.dead("t", 1)
 	})
 }
 
 func TestWithoutAdvisories(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		_, b := r.open(adapter.Config{NoAdvisories: true})
-		r.ensure(jetbus.TopicConfig{Name: "t"})
+		_, b := r.Open(adapter.Config{NoAdvisories: true})
+		r.Ensure(jetbus.TopicConfig{Name: "t"})
 		must(b.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{}))(r.T)
-		_, err := r.js.Stream(r.Context(), "JETBUS_ADVISORIES")
-		r.wantErr(err, jetstream.ErrStreamNotFound)
+		_, err := r.JS.Stream(r.Context(), "JETBUS_ADVISORIES")
+		r.WantErr(err, jetstream.ErrStreamNotFound)
 	})
 }

@@ -13,9 +13,9 @@ import (
 func (r *rig) buried(topic string) []jetbus.DeadLetter {
 	r.Helper()
 	var all []jetbus.DeadLetter
-	for d, err := range jetbus.DeadLetters(r.Context(), r.bus, jetbus.DeadLetterQuery{Topic: topic}) {
+	for d, err := range jetbus.DeadLetters(r.Context(), r.Bus, jetbus.DeadLetterQuery{Topic: topic}) {
 		if !errors.Is(err, jetbus.ErrNoDeadLetters) {
-			r.ok(err)
+			r.OK(err)
 			all = append(all, d)
 		}
 	}
@@ -25,45 +25,45 @@ func (r *rig) buried(topic string) []jetbus.DeadLetter {
 func TestBury(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		var seen []jetbus.Observation
-		_, r.bus = r.open(adapter.Config{Observer: func(o jetbus.Observation) { seen = append(seen, o) }})
-		info := r.ensure(jetbus.TopicConfig{Name: "orders"})
-		e := r.publish("orders", "a", "b")[1]
+		_, r.Bus = r.Open(adapter.Config{Observer: func(o jetbus.Observation) { seen = append(seen, o) }})
+		info := r.Ensure(jetbus.TopicConfig{Name: "orders"})
+		e := r.Publish("orders", "a", "b")[1]
 		for range 3 { // as often as one likes, also before any group has made the stream of dead letters
-			r.ok(r.bus.Bury(r.Context(), jetbus.DeadLetter{Event: e, Group: "reader", Error: "no\nsuch customer", Attempts: 1}))
+			r.OK(r.Bus.Bury(r.Context(), jetbus.DeadLetter{Event: e, Group: "reader", Error: "no\nsuch customer", Attempts: 1}))
 		}
 		all := r.buried("orders")
 		if len(all) != 1 {
 			r.Fatalf("got %d dead letters, want 1", len(all))
 		}
 		d := all[0]
-		r.equal("event", d.Event, e)
-		r.equal("group, reason, error, attempts", []any{d.Group, d.Reason, d.Error, d.Attempts}, []any{"reader", jetbus.DeadRejected, "no such customer", 1})
-		r.equal("stream", []any{d.Stream, d.StreamCreated}, []any{info.Stream, info.Created})
+		r.Equal("event", d.Event, e)
+		r.Equal("group, reason, error, attempts", []any{d.Group, d.Reason, d.Error, d.Attempts}, []any{"reader", jetbus.DeadRejected, "no such customer", 1})
+		r.Equal("stream", []any{d.Stream, d.StreamCreated}, []any{info.Stream, info.Created})
 		if d.FirstFailed.IsZero() || d.LastFailed.IsZero() || d.Time.IsZero() {
 			r.Errorf("failed from %v to %v, given up at %v", d.FirstFailed, d.LastFailed, d.Time)
 		}
-		r.ok(r.bus.Bury(r.Context(), jetbus.DeadLetter{Event: e, Group: "other", Reason: jetbus.DeadSchema}))
-		r.equal("dead letters of two groups", len(r.buried("orders")), 2)
+		r.OK(r.Bus.Bury(r.Context(), jetbus.DeadLetter{Event: e, Group: "other", Reason: jetbus.DeadSchema}))
+		r.Equal("dead letters of two groups", len(r.buried("orders")), 2)
 
-		r.ok(r.js.DeleteStream(r.Context(), "EV_DLQ"))
-		r.ok(r.bus.Bury(r.Context(), jetbus.DeadLetter{Event: e, Group: "reader", Stream: "gone", StreamCreated: time.Unix(1, 0)}))
+		r.OK(r.JS.DeleteStream(r.Context(), "EV_DLQ"))
+		r.OK(r.Bus.Bury(r.Context(), jetbus.DeadLetter{Event: e, Group: "reader", Stream: "gone", StreamCreated: time.Unix(1, 0)}))
 		d = r.buried("orders")[0]
-		r.equal("stream as it was said", []any{d.Stream, d.StreamCreated}, []any{"gone", time.Unix(1, 0).UTC()})
+		r.Equal("stream as it was said", []any{d.Stream, d.StreamCreated}, []any{"gone", time.Unix(1, 0).UTC()})
 		n := 0
 		for _, o := range seen {
 			if o.Kind == jetbus.DeadLettered {
 				n++
-				r.equal("observed", []any{o.Topic, o.Seq, o.ID}, []any{"orders", e.Seq, e.ID})
+				r.Equal("observed", []any{o.Topic, o.Seq, o.ID}, []any{"orders", e.Seq, e.ID})
 			}
 		}
-		r.equal("observations", n, 5)
+		r.Equal("observations", n, 5)
 	})
 }
 
 func TestBuryRefuses(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.ensure(jetbus.TopicConfig{Name: "orders"})
-		good := jetbus.DeadLetter{Event: r.publish("orders", "a")[0], Group: "reader"}
+		r.Ensure(jetbus.TopicConfig{Name: "orders"})
+		good := jetbus.DeadLetter{Event: r.Publish("orders", "a")[0], Group: "reader"}
 		for name, c := range map[string]struct {
 			change func(d *jetbus.DeadLetter)
 			want   error
@@ -78,12 +78,12 @@ func TestBuryRefuses(t *testing.T) {
 		} {
 			d := good
 			c.change(&d)
-			err := r.bus.Bury(r.Context(), d)
+			err := r.Bus.Bury(r.Context(), d)
 			if err == nil {
 				r.Errorf("%s: no error", name)
 			}
-			r.wantErr(err, c.want)
+			r.WantErr(err, c.want)
 		}
-		r.equal("dead letters", len(r.buried("orders")), 0)
+		r.Equal("dead letters", len(r.buried("orders")), 0)
 	})
 }

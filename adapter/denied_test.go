@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/adapter/adaptertest"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
 
@@ -29,14 +30,14 @@ func denied(t *testing.T, f func(t *testing.T, root, b *adapter.Bus), subjects .
 	bustest.Run(t, func(t *testing.T) {
 		t.Helper()
 		t.Cleanup(func() { time.Sleep(time.Second) }) // as inBubble
-		s := denyingServer(t, subjects...)
-		root := must(adapter.Open(t.Context(), dial(t, s, nats.UserInfo("root", "root")), adapter.Config{}))(t)
+		s := adaptertest.DenyingServer(t, subjects...)
+		root := must(adapter.Open(t.Context(), adaptertest.Dial(t, s, nats.UserInfo("root", "root")), adapter.Config{}))(t)
 		must(root.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "a"}))(t)
-		must(root.PublishBatch(t.Context(), numbered("a", 3), jetbus.BatchOptions{}))(t)
-		b := must(adapter.Open(t.Context(), dial(t, s, nats.UserInfo("a", "a")), adapter.Config{}))(t)
+		must(root.PublishBatch(t.Context(), adaptertest.Numbered("a", 3), jetbus.BatchOptions{}))(t)
+		b := must(adapter.Open(t.Context(), adaptertest.Dial(t, s, nats.UserInfo("a", "a")), adapter.Config{}))(t)
 		f(t, root, b)
-		closeBus(t, b)
-		closeBus(t, root)
+		adaptertest.CloseBus(t, b)
+		adaptertest.CloseBus(t, root)
 	})
 }
 
@@ -61,7 +62,7 @@ func told(t *testing.T, sub jetbus.Subscription, subject string) {
 
 func wantDenied(t *testing.T, err error, subject string) {
 	t.Helper()
-	wantErr(t, err, jetbus.ErrDenied)
+	adaptertest.WantErr(t, err, jetbus.ErrDenied)
 	if err == nil || !strings.Contains(err.Error(), subject) {
 		t.Errorf("the error does not name %s: %v", subject, err)
 	}
@@ -71,7 +72,7 @@ func wantDenied(t *testing.T, err error, subject string) {
 func TestDeniedSubscribe(t *testing.T) {
 	denied(t, func(t *testing.T, _, b *adapter.Bus) {
 		began := time.Now()
-		_, err := b.Subscribe(t.Context(), "a", "g", ignore, jetbus.SubscribeOptions{})
+		_, err := b.Subscribe(t.Context(), "a", "g", adaptertest.Ignore, jetbus.SubscribeOptions{})
 		wantDenied(t, err, "$JS.API.CONSUMER.CREATE.EV_A.")
 		if took := time.Since(began); took > soonTold {
 			t.Errorf("told after %v", took)
@@ -93,7 +94,7 @@ func TestDeniedMove(t *testing.T) {
 func TestDeniedKeyWatch(t *testing.T) {
 	denied(t, func(t *testing.T, root, b *adapter.Bus) {
 		must(root.KeySet(t.Context(), "x", "k", []byte("1"), 0, 0))(t)
-		wantDenied(t, firstErr(b.KeyWatch(t.Context(), "x", "")), "$JS.API.CONSUMER.CREATE.KV_x.")
+		wantDenied(t, adaptertest.FirstErr(b.KeyWatch(t.Context(), "x", "")), "$JS.API.CONSUMER.CREATE.KV_x.")
 	}, "$JS.API.CONSUMER.CREATE.KV_x.>")
 }
 
@@ -101,7 +102,7 @@ func TestDeniedPull(t *testing.T) {
 	for name, order := range orders {
 		t.Run(name, func(t *testing.T) {
 			denied(t, func(t *testing.T, _, b *adapter.Bus) {
-				sub := must(b.Subscribe(t.Context(), "a", "g", ignore, jetbus.SubscribeOptions{From: jetbus.Earliest(), Order: order}))(t)
+				sub := must(b.Subscribe(t.Context(), "a", "g", adaptertest.Ignore, jetbus.SubscribeOptions{From: jetbus.Earliest(), Order: order}))(t)
 				synctest.Wait() // an owner takes its topic
 				told(t, sub, "$JS.API.CONSUMER.MSG.NEXT.EV_A.a__g")
 			}, "$JS.API.CONSUMER.MSG.NEXT.EV_A.>")
@@ -112,7 +113,7 @@ func TestDeniedPull(t *testing.T) {
 // The retries of a group are pulled for, too.
 func TestDeniedPullOfRetries(t *testing.T) {
 	denied(t, func(t *testing.T, _, b *adapter.Bus) {
-		sub := must(b.Subscribe(t.Context(), "a", "g", ignore, jetbus.SubscribeOptions{}))(t)
+		sub := must(b.Subscribe(t.Context(), "a", "g", adaptertest.Ignore, jetbus.SubscribeOptions{}))(t)
 		told(t, sub, "$JS.API.CONSUMER.MSG.NEXT.EV_RETRY.")
 	}, "$JS.API.CONSUMER.MSG.NEXT.EV_RETRY.>")
 }
@@ -182,7 +183,7 @@ func TestDeniedAckOfReceive(t *testing.T) {
 func TestDeniedRead(t *testing.T) {
 	denied(t, func(t *testing.T, _, b *adapter.Bus) {
 		began := time.Now()
-		wantDenied(t, firstErr(b.Read(t.Context(), []string{"a"}, jetbus.ReadOptions{Follow: true})), "$JS.API.CONSUMER.MSG.NEXT.EV_A.")
+		wantDenied(t, adaptertest.FirstErr(b.Read(t.Context(), []string{"a"}, jetbus.ReadOptions{Follow: true})), "$JS.API.CONSUMER.MSG.NEXT.EV_A.")
 		if took := time.Since(began); took > soonTold {
 			t.Errorf("told after %v", took)
 		}
@@ -194,15 +195,15 @@ func TestDeniedRead(t *testing.T) {
 func TestDeniedUntilReconnect(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Second) }) // as inBubble
-		s := denyingServer(t, "$JS.API.CONSUMER.MSG.NEXT.>", "$JS.ACK.>")
+		s := adaptertest.DenyingServer(t, "$JS.API.CONSUMER.MSG.NEXT.>", "$JS.ACK.>")
 		var user atomic.Value
 		user.Store("root")
-		nc := dial(t, s, nats.UserInfoHandler(func() (string, string) {
+		nc := adaptertest.Dial(t, s, nats.UserInfoHandler(func() (string, string) {
 			u, _ := user.Load().(string)
 			return u, u
 		}), nats.ReconnectWait(10*time.Millisecond))
 		b := must(adapter.Open(t.Context(), nc, adapter.Config{AutoCreate: true}))(t)
-		defer closeBus(t, b)
+		defer adaptertest.CloseBus(t, b)
 		as := func(name string) {
 			user.Store(name)
 			if err := nc.ForceReconnect(); err != nil {
@@ -215,12 +216,12 @@ func TestDeniedUntilReconnect(t *testing.T) {
 		subscribe := func() jetbus.Subscription {
 			return must(b.Subscribe(t.Context(), "a", "g", count, jetbus.SubscribeOptions{AckTimeout: time.Second}))(t)
 		}
-		must(b.Publish(t.Context(), event("a", "1")))(t)
+		must(b.Publish(t.Context(), adaptertest.Event("a", "1")))(t)
 		for range 3 {
 			as("root")
 			before := ran.Load()
 			sub := subscribe()
-			must(b.Publish(t.Context(), event("a", "k")))(t)
+			must(b.Publish(t.Context(), adaptertest.Event("a", "k")))(t)
 			time.Sleep(10 * time.Second)
 			if n := ran.Load() - before; n != 1 || sub.Err() != nil {
 				t.Fatalf("%d events were handled, the subscription's error is %v", n, sub.Err())
@@ -235,16 +236,16 @@ func TestDeniedUntilReconnect(t *testing.T) {
 func TestAllowedAgainToAck(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Second) }) // as inBubble
-		s := denyingServer(t, "$JS.ACK.>")
+		s := adaptertest.DenyingServer(t, "$JS.ACK.>")
 		var user atomic.Value
 		user.Store("a")
-		nc := dial(t, s, nats.UserInfoHandler(func() (string, string) {
+		nc := adaptertest.Dial(t, s, nats.UserInfoHandler(func() (string, string) {
 			u, _ := user.Load().(string)
 			return u, u
 		}), nats.ReconnectWait(10*time.Millisecond))
 		b := must(adapter.Open(t.Context(), nc, adapter.Config{AutoCreate: true}))(t)
-		defer closeBus(t, b)
-		must(b.PublishBatch(t.Context(), numbered("a", 2), jetbus.BatchOptions{}))(t)
+		defer adaptertest.CloseBus(t, b)
+		must(b.PublishBatch(t.Context(), adaptertest.Numbered("a", 2), jetbus.BatchOptions{}))(t)
 		receive := func() *jetbus.Delivery {
 			return must(b.Receive(t.Context(), "a", "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), Max: 1}))(t)[0]
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/adapter/adaptertest"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
 
@@ -34,13 +35,13 @@ func TestForeignPublisher(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
 		o := must(server.ProcessConfigFile(file))(t)
 		o.JetStream = true
-		s := startServer(t, o)
+		s := adaptertest.StartServer(t, o)
 		ctx := t.Context()
-		bus := must(adapter.Open(ctx, dial(t, s), adapter.Config{}))(t)
-		defer closeBus(t, bus)
+		bus := must(adapter.Open(ctx, adaptertest.Dial(t, s), adapter.Config{}))(t)
+		defer adaptertest.CloseBus(t, bus)
 		must(bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: "orders", Partitions: 8, KeyInSubject: true, Retention: -1}))(t)
 
-		foreign := dial(t, s)
+		foreign := adaptertest.Dial(t, s)
 		for i := range 40 {
 			must(foreign.Request(fmt.Sprint("in.orders.key-", i%20), fmt.Append(nil, i), time.Second))(t)
 		}

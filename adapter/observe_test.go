@@ -114,16 +114,16 @@ func TestObserved(t *testing.T) {
 		"replay": {first(jetbus.Reject(errCase)), func(r *rig, bus *adapter.Bus) {
 			time.Sleep(time.Second)
 			_, err := jetbus.Replay(r.Context(), bus, jetbus.ReplayOptions{DeadLetterQuery: jetbus.DeadLetterQuery{Topic: "t"}})
-			r.ok(err)
+			r.OK(err)
 		}, []string{"delivered 1", "dead_lettered 1 count 1: rejected (the case's)", "replayed 0 count 1", "delivered 1: replay", "acked 1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
-				r.ensure(jetbus.TopicConfig{Name: "t"})
+				r.Ensure(jetbus.TopicConfig{Name: "t"})
 				w := &watched{}
-				_, bus := r.open(adapter.Config{Observer: w.observe})
+				_, bus := r.Open(adapter.Config{Observer: w.observe})
 				must(bus.Subscribe(r.Context(), "t", "g", c.handler, second))(r.T)
-				r.publish("t", "k")
+				r.Publish("t", "k")
 				if c.then != nil {
 					c.then(r, bus)
 				}
@@ -143,22 +143,22 @@ func TestObserved(t *testing.T) {
 // A member that dies, and one that has no room for a dead letter.
 func TestObservedByAnother(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.ensure(jetbus.TopicConfig{Name: "t"})
-		dies, first := r.open(adapter.Config{})
+		r.Ensure(jetbus.TopicConfig{Name: "t"})
+		dies, first := r.Open(adapter.Config{})
 		hold := func(ctx context.Context, _ *jetbus.Delivery) error { <-ctx.Done(); return ctx.Err() }
 		o := jetbus.SubscribeOptions{AckTimeout: 3 * time.Second}
 		must(first.Subscribe(r.Context(), "t", "g", hold, o))(r.T)
-		r.publish("t", "k")
+		r.Publish("t", "k")
 		time.Sleep(time.Second)
 		dies.Close()
 		w := &watched{}
-		_, bus := r.open(adapter.Config{Observer: w.observe})
+		_, bus := r.Open(adapter.Config{Observer: w.observe})
 		must(bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error { return jetbus.Reject(errCase) }, o))(r.T)
-		config := must(r.js.Stream(r.Context(), "EV_DLQ"))(r.T).CachedInfo().Config
+		config := must(r.JS.Stream(r.Context(), "EV_DLQ"))(r.T).CachedInfo().Config
 		room := config.MaxBytes
 		set := func(bytes int64) {
 			config.MaxBytes = bytes
-			must(r.js.UpdateStream(r.Context(), config))(r.T)
+			must(r.JS.UpdateStream(r.Context(), config))(r.T)
 		}
 		set(1)
 		got := w.has(r.T, 2)

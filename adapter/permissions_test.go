@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/adapter/adaptertest"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
 
@@ -51,15 +52,15 @@ func onStage(t *testing.T, users []*server.User, kept bool, f func(t *testing.T,
 	bustest.Run(t, func(t *testing.T) {
 		t.Helper()
 		t.Cleanup(func() { time.Sleep(time.Second) }) // as inBubble
-		s := startServer(t, &server.Options{JetStream: true, Users: users})
-		root := must(adapter.Open(t.Context(), dial(t, s, nats.UserInfo("root", "root")), adapter.Config{}))(t)
-		defer closeBus(t, root)
+		s := adaptertest.StartServer(t, &server.Options{JetStream: true, Users: users})
+		root := must(adapter.Open(t.Context(), adaptertest.Dial(t, s, nats.UserInfo("root", "root")), adapter.Config{}))(t)
+		defer adaptertest.CloseBus(t, root)
 		setStage(t, root)
 		if kept {
 			if err := playMember(t, root); err != nil {
 				t.Fatal(err)
 			}
-			must(root.PublishBatch(t.Context(), numbered("orders", 3), jetbus.BatchOptions{}))(t)
+			must(root.PublishBatch(t.Context(), adaptertest.Numbered("orders", 3), jetbus.BatchOptions{}))(t)
 		}
 		f(t, s, root)
 	})
@@ -68,13 +69,13 @@ func onStage(t *testing.T, users []*server.User, kept bool, f func(t *testing.T,
 func setStage(t *testing.T, root *adapter.Bus) {
 	t.Helper()
 	must(root.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "orders", KeyInSubject: true}))(t)
-	must(root.PublishBatch(t.Context(), numbered("orders", 3), jetbus.BatchOptions{}))(t)
+	must(root.PublishBatch(t.Context(), adaptertest.Numbered("orders", 3), jetbus.BatchOptions{}))(t)
 }
 
 // playAs has a user play a role. What the server refuses is collected, as keys.
 func playAs(t *testing.T, s *server.Server, user string, play func(t *testing.T, b *adapter.Bus) error, refused *sync.Map) error {
 	t.Helper()
-	nc := dial(t, s, nats.UserInfo(user, "role"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+	nc := adaptertest.Dial(t, s, nats.UserInfo(user, "role"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		refused.Store(err.Error(), true)
 	}))
 	defer nc.Close()
@@ -82,7 +83,7 @@ func playAs(t *testing.T, s *server.Server, user string, play func(t *testing.T,
 	if err != nil {
 		return err
 	}
-	defer closeBus(t, b)
+	defer adaptertest.CloseBus(t, b)
 	return play(t, b)
 }
 
@@ -166,11 +167,11 @@ func TestPermissionsTakenAway(t *testing.T) {
 				}
 			}
 			setStage(t, root)
-			s := must(root.Subscribe(t.Context(), "orders", "g", ignore, jetbus.SubscribeOptions{}))(t)
+			s := must(root.Subscribe(t.Context(), "orders", "g", adaptertest.Ignore, jetbus.SubscribeOptions{}))(t)
 			if err := s.Stop(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			must(root.PublishBatch(t.Context(), numbered("orders", 3), jetbus.BatchOptions{}))(t)
+			must(root.PublishBatch(t.Context(), adaptertest.Numbered("orders", 3), jetbus.BatchOptions{}))(t)
 		}
 	})
 }
@@ -181,9 +182,9 @@ var roles = map[string]func(t *testing.T, b *adapter.Bus) error{
 }
 
 func playPublisher(t *testing.T, b *adapter.Bus) error {
-	_, one := b.Publish(t.Context(), event("orders", "k"))
-	_, many := b.PublishBatch(t.Context(), numbered("orders", 3), jetbus.BatchOptions{})
-	_, atomic := b.PublishBatch(t.Context(), numbered("orders", 3), jetbus.BatchOptions{Atomic: true})
+	_, one := b.Publish(t.Context(), adaptertest.Event("orders", "k"))
+	_, many := b.PublishBatch(t.Context(), adaptertest.Numbered("orders", 3), jetbus.BatchOptions{})
+	_, atomic := b.PublishBatch(t.Context(), adaptertest.Numbered("orders", 3), jetbus.BatchOptions{Atomic: true})
 	return errors.Join(one, many, atomic)
 }
 
@@ -234,14 +235,14 @@ func playMember(t *testing.T, b *adapter.Bus) error {
 }
 
 func playReader(t *testing.T, b *adapter.Bus) error {
-	read := firstErr(b.Read(t.Context(), []string{"orders"}, jetbus.ReadOptions{}))
+	read := adaptertest.FirstErr(b.Read(t.Context(), []string{"orders"}, jetbus.ReadOptions{}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	follow := firstErr(b.Read(ctx, []string{"orders"}, jetbus.ReadOptions{Follow: true}))
+	follow := adaptertest.FirstErr(b.Read(ctx, []string{"orders"}, jetbus.ReadOptions{Follow: true}))
 	if errors.Is(follow, context.DeadlineExceeded) {
 		follow = nil
 	}
-	scan := firstErr(b.Scan(t.Context(), "orders", jetbus.ScanQuery{}))
+	scan := adaptertest.FirstErr(b.Scan(t.Context(), "orders", jetbus.ScanQuery{}))
 	_, latest := b.LatestByKey(t.Context(), "orders", "1")
 	_, info := b.TopicInfo(t.Context(), "orders")
 	return errors.Join(read, follow, scan, latest, info)

@@ -1,0 +1,116 @@
+package groups_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/adapter/adaptertest"
+)
+
+// Of Pause and Resume at once one comes first, for all topics alike.
+func TestPauseAndResumeAtOnce(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		topics := []string{"a", "b", "c"}
+		for _, name := range topics {
+			r.Ensure(jetbus.TopicConfig{Name: name})
+		}
+		const rtt = 10 * time.Millisecond // a Pause waits that long for each topic, and for its retries
+		got := make(chan string, 100)
+		sub := r.Subscribe(r.OpenDistant(rtt), func(_ context.Context, d *jetbus.Delivery) error {
+			got <- d.Key
+			return nil
+		}, jetbus.SubscribeOptions{Topics: topics[1:]})
+		for round := range 40 {
+			var wg sync.WaitGroup
+			wg.Go(sub.Pause)
+			time.Sleep(time.Duration(round) * rtt / 4)
+			wg.Go(sub.Resume)
+			wg.Wait()
+			sub.Resume()
+			for _, name := range topics {
+				r.Publish(name, fmt.Sprint(name, round))
+			}
+			for i := range topics {
+				if _, ok := awaited(got); !ok {
+					r.Fatalf("round %d: %d of %d topics bring events; %+v, %v", round, i, len(topics), sub.Stats(), sub.Err())
+				}
+			}
+		}
+	})
+}
+
+// awaited returns what comes within a minute.
+func awaited[T any](from <-chan T) (v T, ok bool) {
+	select {
+	case v = <-from:
+		return v, true
+	case <-time.After(time.Minute):
+		return v, false
+	}
+}
+
+// A handler may pause and resume its subscription while others do, and while it stops.
+func TestPauseFromInside(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		b := r.OpenDistant(10 * time.Millisecond)
+		ready, handled := make(chan struct{}), make(chan string, 100)
+		var sub jetbus.Subscription
+		sub = r.Subscribe(b, func(ctx context.Context, d *jetbus.Delivery) error {
+			<-ready
+			if d.Key == "last" {
+				r.WantNil(sub.Stop(ctx))
+			}
+			sub.Pause()
+			sub.Resume()
+			handled <- d.Key
+			return nil
+		}, jetbus.SubscribeOptions{})
+		close(ready)
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(sub.Pause)
+			wg.Go(sub.Resume)
+			wg.Wait()
+			sub.Resume()
+			r.Publish("a", fmt.Sprint(i))
+			if _, ok := awaited(handled); !ok {
+				r.Fatalf("round %d: the event does not come; %+v, %v", i, sub.Stats(), sub.Err())
+			}
+		}
+		r.Publish("a", "last")
+		wg.Go(sub.Pause)
+		wg.Wait()
+		sub.Resume()
+		awaited(handled)
+		<-sub.Done()
+		r.OK(sub.Err())
+	})
+}
+
+// A Resume that comes with the end of the subscription leaves nothing behind on the connection.
+func TestResumeAndStopAtOnce(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		nc, b := r.Open(adapter.Config{})
+		r.OK(r.Subscribe(b, adaptertest.Ignore, jetbus.SubscribeOptions{}).Stop(r.Context()))
+		synctest.Wait()
+		before := nc.NumSubscriptions()
+		for range 60 {
+			sub := r.Subscribe(b, adaptertest.Ignore, jetbus.SubscribeOptions{})
+			sub.Pause()
+			var wg sync.WaitGroup
+			wg.Go(sub.Resume)
+			wg.Go(func() { r.WantNil(sub.Stop(r.Context())) })
+			wg.Wait()
+		}
+		synctest.Wait()
+		r.Equal("subscriptions", nc.NumSubscriptions(), before)
+	})
+}

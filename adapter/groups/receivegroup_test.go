@@ -1,0 +1,129 @@
+package groups_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/adapter/adaptertest"
+)
+
+// Who takes one event at a time pays one way there and back for each, and once in a while
+// one for the group and its retries.
+func TestReceiveOneByOne(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const rtt, n = 2 * time.Millisecond, 200
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		must(r.Bus.PublishBatch(r.Context(), adaptertest.Numbered("a", n+1), jetbus.BatchOptions{}))(r.T)
+		b := r.OpenDistant(rtt)
+		one := func() {
+			got, err := b.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{Max: 1, From: jetbus.Earliest()})
+			if r.OK(err); len(got) != 1 {
+				r.Fatalf("received %d", len(got))
+			}
+		}
+		one() // and makes the group
+		began := time.Now()
+		for range n {
+			one()
+		}
+		if took := time.Since(began); took > n*rtt*5/4 {
+			r.Errorf("%d events took %v, which is %.1f ways each", n, took, float64(took)/n/float64(rtt))
+		}
+	})
+}
+
+// replay puts what group g of topic a rejected before it again, from elsewhere.
+func (r *rig) replay() {
+	r.Helper()
+	_, b := r.Open(adapter.Config{})
+	must(jetbus.Replay(r.Context(), b, jetbus.ReplayOptions{DeadLetterQuery: jetbus.DeadLetterQuery{Topic: "a", Group: "g"}}))(r.T)
+}
+
+// A group's retries do not wait for the end of its topic.
+func TestReceiveRetriesBesideATopic(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		r.Publish("a", "bad")
+		one := func() *jetbus.Delivery {
+			got := r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})
+			if len(got) != 1 {
+				r.Fatalf("received %d", len(got))
+			}
+			return got[0]
+		}
+		r.OK(one().Reject(r.Context(), "bad"))
+		must(r.Bus.PublishBatch(r.Context(), adaptertest.Numbered("a", 10), jetbus.BatchOptions{}))(r.T)
+		r.Equal("the first", one().Key, "0")
+		r.replay()
+		r.Equal("at once", one().Key, "1")
+		time.Sleep(100 * time.Millisecond) // of the bubble
+		r.Equal("a moment later", one().Key, "bad")
+		r.Equal("then", one().Key, "2")
+		r.Equal("the rest", len(r.receive("g", jetbus.ReceiveOptions{Wait: -1})), 7)
+	})
+}
+
+// Retries come at once where the topic has nothing.
+func TestReceiveRetriesAtOnce(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		r.Publish("a", "bad")
+		for range 3 {
+			got := r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})
+			r.Equal("received", deliveredKeys(got), "bad")
+			r.OK(got[0].Reject(r.Context(), "bad"))
+			r.Settle()
+			r.replay()
+		}
+	})
+}
+
+// What one bus knows of a group, another one may change at any moment.
+func TestReceiveOfAChangedGroup(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := r.Context()
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		r.Publish("a", "0", "1", "2")
+		_, other := r.Open(adapter.Config{})
+		next := func(want string) {
+			r.Helper()
+			got := r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})
+			r.Equal("next", deliveredKeys(got), want)
+			for _, d := range got {
+				r.OK(d.Ack(ctx))
+			}
+			r.Settle()
+		}
+		next("0")
+		r.OK(other.SetCursor(ctx, "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{}))
+		next("0")
+		next("1")
+		r.OK(other.DeleteGroup(ctx, "a", "g"))
+		next("0")
+		s := must(other.Subscribe(ctx, "a", "g", func(context.Context, *jetbus.Delivery) error { return nil },
+			jetbus.SubscribeOptions{GroupMaxInFlight: 1}))(r.T)
+		r.OK(s.Stop(ctx))
+		r.OK(other.DeleteTopic(ctx, "a"))
+		must(other.EnsureTopic(ctx, jetbus.TopicConfig{Name: "a"}))(r.T)
+		r.Publish("a", "new")
+		next("new")
+	})
+}
+
+// A group that holds all it may, as others have made it, has nothing to give.
+func TestReceiveOfAGroupThatOthersFilled(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		held := r.filled(1)
+		_, other := r.Open(adapter.Config{})
+		r.Equal("received", len(r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})), 1)
+		got := must(other.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{Max: 1, Wait: -1}))(r.T)
+		r.Equal("received by another", len(got), 1)
+		r.Equal("received", len(r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})), 0)
+		r.OK(held[0].Ack(r.Context()))
+		r.Settle()
+		r.Equal("received", len(r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})), 1)
+	})
+}
