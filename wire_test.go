@@ -146,6 +146,7 @@ func TestOptionsRoundTrip(t *testing.T) {
 			Topic: rapid.String().Draw(t, "topic"), Group: rapid.String().Draw(t, "group"), Created: drawTime(t, "created"), AckTimeout: drawDuration(t, "ack"),
 			Pending: rapid.Uint64().Draw(t, "pending"), Held: rapid.Int().Draw(t, "held"), Retrying: rapid.Int().Draw(t, "retrying"), AckedSeq: rapid.Uint64().Draw(t, "acked"),
 			Waiting: rapid.Int().Draw(t, "waiting"), Paused: rapid.Bool().Draw(t, "paused"), LastAck: drawTime(t, "lastAck"),
+			MaxInFlight: rapid.Int().Draw(t, "most"), Inactive: drawDuration(t, "inactive"),
 		}
 	})
 }

@@ -65,14 +65,15 @@ type groupInfoJSON struct {
 	plainGroupInfo
 	Created      *int64 `json:"created,omitempty"`
 	AckTimeoutMs millis `json:"ackTimeoutMs"`
+	InactiveMs   millis `json:"inactiveMs,omitempty"`
 	LastAck      *int64 `json:"lastAck,omitempty"`
 }
 
-// MarshalJSON gives the members topic, group, created, ackTimeoutMs, pending,
-// held, retrying, ackedSeq, waiting, paused and lastAck, times in epoch
-// milliseconds and left out when zero.
+// MarshalJSON gives the members topic, group, created, ackTimeoutMs, maxInFlight,
+// inactiveMs, pending, held, retrying, ackedSeq, waiting, paused and lastAck, times in
+// epoch milliseconds. Those of times, maxInFlight and inactiveMs are left out when zero.
 func (i GroupInfo) MarshalJSON() ([]byte, error) {
-	return json.Marshal(groupInfoJSON{plainGroupInfo(i), toEpoch(i.Created), millis(i.AckTimeout), toEpoch(i.LastAck)})
+	return json.Marshal(groupInfoJSON{plainGroupInfo(i), toEpoch(i.Created), millis(i.AckTimeout), millis(i.Inactive), toEpoch(i.LastAck)})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.
@@ -83,5 +84,6 @@ func (i *GroupInfo) UnmarshalJSON(text []byte) error {
 	}
 	*i = GroupInfo(w.plainGroupInfo)
 	i.Created, i.AckTimeout, i.LastAck = fromEpoch(w.Created), time.Duration(w.AckTimeoutMs), fromEpoch(w.LastAck)
+	i.Inactive = time.Duration(w.InactiveMs)
 	return nil
 }

@@ -55,6 +55,7 @@ type Bus struct {
 	members  map[member]struct{} // running subscriptions
 	held     map[receiptsKey]*receipts
 	groups   map[groupKey]*knownGroup
+	swept    time.Time      // when groups lost those that are old
 	retired  sync.WaitGroup // what pruneReceipts has dropped
 	survived survived
 	records  breaker        // of the attempts

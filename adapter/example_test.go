@@ -175,6 +175,29 @@ func ExampleBus_Receive() {
 	// 7 1
 }
 
+// A group is declared before the service that is its member runs.
+func ExampleBus_EnsureGroup() {
+	bus, end := open()
+	defer end()
+	ctx := context.Background()
+
+	_, err := bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: "orders.created"})
+	check(err)
+	_, err = bus.EnsureGroup(ctx, "orders.created", jetbus.GroupConfig{Group: "billing", Inactive: 7 * 24 * time.Hour})
+	check(err)
+	_, err = bus.Publish(ctx, jetbus.Event{Topic: "orders.created", Key: "7"})
+	check(err)
+
+	// Later, and elsewhere. Without the declaration, the group would begin here.
+	got, err := bus.Receive(ctx, "orders.created", "billing", jetbus.ReceiveOptions{})
+	check(err)
+	for _, d := range got {
+		fmt.Println(d.Key)
+		check(d.Ack(ctx))
+	}
+	// Output: 7
+}
+
 // A group is moved back to process events again.
 func ExampleBus_SetCursor() {
 	bus, end := open()

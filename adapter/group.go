@@ -42,28 +42,44 @@ const maxWaiting = 10_000
 type groupSettings struct {
 	ackTimeout  time.Duration // 0: the group's
 	maxInFlight int           // 0: the group's
+	inactive    time.Duration // 0: the group's; -1: for ever
 	order       jetbus.Order
+	anyOrder    bool // whatever the group has
 	receive     bool // for Receive, which keeps no order
 	locked      bool // the caller has the group's lock, and has looked since: see changeGroup
 }
 
 // settingsOfGroup are those that a durable has, for the others of its group.
 func settingsOfGroup(info *jetstream.ConsumerInfo) groupSettings {
-	return groupSettings{ackTimeout: info.Config.AckWait, maxInFlight: info.Config.MaxAckPending}
+	return groupSettings{ackTimeout: info.Config.AckWait, maxInFlight: info.Config.MaxAckPending, inactive: cmp.Or(info.Config.InactiveThreshold, -1)}
 }
 
 // over resolves the settings for a group that has a durable already, or none (nil). They
 // never make its ack timeout shorter: members count on it, and would run on after the
 // server has given up on them. Whether one is there at this moment nobody can tell.
 func (set groupSettings) over(have *jetstream.ConsumerInfo) groupSettings {
-	was := groupSettings{ackTimeout: jetbus.DefaultAckTimeout, maxInFlight: jetbus.DefaultGroupMaxInFlight}
+	was := groupSettings{ackTimeout: jetbus.DefaultAckTimeout, maxInFlight: jetbus.DefaultGroupMaxInFlight, inactive: -1}
 	if have != nil {
 		was = settingsOfGroup(have)
 		set.ackTimeout = max(set.ackTimeout, was.ackTimeout)
+		if set.anyOrder {
+			set.order = jetbus.Order(have.Config.Metadata[metaOrder])
+		}
 	}
 	set.ackTimeout = cmp.Or(set.ackTimeout, was.ackTimeout)
 	set.maxInFlight = cmp.Or(set.maxInFlight, was.maxInFlight)
+	set.inactive = cmp.Or(set.inactive, was.inactive)
 	return set
+}
+
+// threshold is inactive as the server has it, where 0 is for ever. The durable of the retries
+// stays for as long as their stream remembers those that are done: one made anew would
+// begin with them.
+func (set groupSettings) threshold(t *topic) time.Duration {
+	if t.retries && set.inactive > 0 {
+		return max(set.inactive, retryTTL)
+	}
+	return max(set.inactive, 0)
 }
 
 // joinGroup returns the group's durable, creating it at start, and brings its
@@ -124,7 +140,7 @@ func (b *Bus) createNew(ctx context.Context, t *topic, group string, start jetbu
 		return nil, err
 	}
 	set = set.over(nil)
-	like := jetstream.ConsumerConfig{AckWait: set.ackTimeout, MaxAckPending: set.maxInFlight}
+	like := jetstream.ConsumerConfig{AckWait: set.ackTimeout, MaxAckPending: set.maxInFlight, InactiveThreshold: set.threshold(t)}
 	if set.order != jetbus.NoOrder {
 		like.Metadata = map[string]string{metaOrder: string(set.order)}
 	}
@@ -137,7 +153,7 @@ func (b *Bus) createConsumer(ctx context.Context, t *topic, group string, epoch 
 	config := jetstream.ConsumerConfig{
 		Durable: epochName(t, group, epoch), FilterSubject: t.filter, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: like.AckWait, MaxAckPending: like.MaxAckPending, MaxDeliver: -1, PauseUntil: like.PauseUntil,
-		DeliverPolicy: jetstream.DeliverAllPolicy, MaxWaiting: maxWaiting,
+		DeliverPolicy: jetstream.DeliverAllPolicy, MaxWaiting: maxWaiting, InactiveThreshold: like.InactiveThreshold,
 		Metadata: map[string]string{metaGroupTopic: t.name(), metaGroup: group, metaEpoch: strconv.Itoa(epoch)},
 	}
 	if t.isPart() {
@@ -311,7 +327,7 @@ func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jets
 	if err != nil {
 		return nil, err
 	}
-	if c.AckWait == set.ackTimeout && c.MaxAckPending == set.maxInFlight && !reorder {
+	if c.AckWait == set.ackTimeout && c.MaxAckPending == set.maxInFlight && c.InactiveThreshold == set.threshold(t) && !reorder {
 		return info, nil
 	}
 	if !set.locked {
@@ -326,7 +342,7 @@ func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jets
 			delete(c.Metadata, metaOrder)
 		}
 	}
-	c.AckWait, c.MaxAckPending = set.ackTimeout, set.maxInFlight
+	c.AckWait, c.MaxAckPending, c.InactiveThreshold = set.ackTimeout, set.maxInFlight, set.threshold(t)
 	updated, err := b.js.UpdateConsumer(ctx, t.stream, c)
 	if err != nil {
 		return nil, b.translateGroup(t, group, err)

@@ -53,7 +53,7 @@ func describeGroup(t *topic, durables []*jetstream.ConsumerInfo, end uint64) jet
 	first := durables[0]
 	g := jetbus.GroupInfo{
 		Topic: t.name(), Group: first.Config.Metadata[metaGroup], Created: first.Created.UTC(),
-		AckTimeout: first.Config.AckWait, AckedSeq: settledByAll(durables, end),
+		AckTimeout: first.Config.AckWait, MaxInFlight: first.Config.MaxAckPending, Inactive: first.Config.InactiveThreshold, AckedSeq: settledByAll(durables, end),
 	}
 	for _, info := range durables {
 		if info.Created.Before(g.Created) {
@@ -101,6 +101,48 @@ func settledSeq(info *jetstream.ConsumerInfo) uint64 {
 		settled = max(settled, info.Config.OptStartSeq-1)
 	}
 	return settled
+}
+
+// EnsureGroup implements jetbus.Topics.
+func (b *Bus) EnsureGroup(ctx context.Context, topic string, c jetbus.GroupConfig) (jetbus.GroupInfo, error) {
+	op := fmt.Sprintf("ensure group %s/%s", topic, c.Group)
+	if err := b.enterNew(ctx); err != nil {
+		return jetbus.GroupInfo{}, fmt.Errorf("%s: %w", op, err)
+	}
+	defer b.calls.Done()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	info, err := b.ensureGroup(ctx, topic, c)
+	if err != nil {
+		return jetbus.GroupInfo{}, fmt.Errorf("%s: %w", op, err)
+	}
+	return info, nil
+}
+
+func (b *Bus) ensureGroup(ctx context.Context, topic string, c jetbus.GroupConfig) (jetbus.GroupInfo, error) {
+	c, err := c.Normalize()
+	if err != nil {
+		return jetbus.GroupInfo{}, err
+	}
+	t, stream, err := b.inspect(ctx, topic)
+	if err != nil {
+		return jetbus.GroupInfo{}, err
+	}
+	set := groupSettings{ackTimeout: c.AckTimeout, maxInFlight: c.MaxInFlight, inactive: c.Inactive, anyOrder: true}
+	durable, err := b.joinGroup(ctx, t, c.Group, c.From, set)
+	if err != nil {
+		return jetbus.GroupInfo{}, err
+	}
+	rt := b.retryTopic(t, c.Group)
+	switch have, err := b.findGroup(ctx, rt, c.Group); {
+	case err == nil:
+		if _, err = b.alignGroup(ctx, rt, c.Group, have, settingsOfGroup(durable)); err != nil && !errors.Is(err, jetbus.ErrNoGroup) {
+			return jetbus.GroupInfo{}, err
+		}
+	case !errors.Is(err, jetbus.ErrNoGroup) && !errors.Is(err, jetbus.ErrNoTopic): // else its first member makes it
+		return jetbus.GroupInfo{}, err
+	}
+	return describeGroup(t, []*jetstream.ConsumerInfo{durable}, stream.State.LastSeq), nil
 }
 
 // DeleteGroup implements jetbus.Topics.

@@ -253,9 +253,10 @@ func playOwner(t *testing.T, b *adapter.Bus) error {
 	_, changed := b.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "orders", Description: "changed"})
 	_, list := b.ListTopics(t.Context())
 	_, groups := b.Groups(t.Context(), "orders")
+	_, declared := b.EnsureGroup(t.Context(), "orders", jetbus.GroupConfig{Group: "declared", Inactive: time.Hour})
 	moved := b.SetCursor(t.Context(), "orders", "g", jetbus.Cursor{}, jetbus.SeekOptions{})
 	paused := b.PauseGroup(t.Context(), "orders", "g", time.Now().Add(time.Hour))
 	resumed := b.ResumeGroup(t.Context(), "orders", "g")
 	deleted := b.DeleteGroup(t.Context(), "orders", "g")
-	return errors.Join(made, changed, list, groups, moved, paused, resumed, deleted, b.DeleteTopic(t.Context(), "made"))
+	return errors.Join(made, changed, list, groups, declared, moved, paused, resumed, deleted, b.DeleteTopic(t.Context(), "made"))
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -64,9 +65,12 @@ func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.Receive
 // receiveUntil receives, and begins anew where what it asked is gone or full, until
 // the wait is over.
 func (b *Bus) receiveUntil(ctx context.Context, topic, group string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
-	until := time.Now().Add(o.Wait)
-	for try := 0; ; {
-		out, err := b.receive(ctx, topic, group, o)
+	until, anew := time.Now().Add(o.Wait), false
+	for try := 0; ; anew = true {
+		out, err := b.receive(ctx, topic, group, o, anew)
+		if o.Wait > 0 {
+			o.Wait = max(time.Until(until), -1)
+		}
 		switch {
 		case errors.Is(err, errNoDurable):
 			// Replaced by SetCursor between two requests, or deleted; or created this
@@ -76,13 +80,10 @@ func (b *Bus) receiveUntil(ctx context.Context, topic, group string, o jetbus.Re
 			}
 			try++
 		case errors.Is(err, errFull):
-			if o.Wait = time.Until(until); o.Wait <= 0 {
+			if o.Wait <= 0 {
 				return nil, nil
 			}
 		case errors.Is(err, errStale) && ctx.Err() == nil:
-			if o.Wait > 0 {
-				o.Wait = max(time.Until(until), -1)
-			}
 		default:
 			return out, err
 		}
@@ -117,13 +118,14 @@ func (b *Bus) rest(ctx context.Context, try int) error {
 	}
 }
 
-func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
+// receive receives once, by what is known of the group unless it is to be asked for anew.
+func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveOptions, anew bool) ([]*jetbus.Delivery, error) {
 	t, err := b.lookup(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	g, known := b.recentGroup(t, group, o)
-	if !known {
+	if known = known && !anew; !known {
 		if g, err = b.askGroup(ctx, t, group, o); err != nil {
 			return nil, err
 		}
@@ -149,11 +151,25 @@ type source struct {
 	t          *topic
 	durable    string
 	at         pullPoint
-	most, room int // how many events the group may hold; and how many more it could a moment ago
+	most, room int   // how many events the group may hold; and how many more it could a moment ago
+	delivered  *high // of the durable's own count of deliveries, the highest that is known
+}
+
+// high is the highest of numbers that come from several goroutines.
+type high struct{ n atomic.Uint64 }
+
+func (h *high) note(n uint64) {
+	for {
+		was := h.n.Load()
+		if n <= was || h.n.CompareAndSwap(was, n) {
+			return
+		}
+	}
 }
 
 func (b *Bus) source(t *topic, info *jetstream.ConsumerInfo) source {
-	s := source{t: t, durable: info.Name, at: b.pullPoint(t.stream, info.Name), most: math.MaxInt, room: math.MaxInt}
+	s := source{t: t, durable: info.Name, at: b.pullPoint(t.stream, info.Name), most: math.MaxInt, room: math.MaxInt, delivered: &high{}}
+	s.delivered.note(info.Delivered.Consumer)
 	if most := info.Config.MaxAckPending; most > 0 {
 		s.most, s.room = most, max(most-info.NumAckPending, 0)
 	}
@@ -284,7 +300,8 @@ type receiveCall struct {
 	sub         *nats.Subscription
 	full        bool // there is no room for the next event
 	mu          sync.Mutex
-	from        *topic    // of the newest request
+	from        source    // of the newest request
+	behind      uint64    // what its durable had delivered before
 	sent        time.Time // of the newest request
 	leases      []*lease
 	bytes       int64         // of their messages
@@ -295,7 +312,7 @@ type receiveCall struct {
 
 func (r *receipts) open(o jetbus.ReceiveOptions) (*receiveCall, error) {
 	c := &receiveCall{
-		r: r, maxAttempts: o.MaxAttempts, maxBytes: o.MaxBytes, from: r.t, over: make(chan pullWord, 1), first: make(chan struct{}, 1),
+		r: r, maxAttempts: o.MaxAttempts, maxBytes: o.MaxBytes, from: source{t: r.t}, over: make(chan pullWord, 1), first: make(chan struct{}, 1),
 		leases: make([]*lease, 0, min(o.Max, 64)),
 	}
 	var err error
@@ -312,15 +329,20 @@ func (c *receiveCall) receive(m *nats.Msg) {
 		return
 	}
 	c.mu.Lock()
-	l := newLease(c.from, m, a, c.maxAttempts)
-	ended, sent := c.ended, c.sent
-	if !ended {
+	l := newLease(c.from.t, m, a, c.maxAttempts)
+	late, sent := c.ended, c.sent
+	other := a.consumed <= c.behind // the durable was deleted, and made anew with other settings perhaps
+	if !late && !other {
+		c.from.delivered.note(a.consumed)
 		c.r.add(l, sent)
 		c.leases, c.bytes = append(c.leases, l), c.bytes+l.size
 	}
 	c.mu.Unlock()
-	if ended {
+	if late || other {
 		c.r.returnLate(l, sent)
+		if other {
+			notify(c.over, pullWord{kind: pullGone})
+		}
 		return
 	}
 	c.r.secure(l)
@@ -371,7 +393,7 @@ func (c *receiveCall) pullUpTo(ctx context.Context, from source, n int, bytes in
 	}
 	sent := time.Now()
 	c.mu.Lock()
-	c.from, c.sent = from.t, sent
+	c.from, c.behind, c.sent = from, from.delivered.n.Load(), sent
 	c.mu.Unlock()
 	if err := from.at.ask(c.sub.Subject, pullOrder{events: n, bytes: bytes, expires: wait}); err != nil {
 		return err

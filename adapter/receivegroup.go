@@ -2,6 +2,7 @@ package adapter
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -65,10 +66,9 @@ func (b *Bus) askGroup(ctx context.Context, t *topic, group string, o jetbus.Rec
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for key, old := range b.groups { // those that nobody asked for since
-		if asked.Sub(old.asked) >= groupFresh {
-			delete(b.groups, key)
-		}
+	if asked.Sub(b.swept) >= groupFresh {
+		b.swept = asked
+		maps.DeleteFunc(b.groups, func(_ groupKey, old *knownGroup) bool { return asked.Sub(old.asked) >= groupFresh })
 	}
 	b.groups[g.key] = g
 	return g, nil

@@ -42,7 +42,7 @@ func TestReceiveWordsOvertake(t *testing.T) {
 		t.Fatal(err)
 	}
 	standIn := func(t *topic, name string) source {
-		return source{t: t, durable: name, at: pullPoint{bus.nc, "stand.in." + name}, most: 1000, room: 1000}
+		return source{t: t, durable: name, at: pullPoint{bus.nc, "stand.in." + name}, most: 1000, room: 1000, delivered: &high{}}
 	}
 	g := &knownGroup{t: main, main: standIn(main, "topic"), retries: standIn(retries, "retries")}
 	ended := make(chan error, 1)

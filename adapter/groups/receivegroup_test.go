@@ -113,6 +113,24 @@ func TestReceiveOfAChangedGroup(t *testing.T) {
 	})
 }
 
+// A group may be made anew within the second, with leases that are shorter.
+func TestReceiveOfAGroupMadeAnew(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		r.Publish("a", "0", "1")
+		_, other := r.Open(adapter.Config{})
+		for _, lease := range []time.Duration{time.Minute, time.Second} {
+			must(other.EnsureGroup(r.Context(), "a", jetbus.GroupConfig{Group: "g", AckTimeout: lease, From: jetbus.Earliest()}))(r.T)
+			got := r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})
+			r.Equal("received", deliveredKeys(got), "0")
+			if left := time.Until(got[0].Deadline()); left > lease {
+				r.Errorf("a lease of %v is believed to last %v", lease, left)
+			}
+			r.OK(other.DeleteGroup(r.Context(), "a", "g"))
+		}
+	})
+}
+
 // A group that holds all it may, as others have made it, has nothing to give.
 func TestReceiveOfAGroupThatOthersFilled(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -21,10 +21,11 @@ func newGroups(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "groups",
 		Aliases: []string{"group"},
-		Short:   "List groups, how far behind they are, and who has which partition",
+		Short:   "List and declare groups, how far behind they are, and who has which partition",
 		Long:    "Without a command it lists the groups of all topics.",
 		Example: `  jetbus groups
   jetbus groups lag orders.created
+  jetbus groups create orders.created mailer --from earliest
   jetbus groups describe orders.created mailer
   jetbus groups partitions orders.created mailer
   jetbus groups kick orders.created mailer 01890f2e-7a51-7cc4-a3a1-5a5f6e0a9d11`,
@@ -56,7 +57,7 @@ has been in its topic.`,
 		},
 	}
 	describe.Flags().StringVar(&bucket, "bucket", partition.DefaultBucket, "where the members of a group by partition meet")
-	cmd.AddCommand(ls, describe, lag, newGroupsPartitions(a, &output), newGroupsKick(a))
+	cmd.AddCommand(ls, newGroupsCreate(a, &output), describe, lag, newGroupsPartitions(a, &output), newGroupsKick(a))
 	return cmd
 }
 
@@ -109,7 +110,7 @@ func (a *app) listGroups(cmd *cobra.Command, output string, topics []string) err
 }
 
 func noGroups(cmd *cobra.Command) error {
-	_, err := fmt.Fprintln(cmd.ErrOrStderr(), "there are no groups; one is made by its first subscriber, as jetbus sub with --group")
+	_, err := fmt.Fprintln(cmd.ErrOrStderr(), "there are no groups; one is made by its first subscriber, as jetbus sub with --group, or by jetbus groups create")
 	return err
 }
 
@@ -188,6 +189,8 @@ func (d groupDescription) table() string {
 		{"Created", moment(g.Created)},
 		{"State", state},
 		{"Ack timeout", period(g.AckTimeout)},
+		{"Max in flight", count(g.MaxInFlight)},
+		{"Inactive", inactive(g)},
 		{"Settled to", count(g.AckedSeq)},
 		{"Waiting", count(g.Pending)},
 		{"Held", count(g.Held)},

@@ -99,6 +99,37 @@ func awaitSettled(t *testing.T, bus *adapter.Bus, topic, group string) {
 	}
 }
 
+// TestGroupsCreate declares a group again and again.
+func TestGroupsCreate(t *testing.T) {
+	b := newBench(t)
+	b.ok(t, "", "topics", "create", "a")
+	b.ok(t, "", "pub", "a", "{}")
+	for _, step := range []struct{ flags, want string }{
+		{"--from earliest --ack-timeout 1m", "created\n"},
+		{"", "unchanged\n"},
+		{"--from latest --ack-timeout 10s", "unchanged\n"},
+		{"--ack-timeout 2m --max-in-flight 5 --inactive 7d", "ack-timeout 1m -> 2m\nmax-in-flight 10,000 -> 5\ninactive none -> 7 days\n"},
+		{"--inactive none", "inactive 7 days -> none\n"},
+	} {
+		if got := b.ok(t, "", append([]string{"groups", "create", "a", "g"}, strings.Fields(step.flags)...)...); got != step.want {
+			t.Errorf("%s: %q, want %q", step.flags, got, step.want)
+		}
+	}
+	if g := parse[jetbus.GroupInfo](t, b.ok(t, "", "groups", "create", "a", "g", "-o", "json")); g.Pending != 1 || g.AckTimeout != 2*time.Minute || g.MaxInFlight != 5 {
+		t.Errorf("%+v", g)
+	}
+	for _, c := range []struct {
+		args string
+		code int
+	}{
+		{"a", exitUsage}, {"a g --from middle", exitUsage}, {"a g --inactive 59s", exitUsage}, {"a g*", exitUsage}, {"b g", exitNotFound},
+	} {
+		if r := b.run(t, "", append([]string{"groups", "create"}, strings.Fields(c.args)...)...); r.code != c.code || r.errOut == "" {
+			t.Errorf("%s: %+v, want %d", c.args, r, c.code)
+		}
+	}
+}
+
 func groupsListed(t *testing.T, b *bench) {
 	all := parse[[]jetbus.GroupInfo](t, b.ok(t, "", "groups", "ls", "-o", "json"))
 	var names []string

@@ -188,16 +188,24 @@ func (p *projecting) rest() {
 	p.load.Wait()
 }
 
-// awaitProjected waits until the group has nothing left.
+// awaitProjected waits until the group has nothing left, for as long as it gets on.
 func (p *projecting) awaitProjected() {
 	p.Helper()
-	eventually(p.T, func() string {
-		g, err := group(p.T, p.bus, "state", "p")
-		if err == nil && g.Pending == 0 && g.Held == 0 && g.AckedSeq >= p.last {
-			return ""
+	for acked := uint64(0); ; {
+		done := false
+		eventually(p.T, func() string {
+			g, err := group(p.T, p.bus, "state", "p")
+			done = err == nil && g.Pending == 0 && g.Held == 0 && g.AckedSeq >= p.last
+			if done || g.AckedSeq > acked {
+				acked = g.AckedSeq
+				return ""
+			}
+			return fmt.Sprintf("the projection does not catch up with %d: %+v, %v", p.last, g, err)
+		})
+		if done {
+			return
 		}
-		return fmt.Sprintf("the projection does not catch up with %d: %+v, %v", p.last, g, err)
-	})
+	}
 }
 
 // check compares the collection with the last events of the keys: each is there,

@@ -15,6 +15,7 @@ var settingsBehaviors = []Behavior{
 	{Name: "processes that declare topics of one stream at once all succeed", Cases: []int{69}, Needs: NeedTopics | NeedMany, play: racingShared},
 	{Name: "members that create the same group at once share it", Cases: []int{69}, play: racingGroups},
 	{Name: "settings of a group that change at a redeploy become the group's, and others stay", Cases: []int{70}, play: groupDrift},
+	{Name: "a group that is declared before its members gets what comes until they do", Cases: []int{69}, Needs: NeedTopics, play: declaredGroup},
 	{Name: "a declaration that changes a topic updates it, or is a conflict that says what differs", Cases: []int{70}, Needs: NeedTopics, play: topicDrift},
 	{Name: "a declaration keeps of a topic what it does not say, and shrinks it where it may", Cases: []int{70}, Needs: NeedTopics, play: topicKept},
 	{Name: "options that contradict each other are refused at the call", Cases: []int{41}, play: badOptions},
@@ -102,6 +103,45 @@ func groupDrift(r *run) {
 	events := r.publish(topic, keys(20)...)
 	r.settled(topic, "g", events[19].Seq)
 	got.exactly(r.T, append(keys(20), "old")...)
+}
+
+// declaredGroup declares a group from several processes, and again when it has members.
+func declaredGroup(r *run) {
+	topic := r.topic("t")
+	r.publish(topic, "before")
+	declare := func(i int, c jetbus.GroupConfig) jetbus.GroupInfo {
+		c.Group = "g"
+		g, err := []jetbus.Bus{r.A, r.B}[i%2].(jetbus.Topics).EnsureGroup(r.ctx, topic, c)
+		r.wantNil(err)
+		return g
+	}
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			if g := declare(i, jetbus.GroupConfig{}); g.Group != "g" || g.AckTimeout != jetbus.DefaultAckTimeout {
+				r.Errorf("declared: %+v", g)
+			}
+		})
+	}
+	wg.Wait()
+	r.publish(topic, "waiting")
+	got := newRecord()
+	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
+	if g := declare(1, jetbus.GroupConfig{From: jetbus.Earliest(), AckTimeout: time.Minute, Inactive: time.Hour}); g.AckTimeout != time.Minute || g.Inactive != time.Hour {
+		r.Errorf("declared again: %+v", g)
+	}
+	last := r.publish(topic, "after")[0]
+	r.settled(topic, "g", last.Seq)
+	got.exactly(r.T, "waiting", "after")
+	if g := r.group(topic, "g"); g.AckTimeout != time.Minute || g.Inactive != time.Hour {
+		r.Errorf("at the end: %+v", g)
+	}
+	if _, err := r.B.(jetbus.Topics).EnsureGroup(r.ctx, topic, jetbus.GroupConfig{Group: "g", Inactive: 59 * time.Second}); !errors.Is(err, jetbus.ErrInvalidOption) {
+		r.Errorf("59 seconds: %v", err)
+	}
+	if _, err := r.B.(jetbus.Topics).EnsureGroup(r.ctx, r.prefix+".no", jetbus.GroupConfig{Group: "g"}); !errors.Is(err, jetbus.ErrNoTopic) {
+		r.Errorf("a topic that is not there: %v", err)
+	}
 }
 
 func topicDrift(r *run) {

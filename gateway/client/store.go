@@ -218,6 +218,11 @@ func (c *Client) DeleteTopic(_ context.Context, topic string) error {
 	return errBeside("delete topic " + topic)
 }
 
+// EnsureGroup is [jetbus.ErrUnsupported].
+func (c *Client) EnsureGroup(_ context.Context, topic string, g jetbus.GroupConfig) (jetbus.GroupInfo, error) {
+	return jetbus.GroupInfo{}, errBeside("declare group " + g.Group + " of " + topic)
+}
+
 // DeleteGroup is [jetbus.ErrUnsupported].
 func (c *Client) DeleteGroup(_ context.Context, topic, group string) error {
 	return errBeside("delete group " + group + " of " + topic)
