@@ -79,8 +79,10 @@ type PartitionTurn struct {
 type PartitionSubscription interface {
 	Subscription
 	// Clean reports, once Done is closed, whether the partition was handed over: the next
-	// turn may begin with Clean.
+	// turn may begin with Clean. Of a member that has not begun it is the Clean of its turn.
 	Clean() bool
+	// Began reports, once Done is closed, whether the member has asked for events.
+	Began() bool
 }
 
 // PartitionInfo describes a group in one partition as it is at the broker.

@@ -38,6 +38,7 @@ type owner struct {
 	lanes   lanes
 	cancel  context.CancelFunc // ends the wait for the lock; nil: nobody waits
 	owns    bool               // has the lock
+	began   bool               // events have flowed, or may have
 	flowing bool               // events come, in order
 	leaving bool               // no handler starts any more
 	reason  string             // why it is leaving
@@ -190,6 +191,13 @@ func (o *owner) begin() bool {
 	return true
 }
 
+// begun notes that events may flow.
+func (o *owner) begun() {
+	o.s.mu.Lock()
+	defer o.s.mu.Unlock()
+	o.began = true
+}
+
 // rounds goes on as owner until it is over.
 func (o *owner) rounds(ctx context.Context, before predecessor) bool {
 	took, prepared := time.Now(), false
@@ -199,6 +207,7 @@ func (o *owner) rounds(ctx context.Context, before predecessor) bool {
 		if err == nil {
 			if !prepared {
 				prepared = true
+				o.begun()
 				o.tell(jetbus.TookOver, "", time.Since(took))
 			}
 			err = o.flow(ctx)

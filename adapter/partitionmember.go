@@ -130,6 +130,13 @@ func (m *partitionMember) expel(cause error) {
 	m.die(cause) // no patience with handlers
 }
 
+// Began implements jetbus.PartitionSubscription.
+func (m *partitionMember) Began() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.owners[0].began
+}
+
 // Clean implements jetbus.PartitionSubscription.
 func (m *partitionMember) Clean() bool {
 	m.mu.Lock()

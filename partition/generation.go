@@ -155,9 +155,10 @@ func (s *Subscription) await(part *generation) {
 // own handles the events of a partition while it is this process's. It waits for
 // older generations each time that it begins: a group that somebody moved back may have
 // events there again.
-func (g *generation) own(ctx context.Context, t *Turn) (clean bool, err error) {
+func (g *generation) own(ctx context.Context, t *Turn) (clean bool, _ error) {
 	s, p := g.s, jetbus.Partition{Generation: g.Generation.Generation, Number: t.Partition}
 	turn := jetbus.PartitionTurn{Partition: p, Epoch: t.Epoch, Clean: t.Clean}
+	orderly := true // of what this process had, which may be nothing; turn.Clean is for the next owner, of all before
 	drained := func(there partitions) bool { return there.drained(p, g.older) }
 	for assigned := false; ; pause(ctx, t) {
 		ready := false
@@ -167,9 +168,12 @@ func (g *generation) own(ctx context.Context, t *Turn) (clean bool, err error) {
 		if !assigned {
 			assigned = true
 			s.assign(ctx, Assigned{p, t.Epoch})
-			defer func() { s.revoke(ctx, Revoked{p, t.Epoch, clean && ctx.Err() == nil}) }()
+			defer func() { s.revoke(ctx, Revoked{p, t.Epoch, orderly && ctx.Err() == nil}) }()
 		}
-		err := s.serve(ctx, t, &turn)
+		began, err := s.serve(ctx, t, &turn)
+		if began {
+			orderly = turn.Clean
+		}
 		switch {
 		case over(ctx, t):
 		case err == nil: // the group was moved
@@ -204,11 +208,11 @@ func (s *Subscription) lookAgain() {
 }
 
 // serve subscribes to a partition until the turn is over or the subscription fails,
-// and notes in the turn how it ended.
-func (s *Subscription) serve(ctx context.Context, t *Turn, turn *jetbus.PartitionTurn) error {
+// and notes in the turn how it ended. It begins when events are asked for.
+func (s *Subscription) serve(ctx context.Context, t *Turn, turn *jetbus.PartitionTurn) (began bool, err error) {
 	sub, err := s.bus.SubscribePartition(ctx, s.topic, s.group, *turn, s.handler, s.o.PerPartition)
 	if err != nil {
-		return err
+		return false, err
 	}
 	s.mu.Lock()
 	s.live[turn.Partition] = sub
@@ -228,7 +232,7 @@ func (s *Subscription) serve(ctx context.Context, t *Turn, turn *jetbus.Partitio
 	addCounters(&s.past, sub.Stats())
 	s.mu.Unlock()
 	turn.Clean = sub.Clean()
-	return errors.Join(sub.Err(), err)
+	return sub.Began(), errors.Join(sub.Err(), err)
 }
 
 // over reports whether a turn is.

@@ -24,6 +24,7 @@ type memTopic struct {
 	overlaps    int // turns that began before the one before was over
 	joins       int // calls of JoinPartitions
 	refuses     error
+	slow        bool // members do not begin
 }
 
 type memEvent struct {
@@ -170,6 +171,7 @@ type memPart struct {
 	mu      sync.Mutex
 	stopped bool
 	paused  bool
+	began   bool // it does, or not
 	clean   bool
 	stats   jetbus.SubscriptionStats
 }
@@ -189,7 +191,7 @@ func (b *memBus) SubscribePartition(ctx context.Context, _, group string, turn j
 	if before := b.topic.turns[turn.Partition]; before != nil && before.ctx.Err() == nil && !before.over() {
 		b.topic.overlaps++
 	}
-	p := &memPart{b: b, turn: turn, group: group, handler: h, quit: make(chan struct{}), done: make(chan struct{})}
+	p := &memPart{b: b, turn: turn, group: group, handler: h, quit: make(chan struct{}), done: make(chan struct{}), began: !b.topic.slow}
 	p.ctx, p.hurry = context.WithCancelCause(ctx)
 	b.topic.turns[turn.Partition] = p
 	go p.run()
@@ -208,6 +210,14 @@ func (p *memPart) over() bool {
 // run handles one event after the other. One that fails is tried again.
 func (p *memPart) run() {
 	defer close(p.done)
+	if !p.began {
+		select {
+		case <-p.quit:
+		case <-p.ctx.Done():
+		}
+		p.clean = p.turn.Clean // nobody reads it before
+		return
+	}
 	for p.ctx.Err() == nil {
 		e, news := p.next()
 		if e == nil {
@@ -282,6 +292,8 @@ func (p *memPart) Stop(ctx context.Context) error {
 	<-p.done
 	return context.Cause(ctx)
 }
+
+func (p *memPart) Began() bool { return p.began }
 
 func (p *memPart) Clean() bool {
 	p.mu.Lock()

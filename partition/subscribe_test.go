@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -400,6 +401,39 @@ func TestSubscribeCrash(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		s.wants("partitions when it is back", len(a.Owned()), 2)
 	})
+}
+
+// TestRevokedBeforeItBegan: a replica that had a partition and got nothing of it yet hands
+// everything over, also where it was the first of all.
+func TestRevokedBeforeItBegan(t *testing.T) {
+	for name, late := range map[string]func(*memTopic){
+		"not subscribed yet": func(m *memTopic) { m.refuses = jetbus.ErrUnavailable },
+		"not begun yet":      func(m *memTopic) { m.slow = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inService(t, 2, func(s *service) {
+				s.topic.mu.Lock()
+				late(s.topic)
+				s.topic.mu.Unlock()
+				o := s.options("a")
+				var clean atomic.Int32
+				revoked := o.OnRevoked
+				o.OnRevoked = func(ctx context.Context, r partition.Revoked) {
+					if r.Clean {
+						clean.Add(1)
+					}
+					revoked(ctx, r)
+				}
+				a := s.subscribe(o)
+				time.Sleep(2 * time.Second)
+				s.wants("partitions", len(a.Owned()), 2)
+				if err := a.Stop(s.Context()); err != nil {
+					s.Error(err)
+				}
+				s.wants("partitions that were handed over", clean.Load(), int32(2))
+			})
+		})
+	}
 }
 
 // TestIgnoresContext: a handler that does not heed its context overlaps with the next

@@ -71,6 +71,29 @@ func (u *turns) handOver(p jetbus.Partition, s jetbus.PartitionSubscription) {
 	u.clean[p] = s.Clean()
 }
 
+// A member that ends before it has begun leaves its partition as it was.
+func TestPartitionNotBegun(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.partitioned(1, inPartition(1))
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		for epoch, clean := range []bool{true, false} {
+			turn := jetbus.PartitionTurn{Partition: p1(0), Epoch: uint64(epoch) + 1, Clean: clean}
+			s := must(r.Bus.SubscribePartition(ctx, "a", "g", turn, adaptertest.Ignore, inPartition(1)))(t)
+			r.OK(s.Stop(ctx)) // as soon as that
+			if !s.Began() && s.Clean() != clean || s.Began() && !s.Clean() {
+				t.Errorf("began %v, clean %v of a turn that is clean: %v", s.Began(), s.Clean(), clean)
+			}
+		}
+		s := must(r.Bus.SubscribePartition(ctx, "a", "g", jetbus.PartitionTurn{Partition: p1(0), Epoch: 3}, adaptertest.Ignore, inPartition(1)))(t)
+		r.Publish("a", "1")
+		r.settled(time.Minute)
+		r.OK(s.Stop(ctx))
+		r.Equal("began", s.Began(), true)
+		r.Equal("clean", s.Clean(), true)
+	})
+}
+
 func p1(n int) jetbus.Partition { return jetbus.Partition{Generation: 1, Number: n} }
 
 // parts describes the partitions of group g.
