@@ -20,8 +20,8 @@ func newGroupsCreate(a *app, output *string) *cobra.Command {
 		Use:   "create TOPIC GROUP",
 		Short: "Declare a group: make it before its first member, or change its settings",
 		Long: `Declares a group, so that events wait for its members. It may be repeated: a group that
-exists goes on where it is, with the settings that the flags name; see jetbus position for moving
-it. It says what has changed.
+exists goes on where it is, whatever --from says, with the settings that the flags name. It says
+what has changed.
 
 With --inactive the broker deletes the group, and its position, when no member has asked for
 events for so long.`,
