@@ -89,7 +89,7 @@ chaos-partitions: ## Kill, add, stop and freeze members of a partitioned group u
 	cd e2e && go test ./partitions -run '^TestChaos$$' -count=$(RUNS) -timeout 0 -v -chaos $(CHAOS)
 
 kills: ## Kill a projector KILLS=100 times under load, and rebuilds; the collection must be exact
-	cd e2e && go test ./faults -run '^Test(Projector|Rebuild)Killed$$' -count=1 -timeout 0 -v -kills $(KILLS)
+	cd e2e && go test ./jobs -run '^Test(Projector|Rebuild)Killed$$' -count=1 -timeout 0 -v -kills $(KILLS)
 
 model: ## Compare the bus with its model on N=10000 scripts, drawn from SEED
 	go test -v -timeout 0 -run '^TestModelIn' ./embedded/bustest -rapid.checks=$$(( $(N) / 2 )) -rapid.seed=$(SEED)

@@ -24,6 +24,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/chaos"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/proxy"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 )
 
 // chaosTime is short in the suite; `make chaos` gives it ten minutes.
@@ -48,7 +49,7 @@ type broken struct {
 	proxy  *proxy.Proxy // in front of the broker, for all but the test's own looks
 	faults chaos.Tally
 
-	members map[string][]*process // by group; the last ones are those that live
+	members map[string][]*rig.Process // by group; the last ones are those that live
 
 	mu    sync.Mutex
 	acked []string // in their order by key
@@ -60,17 +61,17 @@ func TestChaos(t *testing.T) {
 	seed := uint64(time.Now().UnixNano()) //nolint:gosec // a number is a number
 	t.Logf("seed %d", seed)
 	b := broker.Start(t)
-	c := &broken{T: t, broker: b, proxy: b.Proxy(t), members: map[string][]*process{}}
-	declare(t, openBus(t, b.URL()), jetbus.TopicConfig{Name: chaosTopic})
+	c := &broken{T: t, broker: b, proxy: b.Proxy(t), members: map[string][]*rig.Process{}}
+	rig.Declare(t, rig.OpenBus(t, b.URL()), jetbus.TopicConfig{Name: chaosTopic})
 	for _, g := range chaosGroups {
 		for range g.members {
-			c.join(g.name, g.order).first(t, "ready")
+			c.join(g.name, g.order).First(t, "ready")
 		}
 	}
 	ctx, stop := context.WithTimeout(t.Context(), *chaosTime)
 	defer stop()
 	var publishers sync.WaitGroup
-	bus := openBus(t, c.proxy.URL())
+	bus := rig.OpenBus(t, c.proxy.URL())
 	for key := range chaosKeys {
 		random := chaos.Random(seed, 1+uint64(key)) //nolint:gosec // not negative
 		publishers.Go(func() { c.publish(ctx, bus, strconv.Itoa(key), random) })
@@ -81,13 +82,13 @@ func TestChaos(t *testing.T) {
 	}
 	c.proxy.Restore()
 	publishers.Wait()
-	c.account(openBus(t, b.URL()))
+	c.account(rig.OpenBus(t, b.URL()))
 }
 
 // join starts a member of a group.
-func (c *broken) join(group string, order jetbus.Order) *process {
+func (c *broken) join(group string, order jetbus.Order) *rig.Process {
 	c.Helper()
-	m := spawn(c.T, "chaotic", chaoticConfig{URL: c.proxy.URL(), Group: group, Order: order})
+	m := rig.Spawn(c.T, "chaotic", chaoticConfig{URL: c.proxy.URL(), Group: group, Order: order})
 	c.members[group] = append(c.members[group], m)
 	return m
 }
@@ -146,29 +147,29 @@ func (c *broken) deeds() []chaos.Deed {
 		{Name: "network silent one way", Do: func(ctx context.Context, hurt time.Duration, random *rand.Rand) error {
 			return silent(ctx, hurt, both[random.IntN(2)])
 		}},
-		c.toMember("member killed", func(_ context.Context, _ time.Duration, m *process) (ended bool, err error) {
+		c.toMember("member killed", func(_ context.Context, _ time.Duration, m *rig.Process) (ended bool, err error) {
 			m.Kill()
 			return true, nil
 		}),
-		c.toMember("member stopped in order", func(_ context.Context, _ time.Duration, m *process) (ended bool, err error) {
-			return true, m.Terminate()
+		c.toMember("member stopped in order", func(_ context.Context, _ time.Duration, m *rig.Process) (ended bool, err error) {
+			return true, m.Process.Terminate()
 		}),
-		c.toMember("member frozen", func(ctx context.Context, hurt time.Duration, m *process) (ended bool, err error) {
-			if err := m.Freeze(); err != nil {
+		c.toMember("member frozen", func(ctx context.Context, hurt time.Duration, m *rig.Process) (ended bool, err error) {
+			if err := m.Process.Freeze(); err != nil {
 				return false, err
 			}
 			chaos.Linger(ctx, hurt)
-			return false, m.Thaw()
+			return false, m.Process.Thaw()
 		}),
 	}
 }
 
 // toMember is a deed done to a member of a group that lives. In place of one that ended
 // another one joins.
-func (c *broken) toMember(name string, do func(ctx context.Context, hurt time.Duration, m *process) (ended bool, err error)) chaos.Deed {
+func (c *broken) toMember(name string, do func(ctx context.Context, hurt time.Duration, m *rig.Process) (ended bool, err error)) chaos.Deed {
 	return chaos.Deed{Name: name, Do: func(ctx context.Context, hurt time.Duration, random *rand.Rand) error {
 		g := chaosGroups[random.IntN(len(chaosGroups))]
-		living := slices.DeleteFunc(slices.Clone(c.members[g.name]), func(m *process) bool {
+		living := slices.DeleteFunc(slices.Clone(c.members[g.name]), func(m *rig.Process) bool {
 			select {
 			case <-m.Ended():
 				return true
@@ -197,7 +198,7 @@ func (c *broken) account(bus *adapter.Bus) {
 	}
 	dead := map[string]map[string]bool{}
 	reasons := map[string]map[jetbus.DeadReason]int{}
-	for _, d := range deadLetters(c.T, bus, chaosTopic) {
+	for _, d := range rig.DeadLetters(c.T, bus, chaosTopic) {
 		if dead[d.Group] == nil {
 			dead[d.Group], reasons[d.Group] = map[string]bool{}, map[jetbus.DeadReason]int{}
 		}
@@ -226,7 +227,7 @@ func (c *broken) account(bus *adapter.Bus) {
 func (c *broken) awaitEnd(bus *adapter.Bus, name string) {
 	moved := time.Now()
 	for left := uint64(math.MaxUint64); ; chaos.Linger(c.Context(), 100*time.Millisecond) {
-		i, err := group(c.T, bus, chaosTopic, name)
+		i, err := rig.Group(c.T, bus, chaosTopic, name)
 		switch now := i.Pending + uint64(i.Held); { //nolint:gosec // a count
 		case err == nil && now == 0:
 			return
@@ -241,11 +242,11 @@ func (c *broken) awaitEnd(bus *adapter.Bus, name string) {
 
 // accountGroup compares what was acknowledged with what a group made of it.
 func (c *broken) accountGroup(w io.Writer, name string, order jetbus.Order, dead map[string]bool, reasons map[jetbus.DeadReason]int) {
-	var reports []report
+	var reports []rig.Report
 	for _, m := range c.members[name] {
-		reports = append(reports, m.said("handled")...)
+		reports = append(reports, m.Said("handled")...)
 	}
-	slices.SortFunc(reports, func(a, b report) int { return a.At.Compare(b.At) })
+	slices.SortFunc(reports, func(a, b rig.Report) int { return a.At.Compare(b.At) })
 	times := map[string]int{}
 	last := map[string]string{} // the newest first success of each key
 	turned := 0

@@ -12,6 +12,7 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 )
 
 // chaoticConfig is that of a member whose handlers are slow and fail at random.
@@ -22,7 +23,7 @@ type chaoticConfig struct {
 
 // runChaotic tells of each event before it acknowledges it, so that what is
 // acknowledged was told of.
-func runChaotic(ctx context.Context, config []byte, p *parent) error {
+func runChaotic(ctx context.Context, config []byte, p *rig.Parent) error {
 	var c chaoticConfig
 	if err := json.Unmarshal(config, &c); err != nil {
 		return err
@@ -34,7 +35,7 @@ func runChaotic(ctx context.Context, config []byte, p *parent) error {
 	defer nc.Close()
 	var bus *adapter.Bus
 	for bus == nil { // it may start while the broker is away
-		if bus, err = adapter.Open(ctx, nc, adapter.Config{Timeout: limit}); err != nil && !errors.Is(err, jetbus.ErrUnavailable) {
+		if bus, err = adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit}); err != nil && !errors.Is(err, jetbus.ErrUnavailable) {
 			return err
 		}
 	}
@@ -51,7 +52,7 @@ func runChaotic(ctx context.Context, config []byte, p *parent) error {
 		if d.Headers["x-bad"] != "" || rand.IntN(10) == 0 {
 			return errors.New("on purpose")
 		}
-		p.tell(report{What: "handled", ID: d.ID})
+		p.Tell(rig.Report{What: "handled", ID: d.ID})
 		return nil
 	}
 	s, err := bus.Subscribe(context.WithoutCancel(ctx), chaosTopic, c.Group, handle, jetbus.SubscribeOptions{
@@ -61,7 +62,7 @@ func runChaotic(ctx context.Context, config []byte, p *parent) error {
 	if err != nil {
 		return err
 	}
-	p.tell(report{What: "ready"})
+	p.Tell(rig.Report{What: "ready"})
 	select {
 	case <-ctx.Done():
 	case <-s.Done():

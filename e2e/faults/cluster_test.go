@@ -13,13 +13,14 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 )
 
 // awaitWhole waits until the stream and the group's durable have a leader, and
 // two replicas that follow.
 func awaitWhole(t *testing.T, js jetstream.JetStream, stream, durable string) broker.Leaders {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := context.WithTimeout(t.Context(), rig.Limit)
 	defer cancel()
 	l, err := broker.AwaitWhole(ctx, js, stream, durable)
 	if err != nil {
@@ -33,11 +34,11 @@ func awaitWhole(t *testing.T, js jetstream.JetStream, stream, durable string) br
 func openReplicated(t *testing.T, c *broker.Cluster, topic string) *adapter.Bus {
 	t.Helper()
 	var bus *adapter.Bus
-	nc := connect(t, c.URL())
-	eventually(t, func() string {
+	nc := rig.Connect(t, c.URL())
+	rig.Eventually(t, func() string {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		b, err := adapter.Open(ctx, nc, adapter.Config{Replicas: 3, Timeout: limit})
+		b, err := adapter.Open(ctx, nc, adapter.Config{Replicas: 3, Timeout: rig.Limit})
 		if err != nil {
 			return fmt.Sprintf("open: %v", err)
 		}
@@ -49,7 +50,7 @@ func openReplicated(t *testing.T, c *broker.Cluster, topic string) *adapter.Bus 
 		return fmt.Sprintf("declare: %v", err)
 	})
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		ctx, cancel := context.WithTimeout(context.Background(), rig.Limit)
 		defer cancel()
 		if err := bus.Close(ctx); err != nil {
 			t.Error(err)
@@ -65,18 +66,18 @@ func TestLeadersKilled(t *testing.T) {
 	const total = 3000
 	c := broker.StartCluster(t)
 	l := &load{bus: openReplicated(t, c, "load"), topic: "load"}
-	js, err := jetstream.New(connect(t, c.URL()))
+	js, err := jetstream.New(rig.Connect(t, c.URL()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := consumerConfig{URL: c.URL(), Topic: "load", Group: "g", AckTimeout: 2 * time.Second}
-	members := []*process{spawn(t, "consumer", config), spawn(t, "consumer", config)}
+	members := []*rig.Process{rig.Spawn(t, "consumer", config), rig.Spawn(t, "consumer", config)}
 	for _, m := range members {
-		m.first(t, "ready")
+		m.First(t, "ready")
 	}
 	leader := awaitWhole(t, js, "EV_LOAD", "load__g").Stream
 
-	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*rig.Limit)
 	defer cancel()
 	for i := range 3 {
 		l.single(ctx, fmt.Sprintf("single%d", i), 600)
@@ -84,16 +85,16 @@ func TestLeadersKilled(t *testing.T) {
 	l.batches(ctx, "batch", 1200, 60)
 
 	l.at(t, total/4)
-	must(t, c.Kill(leader))
+	rig.Must(t, c.Kill(leader))
 	l.at(t, total/2) // with a node less
-	must(t, c.Restart(leader))
+	rig.Must(t, c.Restart(leader))
 	leader = awaitWhole(t, js, "EV_LOAD", "load__g").Consumer
-	must(t, c.Kill(leader))
+	rig.Must(t, c.Kill(leader))
 	l.wg.Wait()
-	must(t, c.Restart(leader))
+	rig.Must(t, c.Restart(leader))
 	awaitWhole(t, js, "EV_LOAD", "load__g") // whichever node is read from has it all
 
 	ids := l.check(t, total)
-	awaitHandled(t, ids, members...)
-	awaitSettled(t, l.bus, "load", "g")
+	rig.AwaitHandled(t, ids, members...)
+	rig.AwaitSettled(t, l.bus, "load", "g")
 }

@@ -9,15 +9,16 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 )
 
 // buffering starts a member that handles 40 events fast and then holds one, with
 // others waiting behind it in its hands. It returns the ids of those that wait.
-func buffering(t *testing.T, url, topic string, ackTimeout time.Duration) (a *process, waiting []string) {
+func buffering(t *testing.T, url, topic string, ackTimeout time.Duration) (a *rig.Process, waiting []string) {
 	t.Helper()
-	bus := openBus(t, url)
-	a = spawn(t, "consumer", consumerConfig{URL: url, Topic: topic, Group: "g", AckTimeout: ackTimeout, Hold: "held-0"})
-	a.first(t, "ready")
+	bus := rig.OpenBus(t, url)
+	a = rig.Spawn(t, "consumer", consumerConfig{URL: url, Topic: topic, Group: "g", AckTimeout: ackTimeout, Hold: "held-0"})
+	a.First(t, "ready")
 	var events []jetbus.Event
 	for _, part := range []struct {
 		prefix string
@@ -34,9 +35,9 @@ func buffering(t *testing.T, url, topic string, ackTimeout time.Duration) (a *pr
 	for _, e := range events[41:] {
 		waiting = append(waiting, e.ID)
 	}
-	a.of(t, "started", "held-0")
-	eventually(t, func() string {
-		g, err := group(t, bus, topic, "g")
+	a.Of(t, "started", "held-0")
+	rig.Eventually(t, func() string {
+		g, err := rig.Group(t, bus, topic, "g")
 		if err == nil && g.Held > 3 {
 			return ""
 		}
@@ -51,25 +52,25 @@ func TestConsumerKilled(t *testing.T) {
 	t.Parallel()
 	const ackTimeout = 5 * time.Second
 	b := broker.Start(t)
-	bus := openBus(t, b.URL())
-	declare(t, bus, jetbus.TopicConfig{Name: "kill"})
+	bus := rig.OpenBus(t, b.URL())
+	rig.Declare(t, bus, jetbus.TopicConfig{Name: "kill"})
 	victim, waiting := buffering(t, b.URL(), "kill", ackTimeout)
 
-	other := spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: "kill", Group: "g", AckTimeout: ackTimeout})
-	other.first(t, "ready")
+	other := rig.Spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: "kill", Group: "g", AckTimeout: ackTimeout})
+	other.First(t, "ready")
 	victim.Kill()
 
-	again := other.of(t, "started", "held-0")     // the contract of the bus has after how long, in fake time
+	again := other.Of(t, "started", "held-0")     // the contract of the bus has after how long, in fake time
 	if again.Attempt != 1 || !again.Redelivered { // it may be innocent of its process's death
 		t.Errorf("it came as attempt %d, redelivered %v, want 1, true", again.Attempt, again.Redelivered)
 	}
-	awaitHandled(t, append(waiting, "held-0"), other)
-	awaitSettled(t, bus, "kill", "g")
-	if started := victim.said("handled"); len(started) != 40 {
+	rig.AwaitHandled(t, append(waiting, "held-0"), other)
+	rig.AwaitSettled(t, bus, "kill", "g")
+	if started := victim.Said("handled"); len(started) != 40 {
 		t.Errorf("the killed member handled %d events, want 40: the test shows something else", len(started))
 	}
-	for id := range handled(victim) {
-		if handled(other)[id] {
+	for id := range rig.Handled(victim) {
+		if rig.Handled(other)[id] {
 			t.Errorf("%s was handled and acknowledged, and came again", id)
 		}
 	}
@@ -82,16 +83,16 @@ func TestTerminated(t *testing.T) {
 	t.Parallel()
 	const ackTimeout = 30 * time.Second // so that no lease runs out
 	b := broker.Start(t)
-	bus := openBus(t, b.URL())
-	declare(t, bus, jetbus.TopicConfig{Name: "term"})
+	bus := rig.OpenBus(t, b.URL())
+	rig.Declare(t, bus, jetbus.TopicConfig{Name: "term"})
 	leaving, waiting := buffering(t, b.URL(), "term", ackTimeout)
 
-	other := spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: "term", Group: "g", AckTimeout: ackTimeout})
-	other.first(t, "ready")
-	leaving.terminate(t)
+	other := rig.Spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: "term", Group: "g", AckTimeout: ackTimeout})
+	other.First(t, "ready")
+	leaving.Terminate(t)
 	again := 0
 	for _, id := range waiting {
-		r := other.of(t, "started", id)
+		r := other.Of(t, "started", id)
 		if r.Redelivered {
 			again++
 		}
@@ -99,16 +100,16 @@ func TestTerminated(t *testing.T) {
 			t.Errorf("%s came as attempt %d, want 1: it was given back", id, r.Attempt)
 		}
 	}
-	leaving.order(t, "release")
-	leaving.of(t, "handled", "held-0")
-	if stopped := leaving.first(t, "stopped"); stopped.Count < 3 {
+	leaving.Order(t, "release")
+	leaving.Of(t, "handled", "held-0")
+	if stopped := leaving.First(t, "stopped"); stopped.Count < 3 {
 		t.Errorf("%d events were given back: the test shows something else", stopped.Count)
 	} else if again > stopped.Count {
 		t.Errorf("%d events came again and %d were given back: the others waited for their leases to end", again, stopped.Count)
 	}
-	leaving.gone(t)
-	awaitSettled(t, bus, "term", "g")
-	if handled(other)["held-0"] {
+	leaving.Gone(t)
+	rig.AwaitSettled(t, bus, "term", "g")
+	if rig.Handled(other)["held-0"] {
 		t.Error("the event that the leaving member finished came again")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/proxy"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 )
 
 // acks collects what a client says about the events it holds.
@@ -74,31 +75,31 @@ func TestSilence(t *testing.T) {
 func silence(t *testing.T, b *broker.Broker, topic string, fault func(*proxy.Proxy)) {
 	t.Helper()
 	const ackTimeout = 6 * time.Second
-	bus := openBus(t, b.URL())
-	declare(t, bus, jetbus.TopicConfig{Name: topic})
+	bus := rig.OpenBus(t, b.URL())
+	rig.Declare(t, bus, jetbus.TopicConfig{Name: topic})
 	p := b.Proxy(t)
 	var settled acks
 	p.Watch(settled.see)
 
-	first := spawn(t, "consumer", consumerConfig{URL: p.URL(), Topic: topic, Group: "g", AckTimeout: ackTimeout, Hold: "held-0"})
-	first.first(t, "ready")
-	ids := publish(t, bus, topic, "held", 1)
-	event := first.of(t, "started", "held-0")
-	second := spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: topic, Group: "g", AckTimeout: ackTimeout})
-	second.first(t, "ready")
+	first := rig.Spawn(t, "consumer", consumerConfig{URL: p.URL(), Topic: topic, Group: "g", AckTimeout: ackTimeout, Hold: "held-0"})
+	first.First(t, "ready")
+	ids := rig.Publish(t, bus, topic, "held", 1)
+	event := first.Of(t, "started", "held-0")
+	second := rig.Spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: topic, Group: "g", AckTimeout: ackTimeout})
+	second.First(t, "ready")
 
 	// Longer than a lease, so that the bus has to have extended it.
-	first.await(t, "extended", func(r report) bool { return r.At.Sub(event.At) > ackTimeout })
-	if r := second.said("started"); len(r) > 0 {
+	first.Await(t, "extended", func(r rig.Report) bool { return r.At.Sub(event.At) > ackTimeout })
+	if r := second.Said("started"); len(r) > 0 {
 		t.Fatalf("the second member got the event while the first held it and was heard: %+v", r)
 	}
 	fault(p)
 	broke := time.Now()
-	first.order(t, "publish from-silence")
-	first.of(t, "publishing", "from-silence")
+	first.Order(t, "publish from-silence")
+	first.Of(t, "publishing", "from-silence")
 
-	canceled := first.of(t, "canceled", "held-0")
-	again := second.of(t, "started", "held-0")
+	canceled := first.Of(t, "canceled", "held-0")
+	again := second.Of(t, "started", "held-0")
 	if canceled.Is != "lease expired" {
 		t.Errorf("the first handler was canceled because of %q, want ErrLeaseExpired", canceled.Err)
 	}
@@ -113,28 +114,28 @@ func silence(t *testing.T, b *broker.Broker, topic string, fault func(*proxy.Pro
 	if again.Attempt != 1 || !again.Redelivered { // a process or a connection failed, no handler
 		t.Errorf("the second handler has attempt %d, redelivered %v, want 1, true", again.Attempt, again.Redelivered)
 	}
-	if late := first.of(t, "acked late", "held-0"); late.Is != "lease expired" {
+	if late := first.Of(t, "acked late", "held-0"); late.Is != "lease expired" {
 		t.Errorf("the late ack gave %q, want ErrLeaseExpired", late.Err)
 	}
-	second.of(t, "handled", "held-0")
+	second.Of(t, "handled", "held-0")
 
 	p.Restore()
-	stored := first.of(t, "published", "from-silence")
+	stored := first.Of(t, "published", "from-silence")
 	if stored.Err != "" {
 		t.Errorf("publish through the fault: %s", stored.Err)
 	}
-	ids = append(append(ids, "from-silence"), publish(t, bus, topic, "after", 20)...)
-	awaitHandled(t, ids, first, second)
-	awaitSettled(t, bus, topic, "g")
+	ids = append(append(ids, "from-silence"), rig.Publish(t, bus, topic, "after", 20)...)
+	rig.AwaitHandled(t, ids, first, second)
+	rig.AwaitSettled(t, bus, topic, "g")
 	checkLog(t, bus, topic, ids)
 	if sent := settled.of(event.Seq, 1); len(sent) > 0 {
 		t.Errorf("the first member settled an event whose lease it had lost: %+v", sent)
 	}
 	// The member is not worse for it: alone, it goes on.
 	second.Kill()
-	more := publish(t, bus, topic, "alone", 5)
-	awaitHandled(t, more, first)
-	awaitSettled(t, bus, topic, "g")
+	more := rig.Publish(t, bus, topic, "alone", 5)
+	rig.AwaitHandled(t, more, first)
+	rig.AwaitSettled(t, bus, topic, "g")
 }
 
 // cutter cuts the connections through a proxy at moments that it makes out from
@@ -164,7 +165,7 @@ func (c *cutter) cutBack(t *testing.T) {
 	t.Helper()
 	before := c.subs.Load()
 	c.Cut()
-	eventually(t, func() string {
+	rig.Eventually(t, func() string {
 		if c.subs.Load() == before {
 			return "the client does not come back"
 		}
@@ -177,7 +178,7 @@ func (c *cutter) cutOff(t *testing.T) {
 	t.Helper()
 	before := c.offs.Load()
 	c.armed.Store(true)
-	eventually(t, func() string {
+	rig.Eventually(t, func() string {
 		if c.offs.Load() == before {
 			return "no extension is asked for"
 		}
@@ -192,42 +193,42 @@ func TestShortCut(t *testing.T) {
 	t.Parallel()
 	const ackTimeout = 45 * time.Second // five connections in a row are made within its last two thirds, on a very busy machine, too
 	b := broker.Start(t)
-	bus := openBus(t, b.URL())
-	declare(t, bus, jetbus.TopicConfig{Name: "cut"})
+	bus := rig.OpenBus(t, b.URL())
+	rig.Declare(t, bus, jetbus.TopicConfig{Name: "cut"})
 	p := &cutter{Proxy: b.Proxy(t)}
 	p.Watch(p.see)
 	p.Slow(2 * time.Millisecond)
-	holder := spawn(t, "consumer", consumerConfig{URL: p.URL(), Topic: "cut", Group: "g", AckTimeout: ackTimeout, Hold: "held-0"})
-	holder.first(t, "ready")
-	ids := publish(t, bus, "cut", "held", 1)
-	event := holder.of(t, "started", "held-0")
-	other := spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: "cut", Group: "g", AckTimeout: ackTimeout})
-	other.first(t, "ready")
+	holder := rig.Spawn(t, "consumer", consumerConfig{URL: p.URL(), Topic: "cut", Group: "g", AckTimeout: ackTimeout, Hold: "held-0"})
+	holder.First(t, "ready")
+	ids := rig.Publish(t, bus, "cut", "held", 1)
+	event := holder.Of(t, "started", "held-0")
+	other := rig.Spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: "cut", Group: "g", AckTimeout: ackTimeout})
+	other.First(t, "ready")
 
 	// The connections together last longer than two leases, and none as long as one.
 	for rounds := 0; rounds < 5 || time.Since(event.At) <= 2*ackTimeout; rounds++ {
 		for range 3 {
 			p.cutBack(t)
 		}
-		extended := holder.said("extended")
+		extended := holder.Said("extended")
 		p.cutOff(t)
-		holder.await(t, "extended", func(r report) bool { return len(extended) == 0 || r.Until.After(extended[len(extended)-1].Until) })
+		holder.Await(t, "extended", func(r rig.Report) bool { return len(extended) == 0 || r.Until.After(extended[len(extended)-1].Until) })
 	}
-	holder.order(t, "publish across-cuts")
+	holder.Order(t, "publish across-cuts")
 	p.Cut()
-	if r := holder.of(t, "published", "across-cuts"); r.Err != "" {
+	if r := holder.Of(t, "published", "across-cuts"); r.Err != "" {
 		t.Errorf("publish across cuts: %s", r.Err)
 	}
-	holder.order(t, "release")
-	holder.of(t, "handled", "held-0")
-	ids = append(append(ids, "across-cuts"), publish(t, bus, "cut", "after", 10)...)
-	awaitHandled(t, ids, holder, other)
-	awaitSettled(t, bus, "cut", "g")
+	holder.Order(t, "release")
+	holder.Of(t, "handled", "held-0")
+	ids = append(append(ids, "across-cuts"), rig.Publish(t, bus, "cut", "after", 10)...)
+	rig.AwaitHandled(t, ids, holder, other)
+	rig.AwaitSettled(t, bus, "cut", "g")
 	checkLog(t, bus, "cut", ids)
-	if got := handled(other); got["held-0"] {
+	if got := rig.Handled(other); got["held-0"] {
 		t.Error("another member got the event of a handler that held its lease")
 	}
-	if r := holder.said("canceled"); len(r) > 0 {
+	if r := holder.Said("canceled"); len(r) > 0 {
 		t.Errorf("the handler was canceled: %+v", r)
 	}
 	if sent := p.settled.of(event.Seq, 1); len(sent) != 1 {
@@ -242,36 +243,36 @@ func TestFrozen(t *testing.T) {
 	t.Parallel()
 	const ackTimeout = 15 * time.Second // the second member is there within it, on any machine
 	b := broker.Start(t)
-	bus := openBus(t, b.URL())
-	declare(t, bus, jetbus.TopicConfig{Name: "frozen"})
+	bus := rig.OpenBus(t, b.URL())
+	rig.Declare(t, bus, jetbus.TopicConfig{Name: "frozen"})
 	p := b.Proxy(t)
 	var settled acks
 	p.Watch(settled.see)
-	first := spawn(t, "consumer", consumerConfig{URL: p.URL(), Topic: "frozen", Group: "g", AckTimeout: ackTimeout, Hold: "held-0"})
-	first.first(t, "ready")
-	ids := publish(t, bus, "frozen", "held", 1)
-	event := first.of(t, "started", "held-0")
-	second := spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: "frozen", Group: "g", AckTimeout: ackTimeout})
-	second.first(t, "ready")
+	first := rig.Spawn(t, "consumer", consumerConfig{URL: p.URL(), Topic: "frozen", Group: "g", AckTimeout: ackTimeout, Hold: "held-0"})
+	first.First(t, "ready")
+	ids := rig.Publish(t, bus, "frozen", "held", 1)
+	event := first.Of(t, "started", "held-0")
+	second := rig.Spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: "frozen", Group: "g", AckTimeout: ackTimeout})
+	second.First(t, "ready")
 
-	first.freeze(t)
-	again := second.of(t, "handled", "held-0")
+	first.Freeze(t)
+	again := second.Of(t, "handled", "held-0")
 	if again.Attempt != 1 || !again.Redelivered { // a process or a connection failed, no handler
 		t.Errorf("the second handler has attempt %d, redelivered %v, want 1, true", again.Attempt, again.Redelivered)
 	}
-	first.order(t, "release")
-	first.thaw(t)
-	ids = append(ids, publish(t, bus, "frozen", "after", 10)...)
-	awaitHandled(t, ids, first, second)
-	awaitSettled(t, bus, "frozen", "g")
+	first.Order(t, "release")
+	first.Thaw(t)
+	ids = append(ids, rig.Publish(t, bus, "frozen", "after", 10)...)
+	rig.AwaitHandled(t, ids, first, second)
+	rig.AwaitSettled(t, bus, "frozen", "g")
 	second.Kill()
-	awaitHandled(t, publish(t, bus, "frozen", "alone", 5), first)
+	rig.AwaitHandled(t, rig.Publish(t, bus, "frozen", "alone", 5), first)
 	if sent := settled.of(event.Seq, 1); len(sent) > 0 {
 		t.Errorf("a process that slept settled an event whose lease it had lost: %+v", sent)
 	}
-	canceled := first.said("canceled")
-	finished := first.said("handled")
-	if len(canceled) == 0 && !slices.ContainsFunc(finished, func(r report) bool { return r.ID == "held-0" }) {
+	canceled := first.Said("canceled")
+	finished := first.Said("handled")
+	if len(canceled) == 0 && !slices.ContainsFunc(finished, func(r rig.Report) bool { return r.ID == "held-0" }) {
 		t.Error("the handler of the process that slept did not end")
 	}
 }

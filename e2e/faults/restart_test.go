@@ -14,6 +14,7 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 )
 
 // load publishes from several goroutines at once, each with a key of its own:
@@ -97,7 +98,7 @@ func (l *load) note(err error, receipts ...jetbus.Receipt) {
 // at waits until that many events are acknowledged.
 func (l *load) at(t *testing.T, n int64) {
 	t.Helper()
-	eventually(t, func() string {
+	rig.Eventually(t, func() string {
 		if l.acked.Load() >= n {
 			return ""
 		}
@@ -150,15 +151,15 @@ func TestBrokerKilled(t *testing.T) {
 		kills = 4
 	)
 	b := broker.Start(t)
-	l := &load{bus: openBus(t, b.URL()), topic: "load"}
-	declare(t, l.bus, jetbus.TopicConfig{Name: "load"})
+	l := &load{bus: rig.OpenBus(t, b.URL()), topic: "load"}
+	rig.Declare(t, l.bus, jetbus.TopicConfig{Name: "load"})
 	config := consumerConfig{URL: b.URL(), Topic: "load", Group: "g", AckTimeout: 2 * time.Second}
-	members := []*process{spawn(t, "consumer", config), spawn(t, "consumer", config)}
+	members := []*rig.Process{rig.Spawn(t, "consumer", config), rig.Spawn(t, "consumer", config)}
 	for _, m := range members {
-		m.first(t, "ready")
+		m.First(t, "ready")
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*rig.Limit)
 	defer cancel()
 	for i := range 4 {
 		l.single(ctx, fmt.Sprintf("single%d", i), 1000)
@@ -168,9 +169,9 @@ func TestBrokerKilled(t *testing.T) {
 	}
 	for i := range int64(kills) {
 		l.at(t, (i+1)*total/(kills+1))
-		killAndRestart(t, b)
+		rig.KillAndRestart(t, b)
 	}
 	ids := l.check(t, total)
-	awaitHandled(t, ids, members...)
-	awaitSettled(t, l.bus, "load", "g")
+	rig.AwaitHandled(t, ids, members...)
+	rig.AwaitSettled(t, l.bus, "load", "g")
 }

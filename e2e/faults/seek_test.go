@@ -19,6 +19,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/proxy"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 )
 
 // What the groups of these tests have behind them, and where they are moved.
@@ -35,16 +36,16 @@ type seekFixture struct {
 	topic string
 	bus   *adapter.Bus
 	js    jetstream.JetStream
-	mover *process
+	mover *rig.Process
 	proxy *proxy.Proxy
 }
 
 // newSeek makes a topic of 20 events with a group that has settled the first ones.
 func newSeek(t *testing.T, b *broker.Broker, topic string, settled int) *seekFixture {
 	t.Helper()
-	f := &seekFixture{topic: topic, bus: openBus(t, b.URL()), proxy: b.Proxy(t)}
-	declare(t, f.bus, jetbus.TopicConfig{Name: topic})
-	publish(t, f.bus, topic, "e", seekEvents)
+	f := &seekFixture{topic: topic, bus: rig.OpenBus(t, b.URL()), proxy: b.Proxy(t)}
+	rig.Declare(t, f.bus, jetbus.TopicConfig{Name: topic})
+	rig.Publish(t, f.bus, topic, "e", seekEvents)
 	for left := settled; left > 0; {
 		ds, err := f.bus.Receive(t.Context(), topic, "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), Max: left, Wait: time.Second, AckTimeout: seekLease})
 		if err != nil && !errors.Is(err, jetbus.ErrUnavailable) { // it is slow, as may be
@@ -61,18 +62,18 @@ func newSeek(t *testing.T, b *broker.Broker, topic string, settled int) *seekFix
 			left--
 		}
 	}
-	eventually(t, func() string {
-		if g, err := group(t, f.bus, topic, "g"); err != nil || g.AckedSeq != uint64(settled) {
+	rig.Eventually(t, func() string {
+		if g, err := rig.Group(t, f.bus, topic, "g"); err != nil || g.AckedSeq != uint64(settled) {
 			return fmt.Sprintf("the group is at %+v, %v", g, err)
 		}
 		return ""
 	})
 	var err error
-	if f.js, err = jetstream.New(connect(t, b.URL())); err != nil {
+	if f.js, err = jetstream.New(rig.Connect(t, b.URL())); err != nil {
 		t.Fatal(err)
 	}
-	f.mover = spawn(t, "mover", moverConfig{URL: f.proxy.URL(), Topic: topic, Group: "g", Seq: seekTarget, Wait: seekWait})
-	f.mover.first(t, "ready")
+	f.mover = rig.Spawn(t, "mover", moverConfig{URL: f.proxy.URL(), Topic: topic, Group: "g", Seq: seekTarget, Wait: seekWait})
+	f.mover.First(t, "ready")
 	return f
 }
 
@@ -110,7 +111,7 @@ func (f *seekFixture) durables(t *testing.T) []*jetstream.ConsumerInfo {
 // paused, without a mark.
 func (f *seekFixture) whole(t *testing.T) {
 	t.Helper()
-	eventually(t, func() string {
+	rig.Eventually(t, func() string {
 		all := f.durables(t)
 		if len(all) != 1 {
 			return fmt.Sprintf("the group has %d durables", len(all))
@@ -131,7 +132,7 @@ func (f *seekFixture) whole(t *testing.T) {
 // member joins the group in this process.
 func (f *seekFixture) member(t *testing.T, seen chan<- uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := context.WithTimeout(t.Context(), rig.Limit)
 	t.Cleanup(cancel)
 	s, err := f.bus.Subscribe(ctx, f.topic, "g", func(_ context.Context, d *jetbus.Delivery) error {
 		seen <- d.Seq
@@ -148,14 +149,14 @@ func (f *seekFixture) member(t *testing.T, seen chan<- uint64) {
 func (f *seekFixture) collect(t *testing.T, seen <-chan uint64, last uint64) []uint64 {
 	t.Helper()
 	var out []uint64
-	quiet := time.NewTimer(limit)
+	quiet := time.NewTimer(rig.Limit)
 	defer quiet.Stop()
 	for {
 		select {
 		case seq := <-seen:
 			out = append(out, seq)
 			if slices.Contains(out, last) {
-				awaitSettled(t, f.bus, f.topic, "g")
+				rig.AwaitSettled(t, f.bus, f.topic, "g")
 				quiet.Reset(500 * time.Millisecond)
 			}
 		case <-quiet.C:
@@ -190,11 +191,11 @@ func countRequests(t *testing.T, b *broker.Broker, topic string) []string {
 		defer mu.Unlock()
 		subjects = append(subjects, subject)
 	})
-	f.mover.order(t, "go")
-	if r := f.mover.first(t, "moved"); r.Err != "" {
+	f.mover.Order(t, "go")
+	if r := f.mover.First(t, "moved"); r.Err != "" {
 		t.Fatalf("undisturbed: %s", r.Err)
 	}
-	f.mover.gone(t)
+	f.mover.Gone(t)
 	seen := make(chan uint64, 100)
 	f.member(t, seen)
 	if diff := cmp.Diff(after(seekTarget, seekEvents), f.collect(t, seen, seekEvents)); diff != "" {
@@ -243,24 +244,24 @@ func (f *seekFixture) killAt(t *testing.T, n int) (done bool) {
 			close(reached)
 		}
 	})
-	f.mover.order(t, "go")
+	f.mover.Order(t, "go")
 	select {
 	case <-reached:
 	case <-f.mover.Ended():
-		if r := f.mover.first(t, "moved"); r.Err != "" || f.mover.Err() != nil {
+		if r := f.mover.First(t, "moved"); r.Err != "" || f.mover.Err() != nil {
 			t.Fatalf("the mover ended before its request %d: %v, %s", n, f.mover.Err(), r.Err)
 		}
 		return true
-	case <-time.After(limit):
+	case <-time.After(rig.Limit):
 		t.Fatalf("the mover does not come to its request %d", n)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := context.WithTimeout(t.Context(), rig.Limit)
 	defer cancel()
 	if err := f.proxy.AwaitHeld(ctx, proxy.ToClient); err != nil {
 		t.Fatal(err)
 	}
 	f.mover.Kill()
-	if r := f.mover.said("moved"); len(r) > 0 {
+	if r := f.mover.Said("moved"); len(r) > 0 {
 		t.Fatalf("the mover was done before it was killed: %+v", r)
 	}
 	f.proxy.Cut()
@@ -296,7 +297,7 @@ func moverKilledBesideMember(t *testing.T, b *broker.Broker, n int, done bool) {
 	f.member(t, seen)
 	done = f.killAt(t, n) || done
 	f.member(t, seen)
-	publish(t, f.bus, f.topic, "next", 1)
+	rig.Publish(t, f.bus, f.topic, "next", 1)
 	got := f.collect(t, seen, seekEvents+1)
 	want := after(seekTarget, seekEvents+1)
 	if !done && len(got) == 1 {
@@ -315,15 +316,15 @@ func TestMoveOfBusyGroup(t *testing.T) {
 	b := broker.Start(t)
 	f := newSeek(t, b, "busy", seekAt)
 	held := fmt.Sprintf("e-%d", seekAt)
-	holder := spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: "busy", Group: "g", AckTimeout: seekLease, Hold: held})
-	holder.of(t, "started", held)
+	holder := rig.Spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: "busy", Group: "g", AckTimeout: seekLease, Hold: held})
+	holder.Of(t, "started", held)
 	before := f.durables(t)
 
-	f.mover.order(t, "go")
-	if r := f.mover.first(t, "moved"); r.Is != "group busy" || r.Count < 1 {
+	f.mover.Order(t, "go")
+	if r := f.mover.First(t, "moved"); r.Is != "group busy" || r.Count < 1 {
 		t.Errorf("the move gave %q with %d held, want a GroupBusyError", r.Err, r.Count)
 	}
-	f.mover.gone(t)
+	f.mover.Gone(t)
 	f.whole(t)
 	same := cmp.Comparer(func(a, b *jetstream.ConsumerInfo) bool {
 		return a.Name == b.Name && a.Created.Equal(b.Created) && cmp.Equal(a.Config, b.Config)
@@ -335,17 +336,17 @@ func TestMoveOfBusyGroup(t *testing.T) {
 		t.Errorf("the cursor is %+v, %v, want %d", c, err, seekAt)
 	}
 
-	holder.order(t, "release")
+	holder.Order(t, "release")
 	var ids []string
 	for i := range seekEvents - seekAt {
 		ids = append(ids, fmt.Sprintf("e-%d", seekAt+i))
 	}
-	awaitHandled(t, ids, holder)
-	awaitSettled(t, f.bus, "busy", "g")
-	if r := holder.said("started"); len(r) != len(ids) {
+	rig.AwaitHandled(t, ids, holder)
+	rig.AwaitSettled(t, f.bus, "busy", "g")
+	if r := holder.Said("started"); len(r) != len(ids) {
 		t.Errorf("the member got %d events, want %d", len(r), len(ids))
 	}
-	if r := holder.said("canceled"); len(r) > 0 {
+	if r := holder.Said("canceled"); len(r) > 0 {
 		t.Errorf("the handler was canceled: %+v", r)
 	}
 }

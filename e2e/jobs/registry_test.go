@@ -1,6 +1,6 @@
 //go:build unix
 
-package faults
+package jobs
 
 import (
 	"context"
@@ -11,10 +11,9 @@ import (
 	"testing"
 
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
-
-func init() { roles["registrar"] = runRegistrar }
 
 // registrarConfig is that of a process that registers schemas of its own.
 type registrarConfig struct {
@@ -23,7 +22,7 @@ type registrarConfig struct {
 }
 
 // runRegistrar registers and tells of each version: its number, and its id as Seq.
-func runRegistrar(ctx context.Context, config []byte, p *parent) error {
+func runRegistrar(ctx context.Context, config []byte, p *rig.Parent) error {
 	var c registrarConfig
 	if err := json.Unmarshal(config, &c); err != nil {
 		return err
@@ -33,11 +32,11 @@ func runRegistrar(ctx context.Context, config []byte, p *parent) error {
 		return err
 	}
 	defer nc.Close()
-	reg, err := registry.Open(ctx, nc, registry.Config{Timeout: limit})
+	reg, err := registry.Open(ctx, nc, registry.Config{Timeout: rig.Limit})
 	if err != nil {
 		return err
 	}
-	p.tell(report{What: "ready"})
+	p.Tell(rig.Report{What: "ready"})
 	<-p.Orders()
 	var wg sync.WaitGroup
 	for g := range c.Registrars {
@@ -45,12 +44,12 @@ func runRegistrar(ctx context.Context, config []byte, p *parent) error {
 			for i := range c.Each {
 				title := fmt.Sprintf("%s-%d-%d", c.Name, g, i)
 				v, err := reg.Register(ctx, c.Topic, fmt.Sprintf(`{"type":"object","title":%q}`, title), registry.RegisterOptions{By: title})
-				p.tell(report{What: "registered", ID: title, Count: v.Number, Seq: uint64(max(v.ID, 0)), Err: text(err)})
+				p.Tell(rig.Report{What: "registered", ID: title, Count: v.Number, Seq: uint64(max(v.ID, 0)), Err: rig.Text(err)})
 			}
 		})
 	}
 	wg.Wait()
-	p.tell(report{What: "done"})
+	p.Tell(rig.Report{What: "done"})
 	<-ctx.Done()
 	return reg.Close(context.Background())
 }
@@ -67,45 +66,45 @@ func TestRegistrars(t *testing.T) {
 		kills                       = 3
 	)
 	b := broker.Start(t)
-	var children []*process
+	var children []*rig.Process
 	for i := range processes {
-		children = append(children, spawn(t, "registrar", registrarConfig{
+		children = append(children, rig.Spawn(t, "registrar", registrarConfig{
 			URL: b.URL(), Topic: "orders.created", Name: fmt.Sprint("p", i), Registrars: perProcess, Each: each,
 		}))
 	}
 	for _, c := range children {
-		c.first(t, "ready")
+		c.First(t, "ready")
 	}
 	for _, c := range children {
-		c.order(t, "go")
+		c.Order(t, "go")
 	}
-	told := func() []report {
-		var out []report
+	told := func() []rig.Report {
+		var out []rig.Report
 		for _, c := range children {
-			reports := c.said("registered")
+			reports := c.Said("registered")
 			out = append(out, reports...)
 		}
 		return out
 	}
 	for i := range kills {
-		eventually(t, func() string {
+		rig.Eventually(t, func() string {
 			if n := len(told()); n < (i+1)*total/(kills+2) {
 				return fmt.Sprintf("%d are registered before kill %d", n, i+1)
 			}
 			return ""
 		})
-		killAndRestart(t, b)
+		rig.KillAndRestart(t, b)
 	}
 	for _, c := range children {
-		c.first(t, "done")
+		c.First(t, "done")
 	}
 	checkRegistered(t, b.URL(), told(), total)
 }
 
 // checkRegistered compares what processes were told with what is stored.
-func checkRegistered(t *testing.T, url string, told []report, total int) {
+func checkRegistered(t *testing.T, url string, told []rig.Report, total int) {
 	t.Helper()
-	reg, err := registry.Open(t.Context(), connect(t, url), registry.Config{Timeout: limit})
+	reg, err := registry.Open(t.Context(), rig.Connect(t, url), registry.Config{Timeout: rig.Limit})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package faults
+package jobs
 
 import (
 	"context"
@@ -23,6 +23,7 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 	"github.com/seed-63e9a637/jetbus/embedded/mongod/mongotest"
 	"github.com/seed-63e9a637/jetbus/projector"
 	"github.com/seed-63e9a637/jetbus/projector/mongosink"
@@ -51,7 +52,7 @@ func (c *projectorConfig) run(ctx context.Context, config []byte, f func(*adapte
 		return err
 	}
 	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: limit})
+	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit})
 	if err != nil {
 		return err
 	}
@@ -68,21 +69,21 @@ func (c *projectorConfig) run(ctx context.Context, config []byte, f func(*adapte
 }
 
 // runProjector is a replica. It says how many events it has read now and then.
-func runProjector(ctx context.Context, config []byte, p *parent) error {
+func runProjector(ctx context.Context, config []byte, p *rig.Parent) error {
 	c := &projectorConfig{}
 	return c.run(ctx, config, func(bus *adapter.Bus, sink *mongosink.Sink) error {
 		replica, err := projector.Start(context.WithoutCancel(ctx), bus, sink, c.options())
 		if err != nil {
 			return err
 		}
-		p.tell(report{What: "ready"})
+		p.Tell(rig.Report{What: "ready"})
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
 				s := replica.Stats()
-				p.tell(report{What: "projected", Count: int(s.Events), ID: string(s.Phase), Err: s.LastError}) //nolint:gosec // a few
+				p.Tell(rig.Report{What: "projected", Count: int(s.Events), ID: string(s.Phase), Err: s.LastError}) //nolint:gosec // a few
 			case <-replica.Done():
 				return fmt.Errorf("the projection ended by itself: %w", replica.Err())
 			case <-ctx.Done():
@@ -93,11 +94,11 @@ func runProjector(ctx context.Context, config []byte, p *parent) error {
 }
 
 // runRebuild rebuilds once.
-func runRebuild(ctx context.Context, config []byte, p *parent) error {
+func runRebuild(ctx context.Context, config []byte, p *rig.Parent) error {
 	c := &projectorConfig{}
 	return c.run(ctx, config, func(bus *adapter.Bus, sink *mongosink.Sink) error {
 		_, err := projector.Rebuild(ctx, bus, sink, c.options(), projector.RebuildOptions{Progress: func(s projector.RebuildStats) {
-			p.tell(report{What: string(s.Phase), Count: int(s.Read)}) //nolint:gosec // a few
+			p.Tell(rig.Report{What: string(s.Phase), Count: int(s.Read)}) //nolint:gosec // a few
 		}})
 		return err
 	})
@@ -133,12 +134,12 @@ func startProjecting(t *testing.T) *projecting {
 	}
 	t.Cleanup(func() { _ = client.Disconnect(context.Background()) }) // nothing is under way
 	p := &projecting{
-		T: t, bus: openBus(t, b.URL()), db: client.Database(srv.Database()), want: map[string]jetbus.Event{},
+		T: t, bus: rig.OpenBus(t, b.URL()), db: client.Database(srv.Database()), want: map[string]jetbus.Event{},
 		config: projectorConfig{
 			URL: b.URL(), Topic: "state", Mongo: srv.URI(), Database: srv.Database(), Collection: "states", AckTimeout: time.Second,
 		},
 	}
-	declare(t, p.bus, jetbus.TopicConfig{Name: "state"})
+	rig.Declare(t, p.bus, jetbus.TopicConfig{Name: "state"})
 	ctx, cancel := context.WithCancel(t.Context())
 	p.stop = cancel
 	p.load.Go(func() { p.publish(ctx) })
@@ -193,8 +194,8 @@ func (p *projecting) awaitProjected() {
 	p.Helper()
 	for acked := uint64(0); ; {
 		done := false
-		eventually(p.T, func() string {
-			g, err := group(p.T, p.bus, "state", "p")
+		rig.Eventually(p.T, func() string {
+			g, err := rig.Group(p.T, p.bus, "state", "p")
 			done = err == nil && g.Pending == 0 && g.Held == 0 && g.AckedSeq >= p.last
 			if done || g.AckedSeq > acked {
 				acked = g.AckedSeq
@@ -254,18 +255,18 @@ func TestProjectorKilled(t *testing.T) {
 	held, read := 0, 0 // kills that took events away, and events read in all
 	rounds := 0
 	for ; rounds < *kills || held == 0 && rounds < 10**kills; rounds++ { // a slow machine may need more
-		victim := spawn(t, "projector", p.config)
-		victim.first(t, "ready")
+		victim := rig.Spawn(t, "projector", p.config)
+		victim.First(t, "ready")
 		if rounds%2 == 1 { // and not while it fills the collection
-			victim.await(t, "projected", func(r report) bool { return r.ID == string(projector.Following) && r.Count > 0 })
+			victim.Await(t, "projected", func(r rig.Report) bool { return r.ID == string(projector.Following) && r.Count > 0 })
 		}
 		time.Sleep(rand.N(500 * time.Millisecond)) // the moment is what is tried
 		victim.Kill()
-		reports := victim.said("projected")
+		reports := victim.Said("projected")
 		if len(reports) > 0 {
 			read += reports[len(reports)-1].Count
 		}
-		g, err := group(t, p.bus, "state", "p")
+		g, err := rig.Group(t, p.bus, "state", "p")
 		if err != nil && !errors.Is(err, jetbus.ErrNoGroup) {
 			t.Fatal(err)
 		}
@@ -276,8 +277,8 @@ func TestProjectorKilled(t *testing.T) {
 	if held == 0 {
 		t.Error("no kill took events away: the test shows something else")
 	}
-	last := spawn(t, "projector", p.config)
-	last.first(t, "ready")
+	last := rig.Spawn(t, "projector", p.config)
+	last.First(t, "ready")
 	p.rest()
 	p.awaitProjected()
 	p.check()
@@ -291,19 +292,19 @@ func TestProjectorKilled(t *testing.T) {
 func TestRebuildKilled(t *testing.T) {
 	t.Parallel()
 	p := startProjecting(t)
-	replica := spawn(t, "projector", p.config)
-	replica.first(t, "ready")
+	replica := rig.Spawn(t, "projector", p.config)
+	replica.First(t, "ready")
 	phases := map[string]int{}
 	for range max(*kills/3, 1) {
-		victim := spawn(t, "rebuild", p.config)
-		victim.first(t, string(projector.RebuildFilling))
+		victim := rig.Spawn(t, "rebuild", p.config)
+		victim.First(t, string(projector.RebuildFilling))
 		time.Sleep(rand.N(400 * time.Millisecond)) // the moment is what is tried
 		victim.Kill()
 		phases[victim.Last().What]++
 	}
-	last := spawn(t, "rebuild", p.config)
-	last.first(t, string(projector.RebuildDone))
-	last.gone(t)
+	last := rig.Spawn(t, "rebuild", p.config)
+	last.First(t, string(projector.RebuildDone))
+	last.Gone(t)
 	p.rest()
 	p.awaitProjected()
 	p.check()
@@ -314,7 +315,7 @@ func TestRebuildKilled(t *testing.T) {
 	if slices.Sort(names); strings.Join(names, " ") != "_projections states" {
 		t.Errorf("a rebuild left something behind: %v", names)
 	}
-	replica.terminate(t)
-	replica.gone(t)
+	replica.Terminate(t)
+	replica.Gone(t)
 	t.Logf("killed in %v; %d events", phases, p.last)
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package faults
+package jobs
 
 import (
 	"context"
@@ -13,10 +13,9 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
-
-func init() { roles["backfill"] = runBackfill }
 
 // backfillConfig is that of a process that runs a backfill.
 type backfillConfig struct{ URL, From, To string }
@@ -24,7 +23,7 @@ type backfillConfig struct{ URL, From, To string }
 var backfillSteps = registry.Upcasters{"readings": {1: registry.Edit{Rename: map[string]string{"mb": "mib"}}}}
 
 // runBackfill tells of each batch, and of the end.
-func runBackfill(ctx context.Context, config []byte, p *parent) error {
+func runBackfill(ctx context.Context, config []byte, p *rig.Parent) error {
 	var c backfillConfig
 	if err := json.Unmarshal(config, &c); err != nil {
 		return err
@@ -34,22 +33,22 @@ func runBackfill(ctx context.Context, config []byte, p *parent) error {
 		return err
 	}
 	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: limit})
+	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit})
 	if err != nil {
 		return err
 	}
-	reg, err := registry.Open(ctx, nc, registry.Config{Timeout: limit})
+	reg, err := registry.Open(ctx, nc, registry.Config{Timeout: rig.Limit})
 	if err != nil {
 		return err
 	}
 	stats, err := backfill(ctx, bus, reg, registry.BackfillOptions{
 		From: c.From, To: c.To, BatchSize: 100, Upcasters: backfillSteps,
-		Progress: func(s registry.BackfillStats) { p.tell(report{What: "batch", Count: s.Read}) },
+		Progress: func(s registry.BackfillStats) { p.Tell(rig.Report{What: "batch", Count: s.Read}) },
 	})
 	if err != nil {
 		return err
 	}
-	p.tell(report{What: "finished", Count: stats.Written, ID: fmt.Sprintf("%+v", stats)})
+	p.Tell(rig.Report{What: "finished", Count: stats.Written, ID: fmt.Sprintf("%+v", stats)})
 	return errors.Join(bus.Close(context.Background()), reg.Close(context.Background()))
 }
 
@@ -71,8 +70,8 @@ func TestBackfillKilled(t *testing.T) {
 	t.Parallel()
 	const events = 6000
 	b := broker.Start(t)
-	bus := openBus(t, b.URL())
-	reg, err := registry.Open(t.Context(), connect(t, b.URL()), registry.Config{Timeout: limit})
+	bus := rig.OpenBus(t, b.URL())
+	reg, err := registry.Open(t.Context(), rig.Connect(t, b.URL()), registry.Config{Timeout: rig.Limit})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +86,7 @@ func TestBackfillKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	declare(t, bus, jetbus.TopicConfig{Name: "readings"})
+	rig.Declare(t, bus, jetbus.TopicConfig{Name: "readings"})
 	var batch []jetbus.Event
 	for i := range events {
 		payload := fmt.Sprintf(`{"mb":%d}`, i)
@@ -98,7 +97,7 @@ func TestBackfillKilled(t *testing.T) {
 			Topic: "readings", ID: fmt.Sprint("r", i), Key: fmt.Sprint("k", i%50), Payload: []byte(payload), Headers: map[string]string{"x-schema-version": "1"},
 		})
 	}
-	setUp, cancel := context.WithTimeout(t.Context(), limit) // without a deadline it has that of the bus
+	setUp, cancel := context.WithTimeout(t.Context(), rig.Limit) // without a deadline it has that of the bus
 	defer cancel()
 	if _, err := bus.PublishBatch(setUp, batch, jetbus.BatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -106,28 +105,28 @@ func TestBackfillKilled(t *testing.T) {
 	for _, compact := range []bool{false, true} {
 		whole, killed := fmt.Sprint("whole.", compact), fmt.Sprint("killed.", compact)
 		for _, name := range []string{whole, killed} {
-			declare(t, bus, jetbus.TopicConfig{Name: name, Compact: compact})
+			rig.Declare(t, bus, jetbus.TopicConfig{Name: name, Compact: compact})
 		}
 		want, err := backfill(t.Context(), bus, reg, registry.BackfillOptions{From: "readings", To: whole, BatchSize: 100, Upcasters: backfillSteps})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := spawn(t, "backfill", backfillConfig{URL: b.URL(), From: "readings", To: killed})
+		c := rig.Spawn(t, "backfill", backfillConfig{URL: b.URL(), From: "readings", To: killed})
 		for kill, at := range []int{600, 2100, 4200} {
-			c.await(t, "batch", func(r report) bool { return r.Count >= at })
+			c.Await(t, "batch", func(r rig.Report) bool { return r.Count >= at })
 			c.Kill()
-			if done := c.said("finished"); len(done) > 0 {
+			if done := c.Said("finished"); len(done) > 0 {
 				t.Logf("compact %v: it was faster than its end", compact)
 			}
 			if kill == 1 {
-				killAndRestart(t, b)
+				rig.KillAndRestart(t, b)
 			}
-			c = spawn(t, "backfill", backfillConfig{URL: b.URL(), From: "readings", To: killed})
+			c = rig.Spawn(t, "backfill", backfillConfig{URL: b.URL(), From: "readings", To: killed})
 		}
-		if end := c.first(t, "finished"); end.ID != fmt.Sprintf("%+v", want) {
+		if end := c.First(t, "finished"); end.ID != fmt.Sprintf("%+v", want) {
 			t.Errorf("compact %v: the report is\n%s, want\n%+v", compact, end.ID, want)
 		}
-		c.gone(t)
+		c.Gone(t)
 		compareTargets(t, bus, whole, killed, compact)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 )
 
 // consumerConfig is that of a member of a group.
@@ -29,13 +30,13 @@ type consumerConfig struct {
 // handler's start and end, and takes the orders "release" and "publish <id>".
 type consumer struct {
 	consumerConfig
-	p       *parent
+	p       *rig.Parent
 	bus     *adapter.Bus
 	release chan struct{}
 	once    sync.Once
 }
 
-func runConsumer(ctx context.Context, config []byte, p *parent) error {
+func runConsumer(ctx context.Context, config []byte, p *rig.Parent) error {
 	c := &consumer{p: p, release: make(chan struct{})}
 	if err := json.Unmarshal(config, &c.consumerConfig); err != nil {
 		return err
@@ -45,7 +46,7 @@ func runConsumer(ctx context.Context, config []byte, p *parent) error {
 		return err
 	}
 	defer nc.Close()
-	if c.bus, err = adapter.Open(ctx, nc, adapter.Config{Timeout: limit}); err != nil {
+	if c.bus, err = adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit}); err != nil {
 		return err
 	}
 	s, err := c.bus.Subscribe(context.WithoutCancel(ctx), c.Topic, c.Group, c.handle, jetbus.SubscribeOptions{
@@ -54,7 +55,7 @@ func runConsumer(ctx context.Context, config []byte, p *parent) error {
 	if err != nil {
 		return err
 	}
-	p.tell(report{What: "ready"})
+	p.Tell(rig.Report{What: "ready"})
 	go c.obey()
 	select {
 	case <-ctx.Done():
@@ -62,7 +63,7 @@ func runConsumer(ctx context.Context, config []byte, p *parent) error {
 		return fmt.Errorf("the subscription ended by itself: %w", s.Err())
 	}
 	err = errors.Join(s.Stop(context.Background()), c.bus.Close(context.Background()))
-	p.tell(report{What: "stopped", Count: int(s.Stats().GivenBack)}) //nolint:gosec // a few
+	p.Tell(rig.Report{What: "stopped", Count: int(s.Stats().GivenBack)}) //nolint:gosec // a few
 	return err
 }
 
@@ -78,22 +79,22 @@ func (c *consumer) obey() {
 
 // publish stores an event from this process, whatever happens to its connection meanwhile.
 func (c *consumer) publish(id string) {
-	c.p.tell(report{What: "publishing", ID: id})
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	c.p.Tell(rig.Report{What: "publishing", ID: id})
+	ctx, cancel := context.WithTimeout(context.Background(), rig.Limit)
 	defer cancel()
 	r, err := c.bus.Publish(ctx, jetbus.Event{Topic: c.Topic, ID: id})
-	c.p.tell(report{What: "published", ID: id, Seq: r.Event.Seq, Err: text(err)})
+	c.p.Tell(rig.Report{What: "published", ID: id, Seq: r.Event.Seq, Err: rig.Text(err)})
 }
 
 func (c *consumer) handle(ctx context.Context, d *jetbus.Delivery) error {
-	c.p.tell(report{What: "started", ID: d.ID, Seq: d.Seq, Attempt: d.Attempt, Redelivered: d.Redelivered})
+	c.p.Tell(rig.Report{What: "started", ID: d.ID, Seq: d.Seq, Attempt: d.Attempt, Redelivered: d.Redelivered})
 	if d.ID == c.Hold && !d.Redelivered && !c.hold(ctx, d) {
-		c.p.tell(report{What: "canceled", ID: d.ID, Until: d.Deadline(), Err: context.Cause(ctx).Error(), Is: condition(context.Cause(ctx))})
+		c.p.Tell(rig.Report{What: "canceled", ID: d.ID, Until: d.Deadline(), Err: context.Cause(ctx).Error(), Is: condition(context.Cause(ctx))})
 		err := d.Ack(context.Background())
-		c.p.tell(report{What: "acked late", ID: d.ID, Err: text(err), Is: condition(err)})
+		c.p.Tell(rig.Report{What: "acked late", ID: d.ID, Err: rig.Text(err), Is: condition(err)})
 		return nil
 	}
-	c.p.tell(report{What: "handled", ID: d.ID, Seq: d.Seq, Attempt: d.Attempt, Redelivered: d.Redelivered})
+	c.p.Tell(rig.Report{What: "handled", ID: d.ID, Seq: d.Seq, Attempt: d.Attempt, Redelivered: d.Redelivered})
 	return nil
 }
 
@@ -111,7 +112,7 @@ func (c *consumer) hold(ctx context.Context, d *jetbus.Delivery) bool {
 		case <-look.C:
 			if now := d.Deadline(); now.After(until) {
 				until = now
-				c.p.tell(report{What: "extended", ID: d.ID, Until: until})
+				c.p.Tell(rig.Report{What: "extended", ID: d.ID, Until: until})
 			}
 		}
 	}
@@ -128,13 +129,6 @@ func condition(err error) string {
 	return ""
 }
 
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
 // moverConfig is that of a process that moves a group.
 type moverConfig struct {
 	URL, Topic, Group string
@@ -143,7 +137,7 @@ type moverConfig struct {
 }
 
 // runMover moves a group once it is ordered to.
-func runMover(ctx context.Context, config []byte, p *parent) error {
+func runMover(ctx context.Context, config []byte, p *rig.Parent) error {
 	var c moverConfig
 	if err := json.Unmarshal(config, &c); err != nil {
 		return err
@@ -153,17 +147,17 @@ func runMover(ctx context.Context, config []byte, p *parent) error {
 		return err
 	}
 	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: limit})
+	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit})
 	if err != nil {
 		return err
 	}
-	p.tell(report{What: "ready"})
+	p.Tell(rig.Report{What: "ready"})
 	<-p.Orders()
 	err = bus.SetCursor(ctx, c.Topic, c.Group, jetbus.Cursor{LastSeq: c.Seq}, jetbus.SeekOptions{Wait: c.Wait})
-	done := report{What: "moved", Err: text(err), Is: condition(err)}
+	done := rig.Report{What: "moved", Err: rig.Text(err), Is: condition(err)}
 	if busy, ok := errors.AsType[*jetbus.GroupBusyError](err); ok {
 		done.Count = busy.Held
 	}
-	p.tell(done)
+	p.Tell(done)
 	return bus.Close(context.Background())
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package faults
+package jobs
 
 import (
 	"context"
@@ -16,9 +16,8 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 )
-
-func init() { roles["ordered"] = runOrdered }
 
 // orderedConfig is that of a member of an ordered group.
 type orderedConfig struct {
@@ -30,7 +29,7 @@ type orderedConfig struct {
 // runOrdered handles events whose key is a key and whose payload is their number
 // among those of the key, and fails at random. It tells its successes, and when it
 // becomes the active member.
-func runOrdered(ctx context.Context, config []byte, p *parent) error {
+func runOrdered(ctx context.Context, config []byte, p *rig.Parent) error {
 	var c orderedConfig
 	if err := json.Unmarshal(config, &c); err != nil {
 		return err
@@ -40,9 +39,9 @@ func runOrdered(ctx context.Context, config []byte, p *parent) error {
 		return err
 	}
 	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: limit, Observer: func(o jetbus.Observation) {
+	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit, Observer: func(o jetbus.Observation) {
 		if o.Kind == jetbus.TookOver {
-			p.tell(report{What: "active"})
+			p.Tell(rig.Report{What: "active"})
 		}
 	}})
 	if err != nil {
@@ -56,7 +55,7 @@ func runOrdered(ctx context.Context, config []byte, p *parent) error {
 		if err != nil {
 			return err
 		}
-		p.tell(report{What: "success", ID: d.Key, Seq: d.Seq, Count: number})
+		p.Tell(rig.Report{What: "success", ID: d.Key, Seq: d.Seq, Count: number})
 		return nil
 	}, jetbus.SubscribeOptions{
 		From: jetbus.Earliest(), Order: jetbus.PerKey, Concurrency: c.Workers, MaxAttempts: -1,
@@ -65,7 +64,7 @@ func runOrdered(ctx context.Context, config []byte, p *parent) error {
 	if err != nil {
 		return err
 	}
-	p.tell(report{What: "ready"})
+	p.Tell(rig.Report{What: "ready"})
 	<-s.Done()
 	if err := s.Err(); err != nil {
 		return err
@@ -74,7 +73,7 @@ func runOrdered(ctx context.Context, config []byte, p *parent) error {
 }
 
 // successes are how many reports of success a child has sent, roughly: it says little else.
-func (p *process) successes() int {
+func successes(p *rig.Process) int {
 	all, _ := p.Reports()
 	return len(all)
 }
@@ -86,8 +85,8 @@ func TestOrderPerKey(t *testing.T) {
 	t.Parallel()
 	const keys, each, rounds = 1000, 100, 6
 	b := broker.Start(t)
-	bus := openBus(t, b.URL())
-	declare(t, bus, jetbus.TopicConfig{Name: "order"})
+	bus := rig.OpenBus(t, b.URL())
+	rig.Declare(t, bus, jetbus.TopicConfig{Name: "order"})
 	for i := range each {
 		events := make([]jetbus.Event, keys)
 		for k := range events {
@@ -97,18 +96,18 @@ func TestOrderPerKey(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	join := func() *process {
-		c := spawn(t, "ordered", orderedConfig{URL: b.URL(), Topic: "order", Workers: 8, Failing: 20})
-		c.first(t, "ready")
+	join := func() *rig.Process {
+		c := rig.Spawn(t, "ordered", orderedConfig{URL: b.URL(), Topic: "order", Workers: 8, Failing: 20})
+		c.First(t, "ready")
 		return c
 	}
-	members := []*process{join()}
-	members[0].first(t, "active")
+	members := []*rig.Process{join()}
+	members[0].First(t, "active")
 	for round := range rounds {
 		active, next := members[round], join()
 		members = append(members, next)
-		eventually(t, func() string {
-			if n := active.successes(); n < keys*each/20 {
+		rig.Eventually(t, func() string {
+			if n := successes(active); n < keys*each/20 {
 				return fmt.Sprintf("the active member has handled %d events", n)
 			}
 			return ""
@@ -116,27 +115,27 @@ func TestOrderPerKey(t *testing.T) {
 		if round%3 == 1 {
 			active.Kill()
 		} else {
-			active.terminate(t)
-			active.gone(t)
+			active.Terminate(t)
+			active.Gone(t)
 		}
-		next.first(t, "active")
+		next.First(t, "active")
 	}
-	awaitSettled(t, bus, "order", "g")
-	members[rounds].terminate(t)
-	members[rounds].gone(t)
+	rig.AwaitSettled(t, bus, "order", "g")
+	members[rounds].Terminate(t)
+	members[rounds].Gone(t)
 	checkOrder(t, keys, each, members)
 }
 
 // checkOrder checks that the first successes of all events of each key are in
 // their order.
-func checkOrder(t *testing.T, keys, each int, members []*process) {
+func checkOrder(t *testing.T, keys, each int, members []*rig.Process) {
 	t.Helper()
-	var all []report
+	var all []rig.Report
 	for _, m := range members {
-		reports := m.said("success")
+		reports := m.Said("success")
 		all = append(all, reports...)
 	}
-	slices.SortStableFunc(all, func(a, b report) int { return a.At.Compare(b.At) })
+	slices.SortStableFunc(all, func(a, b rig.Report) int { return a.At.Compare(b.At) })
 	next := map[string]int{}
 	wrong := 0
 	for _, r := range all {

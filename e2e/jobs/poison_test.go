@@ -1,12 +1,11 @@
 //go:build unix
 
-package faults
+package jobs
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 )
 
 const poison = "poison"
@@ -33,7 +33,7 @@ type workerConfig struct {
 }
 
 // runWorker tells of each event that it has handled.
-func runWorker(ctx context.Context, config []byte, p *parent) error {
+func runWorker(ctx context.Context, config []byte, p *rig.Parent) error {
 	var c workerConfig
 	if err := json.Unmarshal(config, &c); err != nil {
 		return err
@@ -43,13 +43,13 @@ func runWorker(ctx context.Context, config []byte, p *parent) error {
 		return err
 	}
 	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: limit})
+	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit})
 	if err != nil {
 		return err
 	}
 	_, err = bus.Subscribe(context.WithoutCancel(ctx), c.Topic, c.Group, func(ctx context.Context, d *jetbus.Delivery) error {
 		if d.ID == poison && !c.Fixed {
-			p.tell(report{What: "swallowed", ID: d.ID, Attempt: d.Attempt})
+			p.Tell(rig.Report{What: "swallowed", ID: d.ID, Attempt: d.Attempt})
 			if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
 				return err
 			}
@@ -60,13 +60,13 @@ func runWorker(ctx context.Context, config []byte, p *parent) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		p.tell(report{What: "handled", ID: d.ID, Seq: d.ReplayOf, Attempt: d.Attempt})
+		p.Tell(rig.Report{What: "handled", ID: d.ID, Seq: d.ReplayOf, Attempt: d.Attempt})
 		return nil
 	}, jetbus.SubscribeOptions{From: jetbus.Earliest(), AckTimeout: 3 * time.Second, Concurrency: c.Concurrency, MaxAttempts: c.MaxAttempts})
 	if err != nil {
 		return err
 	}
-	p.tell(report{What: "ready"})
+	p.Tell(rig.Report{What: "ready"})
 	<-ctx.Done()
 	return bus.Close(context.Background())
 }
@@ -77,82 +77,65 @@ func runWorker(ctx context.Context, config []byte, p *parent) error {
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	b := broker.Start(t)
-	bus := openBus(t, b.URL())
-	declare(t, bus, jetbus.TopicConfig{Name: "poison"})
-	ids := publish(t, bus, "poison", "before", 60)
+	bus := rig.OpenBus(t, b.URL())
+	rig.Declare(t, bus, jetbus.TopicConfig{Name: "poison"})
+	ids := rig.Publish(t, bus, "poison", "before", 60)
 	if _, err := bus.Publish(t.Context(), jetbus.Event{ID: poison, Topic: "poison", Payload: []byte(`{"deadly":true}`)}); err != nil {
 		t.Fatal(err)
 	}
-	ids = append(ids, publish(t, bus, "poison", "after", 60)...)
-	healthy := spawn(t, "worker", workerConfig{URL: b.URL(), Topic: "poison", Group: "healthy", Concurrency: 8, MaxAttempts: 3, Fixed: true})
-	healthy.of(t, "handled", poison)
+	ids = append(ids, rig.Publish(t, bus, "poison", "after", 60)...)
+	healthy := rig.Spawn(t, "worker", workerConfig{URL: b.URL(), Topic: "poison", Group: "healthy", Concurrency: 8, MaxAttempts: 3, Fixed: true})
+	healthy.Of(t, "handled", poison)
 
 	sick := workerConfig{URL: b.URL(), Topic: "poison", Group: "sick", Concurrency: 8, MaxAttempts: 3}
-	workers, deaths := []*process{spawn(t, "worker", sick)}, 0
+	workers, deaths := []*rig.Process{rig.Spawn(t, "worker", sick)}, 0
 	for done := false; !done; {
 		select {
 		case <-workers[len(workers)-1].Ended():
 			if deaths++; deaths > 20 {
 				t.Fatal("it goes on for ever")
 			}
-			workers = append(workers, spawn(t, "worker", sick))
+			workers = append(workers, rig.Spawn(t, "worker", sick))
 		case <-time.After(50 * time.Millisecond):
-			g, err := group(t, bus, "poison", "sick")
+			g, err := rig.Group(t, bus, "poison", "sick")
 			done = err == nil && g.Pending == 0 && g.Held == 0
 		}
 	}
 	if deaths < 3 || deaths > 5 { // the first is not recorded, and one may be counted while another suspect runs
 		t.Errorf("the event killed %d processes, MaxAttempts is 3", deaths)
 	}
-	awaitHandled(t, ids, workers...) // all are settled; what the last worker said of them may still be on its way
-	dead := deadLetters(t, bus, "poison")
+	rig.AwaitHandled(t, ids, workers...) // all are settled; what the last worker said of them may still be on its way
+	dead := rig.DeadLetters(t, bus, "poison")
 	if len(dead) != 1 || dead[0].Event.ID != poison || dead[0].Reason != jetbus.DeadCrashLoop || dead[0].Group != "sick" ||
 		string(dead[0].Event.Payload) != `{"deadly":true}` || dead[0].Attempts != 3 {
 		t.Fatalf("dead letters %+v", dead)
 	}
 
 	last := workers[len(workers)-1]
-	last.terminate(t)
-	last.gone(t)
+	last.Terminate(t)
+	last.Gone(t)
 	sick.Fixed = true
-	cured := spawn(t, "worker", sick)
-	cured.first(t, "ready")
+	cured := rig.Spawn(t, "worker", sick)
+	cured.First(t, "ready")
 	command := buildJetbus(t)
 	replay := func() { fmt.Fprint(t.Output(), command(t, "dlq", "replay", "poison", "--yes", "--server", b.URL())) }
 	replay()
-	if r := cured.of(t, "handled", poison); r.Seq != dead[0].Seq {
+	if r := cured.Of(t, "handled", poison); r.Seq != dead[0].Seq {
 		t.Errorf("handled as a replay of %d, the dead letter is %d", r.Seq, dead[0].Seq)
 	}
 	replay() // a second time changes nothing
-	marker := publish(t, bus, "poison", "marker", 1)[0]
-	for name, w := range map[string]*process{"the group that failed": cured, "the other group": healthy} {
-		w.of(t, "handled", marker)
-		reports := w.said("handled")
-		runs := slices.DeleteFunc(reports, func(r report) bool { return r.ID != poison })
+	marker := rig.Publish(t, bus, "poison", "marker", 1)[0]
+	for name, w := range map[string]*rig.Process{"the group that failed": cured, "the other group": healthy} {
+		w.Of(t, "handled", marker)
+		reports := w.Said("handled")
+		runs := slices.DeleteFunc(reports, func(r rig.Report) bool { return r.ID != poison })
 		if len(runs) != 1 {
 			t.Errorf("%s handled the event %d times: %+v", name, len(runs), runs)
 		}
 	}
-	if reports := cured.said("handled"); len(reports) != 2 {
+	if reports := cured.Said("handled"); len(reports) != 2 {
 		t.Errorf("after the fix the group handled %+v, want the replay and the marker", reports)
 	}
-}
-
-// deadLetters reads those of a topic.
-func deadLetters(t *testing.T, bus jetbus.Backend, topic string) []jetbus.DeadLetter {
-	t.Helper()
-	byID := map[string]jetbus.DeadLetter{}
-	for e, err := range bus.Scan(t.Context(), jetbus.DeadLetterTopic(topic), jetbus.ScanQuery{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		d, err := jetbus.ParseDeadLetter(e)
-		if err != nil {
-			t.Fatal(err)
-		}
-		byID[d.ID] = d
-	}
-	return slices.Collect(maps.Values(byID))
 }
 
 // buildJetbus builds the command and returns what runs it.

@@ -1,0 +1,17 @@
+//go:build unix
+
+package faults
+
+import (
+	"testing"
+
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
+)
+
+func TestMain(m *testing.M) {
+	rig.Main(m, map[string]rig.Role{
+		"consumer": runConsumer,
+		"mover":    runMover,
+		"chaotic":  runChaotic,
+	})
+}

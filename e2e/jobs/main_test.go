@@ -1,0 +1,20 @@
+//go:build unix
+
+package jobs
+
+import (
+	"testing"
+
+	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
+)
+
+func TestMain(m *testing.M) {
+	rig.Main(m, map[string]rig.Role{
+		"ordered":   runOrdered,
+		"worker":    runWorker,
+		"projector": runProjector,
+		"rebuild":   runRebuild,
+		"backfill":  runBackfill,
+		"registrar": runRegistrar,
+	})
+}
