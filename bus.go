@@ -59,13 +59,19 @@ type Batcher interface {
 // BatchOptions choose how a batch is published.
 type BatchOptions struct {
 	// Atomic stores all events or none. They must share one stream (one topic, or
-	// topics declared with the same TopicConfig.Stream), at most 1,000 of them, none
-	// of them a duplicate. Needs a server 2.12 or newer. The default pipelines the events: after the
+	// topics declared with the same TopicConfig.Stream), at most 1,000 of them
+	// ([ErrBatchTooLarge]), none of them a duplicate. Needs a server 2.12 or newer. The default pipelines the events: after the
 	// first failure nothing more is sent, so that what is stored is a prefix,
 	// apart from events already on their way.
 	Atomic bool `json:"atomic,omitempty"`
 	// ExpectLastSeq holds for the first event of an atomic batch; see PublishOptions.
 	ExpectLastSeq *uint64 `json:"expectLastSeq,omitempty"`
+	// Each are the options of the events, one an event in their order; the zero value of
+	// one asks for nothing. TTL may be set in every batch. ExpectLastSeq may not be in a
+	// chained one, whose events expect each other, nor in an atomic one for an event behind
+	// another of its key; what it refuses ends a pipelined batch like any failure. DeliverAt may
+	// not be set ([ErrUnsupported]): what is to come later is published by itself. Empty: none.
+	Each []PublishOptions `json:"-"`
 	// Chain stores each event only directly behind the one before it, pipelined: where
 	// one is missing or another publisher was faster, everything behind is refused with
 	// a [ChainError]. What the topic has already is answered as Duplicate, within the

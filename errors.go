@@ -28,6 +28,8 @@ var (
 	ErrInvalidHeader = errors.New("invalid header")
 	// ErrInvalidOption: options that contradict each other or are out of range.
 	ErrInvalidOption = errors.New("invalid option")
+	// ErrBatchTooLarge: an atomic batch of more events than the server takes. It wraps [ErrInvalidOption].
+	ErrBatchTooLarge = fmt.Errorf("%w: batch too large", ErrInvalidOption)
 	// ErrSchema: the event does not follow the schema of its topic. Errors of buses that
 	// check schemas wrap it; package registry has the details.
 	ErrSchema = errors.New("the event breaks the schema of its topic")

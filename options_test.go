@@ -2,6 +2,7 @@ package jetbus_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -188,14 +189,27 @@ func TestPublishOptions(t *testing.T) {
 }
 
 func TestBatchSeekNackOptions(t *testing.T) {
-	check(t, "batch", jetbus.BatchOptions{}.Validate(), nil)
-	check(t, "atomic batch", jetbus.BatchOptions{Atomic: true, ExpectLastSeq: new(uint64)}.Validate(), nil)
-	check(t, "chained batch", jetbus.BatchOptions{Chain: &jetbus.Chain{AfterID: "x", AfterSeq: 7}}.Validate(), nil)
+	expecting := jetbus.PublishOptions{ExpectLastSeq: new(uint64)}
+	for _, o := range []jetbus.BatchOptions{
+		{},
+		{Atomic: true, ExpectLastSeq: new(uint64)},
+		{Atomic: true, ExpectLastSeq: new(uint64), Each: []jetbus.PublishOptions{{}, expecting}},
+		{Chain: &jetbus.Chain{AfterID: "x", AfterSeq: 7}},
+		{Chain: &jetbus.Chain{}, Each: []jetbus.PublishOptions{{}, {TTL: time.Second}}},
+		{Each: []jetbus.PublishOptions{expecting, {ExpectLastSeq: new(uint64), TTL: time.Hour}}},
+	} {
+		check(t, fmt.Sprintf("%+v", o), o.Validate(2), nil)
+	}
 	checkRefused(t, []refused[jetbus.BatchOptions]{
 		{"ExpectLastSeq", jetbus.BatchOptions{ExpectLastSeq: new(uint64)}},
 		{"choose one", jetbus.BatchOptions{Atomic: true, Chain: &jetbus.Chain{}}},
 		{"AfterID", jetbus.BatchOptions{Chain: &jetbus.Chain{AfterID: "a\x00"}}},
-	}, jetbus.BatchOptions.Validate)
+		{"1 options for 2 events", jetbus.BatchOptions{Each: []jetbus.PublishOptions{{}}}},
+		{"event 1: invalid option: TTL", jetbus.BatchOptions{Each: []jetbus.PublishOptions{{}, {TTL: 1}}}},
+		{"event 0: invalid option: ExpectLastSeq", jetbus.BatchOptions{Chain: &jetbus.Chain{}, Each: []jetbus.PublishOptions{expecting, {}}}},
+		{"choose one", jetbus.BatchOptions{Atomic: true, ExpectLastSeq: new(uint64), Each: []jetbus.PublishOptions{expecting, {}}}},
+	}, func(o jetbus.BatchOptions) error { return o.Validate(2) })
+	check(t, "a later event in a batch", jetbus.BatchOptions{Each: []jetbus.PublishOptions{{DeliverAt: time.Now()}}}.Validate(1), jetbus.ErrUnsupported)
 
 	check(t, "nack", jetbus.NackOptions{AtOnce: true}.Validate(), nil)
 	checkRefused(t, []refused[jetbus.NackOptions]{

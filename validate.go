@@ -30,18 +30,53 @@ func (o PublishOptions) Validate() error {
 	return nil
 }
 
-// Validate reports an ExpectLastSeq without Atomic, which is all it holds for, a
-// Chain with Atomic, and a Chain that is not valid. The error wraps [ErrInvalidOption].
-func (o BatchOptions) Validate() error {
+// Validate reports what does not go together in a batch of n events: an ExpectLastSeq
+// without Atomic, which is all it holds for, or beside that of Each, a Chain with Atomic, a
+// Chain that is not valid, and an Each that is not one an event, or not valid or possible for one
+// of them. The error wraps [ErrInvalidOption], or [ErrUnsupported] for a DeliverAt.
+func (o BatchOptions) Validate(n int) error {
 	switch {
 	case o.ExpectLastSeq != nil && !o.Atomic:
-		return fmt.Errorf("%w: ExpectLastSeq needs Atomic", ErrInvalidOption)
+		return fmt.Errorf("%w: ExpectLastSeq needs Atomic; Each says it of single events", ErrInvalidOption)
 	case o.Chain != nil && o.Atomic:
 		return fmt.Errorf("%w: Atomic and Chain are both set; choose one", ErrInvalidOption)
-	case o.Chain != nil:
+	case len(o.Each) != 0 && len(o.Each) != n:
+		return fmt.Errorf("%w: Each has %d options for %d events", ErrInvalidOption, len(o.Each), n)
+	}
+	for i, each := range o.Each {
+		if err := o.validateEach(i, each); err != nil {
+			return fmt.Errorf("event %d: %w", i, err)
+		}
+	}
+	if o.Chain != nil {
 		return o.Chain.Validate()
 	}
 	return nil
+}
+
+// Of returns what the options ask for event i: what Each says, with the ExpectLastSeq of the
+// batch for the first. The options must be valid for the batch.
+func (o BatchOptions) Of(i int) PublishOptions {
+	var of PublishOptions
+	if len(o.Each) > 0 {
+		of = o.Each[i]
+	}
+	if i == 0 && o.ExpectLastSeq != nil {
+		of.ExpectLastSeq = o.ExpectLastSeq
+	}
+	return of
+}
+
+func (o BatchOptions) validateEach(i int, each PublishOptions) error {
+	switch {
+	case !each.DeliverAt.IsZero():
+		return fmt.Errorf("%w: DeliverAt in a batch: Publish takes it", ErrUnsupported)
+	case each.ExpectLastSeq != nil && o.Chain != nil:
+		return fmt.Errorf("%w: ExpectLastSeq in a chained batch: Chain says what is behind it", ErrInvalidOption)
+	case each.ExpectLastSeq != nil && o.ExpectLastSeq != nil && i == 0:
+		return fmt.Errorf("%w: ExpectLastSeq of the batch and of its first event are both set; choose one", ErrInvalidOption)
+	}
+	return each.Validate()
 }
 
 // Validate reports a negative Wait, or ToLatest beside a cursor that names a

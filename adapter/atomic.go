@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
 )
@@ -17,22 +16,19 @@ import (
 const maxAtomic = 1000
 
 // storeAtomic stores all events or none, by the server's atomic batch (2.12).
-func (p *batch) storeAtomic(ctx context.Context, o jetbus.BatchOptions) ([]jetbus.Receipt, error) {
-	if err := p.checkAtomic(o); err != nil {
+func (p *batch) storeAtomic(ctx context.Context) ([]jetbus.Receipt, error) {
+	if err := p.checkAtomic(); err != nil {
 		return nil, err
 	}
 	messages := make([]*nats.Msg, len(p.receipts))
 	for i := range messages {
-		messages[i] = p.message(i)
+		var err error
+		if messages[i], err = p.message(i); err != nil {
+			return nil, fmt.Errorf("event %d: %w", i, err)
+		}
 	}
 	if err := p.markAtomic(messages); err != nil {
 		return nil, err
-	}
-	if o.ExpectLastSeq != nil {
-		messages[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(*o.ExpectLastSeq, 10)}
-		if err := p.b.expectAcross(messages[0].Header, p.to[0].topic, p.receipts[0].Event.Key); err != nil {
-			return nil, err
-		}
 	}
 	last := len(messages) - 1
 	ack, err := p.b.storeUnit(ctx, p, messages)
@@ -49,22 +45,26 @@ func (p *batch) storeAtomic(ctx context.Context, o jetbus.BatchOptions) ([]jetbu
 	return p.receipts, nil
 }
 
-func (p *batch) checkAtomic(o jetbus.BatchOptions) error {
+func (p *batch) checkAtomic() error {
 	if err := p.b.needs(levelBatches, "an atomic batch", "2.12"); err != nil {
 		return err
 	}
 	if len(p.receipts) > maxAtomic {
-		return fmt.Errorf("%w: an atomic batch of %d events, the server takes %d", jetbus.ErrInvalidOption, len(p.receipts), maxAtomic)
+		return fmt.Errorf("%w: an atomic one of %d events, the server takes %d", jetbus.ErrBatchTooLarge, len(p.receipts), maxAtomic)
 	}
 	first := p.to[0].topic
-	for _, to := range p.to {
+	seen := map[[2]string]bool{}
+	for i, to := range p.to {
+		e := &p.receipts[i].Event
+		key := [2]string{e.Topic, e.Key}
+		if seen[key] && p.o.Of(i).ExpectLastSeq != nil {
+			return fmt.Errorf("event %d: %w: ExpectLastSeq behind another event of its key in an atomic batch", i, jetbus.ErrInvalidOption)
+		}
+		seen[key] = true
 		if t := to.topic; t.stream != first.stream {
 			return fmt.Errorf("%w: an atomic batch needs one stream: topic %s is in %s, %s is in %s; declare them with the same TopicConfig.Stream",
 				jetbus.ErrConflict, first.name(), first.stream, t.name(), t.stream)
 		}
-	}
-	if o.ExpectLastSeq != nil && !first.config.KeyInSubject {
-		return fmt.Errorf("ExpectLastSeq: %w", jetbus.ErrNeedsKeySubject)
 	}
 	return nil
 }

@@ -61,19 +61,19 @@ func (b *Bus) publishBatch(ctx context.Context, events []jetbus.Event, o jetbus.
 		ctx, cancel = context.WithTimeout(ctx, b.cfg.Timeout+time.Duration(len(events))*timePerEvent)
 		defer cancel()
 	}
-	if err := o.Validate(); err != nil {
+	if err := o.Validate(len(events)); err != nil {
 		return nil, err
 	}
 	if len(events) == 0 {
 		return nil, nil
 	}
-	batch := &batch{b: b, receipts: make([]jetbus.Receipt, len(events)), to: make([]destination, len(events))}
+	batch := &batch{b: b, o: o, given: events, receipts: make([]jetbus.Receipt, len(events)), to: make([]destination, len(events))}
 	if err := batch.complete(ctx, events, now); err != nil {
 		return nil, err
 	}
 	switch {
 	case o.Atomic:
-		return batch.storeAtomic(ctx, o)
+		return batch.storeAtomic(ctx)
 	case o.Chain != nil:
 		return batch.storeChained(ctx, *o.Chain)
 	}
@@ -83,6 +83,8 @@ func (b *Bus) publishBatch(ctx context.Context, events []jetbus.Event, o jetbus.
 // batch is the state of one PublishBatch.
 type batch struct {
 	b        *Bus
+	o        jetbus.BatchOptions
+	given    []jetbus.Event // by the caller
 	receipts []jetbus.Receipt
 	to       []destination
 	jumper   int    // see send; -1: none
@@ -93,6 +95,7 @@ type batch struct {
 
 	mu       sync.Mutex
 	errs     []error // per event: why it is not acknowledged
+	settled  bool    // some were refused and are stored: the next round need not wait
 	open     int     // sent and not answered
 	bytes    int     // of their payloads
 	answered int
@@ -114,8 +117,11 @@ func (p *batch) complete(ctx context.Context, events []jetbus.Event, now time.Ti
 		to, err := p.b.complete(ctx, e, now, last)
 		if err == nil {
 			p.to[i], last = to, to
-			if !surelyFits(e, limit) {
-				err = p.b.eventFits(p.message(i))
+			if p.o.Of(i) != (jetbus.PublishOptions{}) || !surelyFits(e, limit) {
+				var m *nats.Msg
+				if m, err = p.message(i); err == nil {
+					err = p.b.eventFits(m)
+				}
 			}
 		}
 		if err != nil {
@@ -126,11 +132,10 @@ func (p *batch) complete(ctx context.Context, events []jetbus.Event, now time.Ti
 }
 
 // message makes the message that stores event i.
-func (p *batch) message(i int) *nats.Msg {
+func (p *batch) message(i int) (*nats.Msg, error) {
 	e := &p.receipts[i].Event
 	m := &nats.Msg{Subject: p.to[i].subject, Header: encodeHeader(e), Data: e.Payload}
-	p.to[i].mark(m.Header)
-	return m
+	return m, p.b.instruct(&p.to[i], m, e, p.o.Of(i), time.Time{})
 }
 
 // errNoAnswer and errNotSent are the state of an event until it is answered.
@@ -166,8 +171,8 @@ func (p *batch) storePipelined(ctx context.Context) ([]jetbus.Receipt, error) {
 		if failed != nil || ctx.Err() != nil || errors.Is(err, jetbus.ErrClosed) || errors.Is(err, errForgotten) {
 			return p.receipts, p.failure(err, retried)
 		}
-		if p.moved {
-			p.moved = false
+		if p.moved || p.settled {
+			p.moved, p.settled, wait = false, false, publishRetry/2
 			continue
 		}
 		select {
@@ -200,7 +205,12 @@ func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 		e := &p.receipts[i].Event
 		p.unlink(m.Header)
 		m.Subject, m.Header, m.Data = p.to[i].subject, header.next(e), e.Payload
-		p.to[i].mark(m.Header)
+		if late = p.b.instruct(&p.to[i], &m, e, p.o.Of(i), time.Time{}); late != nil {
+			p.mu.Lock()
+			p.errs[i] = unsentError{late} // where the event has moved to, it cannot be done
+			p.mu.Unlock()
+			break
+		}
 		p.link(i, i == todo[0], m.Header)
 		m.Reply = reply + strconv.FormatInt(int64(i), 36)
 		admitted, stopped := p.admit(i)
@@ -396,127 +406,4 @@ func (p *batch) markDenied() (found bool) {
 		}
 	}
 	return found
-}
-
-// answer notes what the server says to event i.
-func (p *batch) answer(i int, m *nats.Msg, retried []bool) {
-	var ack pubAck
-	err := nats.ErrNoResponders
-	if len(m.Data) > 0 {
-		ack, err = parsePubAck(m.Data)
-	}
-	p.mu.Lock()
-	if p.over || i >= len(p.errs) || p.errs[i] != errNoAnswer { //nolint:errorlint // the mark itself
-		p.mu.Unlock()
-		return // of an earlier round, or too late: the receipts are the caller's
-	}
-	p.errs[i] = err
-	if err == nil {
-		p.receipts[i].Event.Seq, p.receipts[i].Duplicate = ack.seq, ack.duplicate && !retried[i]
-		p.to[i].topic.setHeard()
-	} else {
-		p.stopped = true
-	}
-	p.open--
-	p.bytes -= len(p.receipts[i].Event.Payload)
-	p.answered++
-	wake := p.waiting && p.roomLocked()
-	if wake {
-		p.waiting = false
-	}
-	p.mu.Unlock()
-	if wake {
-		notify(p.room, struct{}{})
-	}
-}
-
-// remaining lists what is to be sent again, and the first failure that forbids it.
-func (p *batch) remaining(ctx context.Context, todo []int, retried []bool) (again []int, failed error) {
-	unheard := map[*topic]error{} // nobody is there for them: whether they exist
-	if again, failed = p.sortOut(ctx, todo, retried, unheard); failed == nil && len(unheard) > 0 {
-		failed = p.move(again)
-	}
-	return again, failed
-}
-
-func (p *batch) sortOut(ctx context.Context, todo []int, retried []bool, unheard map[*topic]error) (again []int, failed error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	stored := map[string]bool{} // topic and key of which a later event is stored
-	for _, i := range slices.Backward(todo) {
-		e := &p.receipts[i].Event
-		key := e.Topic + "|" + e.Key
-		switch err := p.errs[i]; {
-		case err == nil:
-			stored[key] = true
-			continue
-		case errors.Is(err, errNotSent):
-		case errors.Is(err, errNoAnswer):
-			retried[i] = true
-		case isTransient(err):
-			t := p.to[i].topic
-			verr, asked := unheard[t]
-			if errors.Is(err, nats.ErrNoResponders) && !asked {
-				p.mu.Unlock() // answers of other calls come on the goroutine that would wait for it
-				_, verr = p.b.verify(ctx, t)
-				p.mu.Lock()
-				unheard[t] = verr
-			}
-			if errors.Is(err, nats.ErrNoResponders) && verr != nil {
-				p.errs[i], failed = verr, verr
-			}
-		default:
-			failed = err
-		}
-		if stored[key] && !errors.Is(p.errs[i], errNotSent) {
-			failed = fmt.Errorf("%w: %w", jetbus.ErrOvertaken, p.errs[i])
-			p.errs[i] = failed // its own error does not say why it is not tried again
-		}
-		again = append(again, i)
-	}
-	slices.Reverse(again)
-	return again, failed
-}
-
-// move finds new places for events whose topic has begun a generation of partitions.
-// Those that may be stored in their old ones are among them: the server knows them by
-// their IDs.
-func (p *batch) move(todo []int) error {
-	for _, i := range todo {
-		to := &p.to[i]
-		if to.topic.generations == nil {
-			continue
-		}
-		p.b.mu.Lock()
-		fresh := p.b.topics[to.topic.name()]
-		p.b.mu.Unlock()
-		if fresh == nil || fresh.sameGeneration(to.topic) {
-			continue
-		}
-		to.topic = fresh
-		if err := p.b.route(&p.receipts[i].Event, to); err != nil {
-			return err
-		}
-		p.moved = true
-	}
-	return nil
-}
-
-// failure lists the events without a receipt. cause is what ended the last round.
-func (p *batch) failure(cause error, retried []bool) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.over = true
-	out := &jetbus.BatchError{Total: len(p.receipts)}
-	for i, err := range p.errs {
-		if err == nil {
-			continue
-		}
-		unknown := errors.Is(err, errNoAnswer) || retried[i]
-		if cause != nil && (errors.Is(err, errNoAnswer) || errors.Is(err, errNotSent)) {
-			err = cause
-		}
-		out.Failed = append(out.Failed, p.b.publishError(&p.receipts[i].Event, p.to[i].subject, unsure(err, unknown)))
-	}
-	return out
 }

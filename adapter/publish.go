@@ -59,15 +59,8 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 		return jetbus.Receipt{}, err
 	}
 	m := &nats.Msg{Subject: to.subject, Header: encodeHeader(e), Data: e.Payload}
-	if to.tombstone {
-		if err := to.bury(m.Header, options, now); err != nil {
-			return jetbus.Receipt{}, err
-		}
-	}
-	if options != (jetbus.PublishOptions{}) {
-		if err := b.instruct(to.topic, m, e, options, now); err != nil {
-			return jetbus.Receipt{}, err
-		}
+	if err := b.instruct(&to, m, e, options, now); err != nil {
+		return jetbus.Receipt{}, err
 	}
 	if err := b.eventFits(m); err != nil {
 		return jetbus.Receipt{}, err
@@ -148,11 +141,21 @@ func (b *Bus) complete(ctx context.Context, e *jetbus.Event, now time.Time, last
 	return to, nil
 }
 
-// instruct adds what the options ask of the server.
-func (b *Bus) instruct(t *topic, m *nats.Msg, e *jetbus.Event, o jetbus.PublishOptions, now time.Time) error {
+// instruct adds to a message what makes it a tombstone, if it is one, and what the options
+// ask of the server.
+func (b *Bus) instruct(to *destination, m *nats.Msg, e *jetbus.Event, o jetbus.PublishOptions, now time.Time) error {
+	if to.tombstone {
+		if err := to.bury(m.Header, o, now); err != nil {
+			return err
+		}
+	}
+	if o == (jetbus.PublishOptions{}) {
+		return nil
+	}
 	if err := o.Validate(); err != nil {
 		return err
 	}
+	t := to.topic
 	if o.ExpectLastSeq != nil {
 		if !t.config.KeyInSubject {
 			return fmt.Errorf("ExpectLastSeq: %w", jetbus.ErrNeedsKeySubject)

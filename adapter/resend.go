@@ -19,7 +19,8 @@ var errForgotten = fmt.Errorf("%w: no answer for as long as the topic knows the 
 	"look whether it is stored before you publish it again", jetbus.ErrUnavailable)
 
 // tries are the tries to store something, which is recognized when it comes again: by its
-// ID, as long as the server remembers that, or by its condition, which holds only once.
+// ID, as long as the server remembers that, or by its condition, which holds only once
+// where what is stored does not expire.
 type tries struct {
 	window      time.Duration // as long as which the server remembers
 	conditional bool          // what is stored is refused when it comes again
@@ -29,7 +30,8 @@ type tries struct {
 
 // triesOf are the tries to store a message in a topic.
 func triesOf(t *topic, m *nats.Msg) tries {
-	once := len(m.Header[jetstream.ExpectedLastSubjSeqHeader]) > 0 || t.retries // a retry takes the place of the one before
+	once := len(m.Header[jetstream.ExpectedLastSubjSeqHeader]) > 0 && len(m.Header[headerTTL]) == 0 ||
+		t.retries // a retry takes the place of the one before
 	return tries{window: t.config.DuplicateWindow, conditional: once}
 }
 

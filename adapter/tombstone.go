@@ -70,7 +70,7 @@ func (b *Bus) checkTombstone(ctx context.Context, e *jetbus.Event, to *destinati
 	return nil
 }
 
-// bury makes the message of a single tombstone, which takes no options about time.
+// bury makes the message of a tombstone, which takes no options about time.
 func (to *destination) bury(h nats.Header, o jetbus.PublishOptions, now time.Time) error {
 	switch {
 	case o.TTL > 0:

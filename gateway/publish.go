@@ -100,20 +100,22 @@ func (c *conn) publishBatch(req frame.Request) {
 	}
 	job := publishJob{corr: req.Corr, batch: make([]jetbus.Event, len(req.Events)), bad: make([]error, len(req.Events))}
 	job.how = jetbus.BatchOptions{Atomic: req.Atomic, Chain: req.Chain}
+	each, asks := make([]jetbus.PublishOptions, len(req.Events)), false
 	for i := range req.Events {
 		item := &req.Events[i]
 		e, o, err := item.Event()
 		job.bytes += len(e.Payload) + len(item.Opts)
-		if i == 0 && req.Atomic {
-			job.how.ExpectLastSeq, o.ExpectLastSeq = o.ExpectLastSeq, nil
-		}
 		switch {
 		case err != nil:
 			err = frameFailure(err)
-		case o != (jetbus.PublishOptions{}):
-			err = refuse(CodeUnsupported, "ttlMs and deliverAt are for PUBLISH, expect is for PUBLISH and the first event of an atomic batch")
+		case !o.DeliverAt.IsZero():
+			err = refuse(CodeUnsupported, "deliverAt is for PUBLISH")
+		case o.ExpectLastSeq != nil && req.Chain != nil:
+			err = refuse(CodeBadRequest, "expect in a chained batch: its events expect each other")
 		default:
-			err = c.mayPublish(&e)
+			if err = c.mayPublish(&e); err == nil {
+				err = o.Validate()
+			}
 		}
 		if err != nil && (req.Atomic || req.Chain != nil) { // nothing may be left out
 			c.refuse(req.Corr, err)
@@ -122,7 +124,11 @@ func (c *conn) publishBatch(req frame.Request) {
 		if e.ID == "" {
 			e.ID = jetbus.NewID()
 		}
-		job.batch[i], job.bad[i] = e, err
+		job.batch[i], job.bad[i], each[i] = e, err, o
+		asks = asks || o != (jetbus.PublishOptions{})
+	}
+	if asks {
+		job.how.Each = each
 	}
 	c.enqueue(job)
 }
@@ -255,15 +261,21 @@ func (c *conn) publishMany(j *publishJob) {
 	ctx, cancel := context.WithTimeout(c.ctx, taskTime)
 	defer cancel()
 	var events []jetbus.Event
+	how := j.how
+	how.Each = nil
 	for i, e := range j.batch {
-		if j.bad[i] == nil {
-			events = append(events, e)
+		if j.bad[i] != nil {
+			continue
+		}
+		events = append(events, e)
+		if len(j.how.Each) > 0 {
+			how.Each = append(how.Each, j.how.Each[i])
 		}
 	}
 	var receipts []jetbus.Receipt
 	var err error
 	if len(events) > 0 {
-		receipts, err = c.g.b.PublishBatch(ctx, events, j.how)
+		receipts, err = c.g.b.PublishBatch(ctx, events, how)
 	}
 	if err != nil && j.how.Atomic {
 		c.refuse(j.corr, withStored(err))

@@ -225,6 +225,13 @@ func TestPublishBatch(t *testing.T) {
 		if len(m.Results) != 2 || m.Results[1].Seq != 6 {
 			r.Errorf("%+v", m)
 		}
+		m = c.ask(`{"op":"PUBLISH_BATCH","corr":"b","events":[{"topic":"orders","payload":10,"opts":{"ttlMs":3600000}},{"topic":"orders","payload":11,"opts":{"deliverAt":4102444800000}},{"topic":"orders","payload":12,"opts":{"ttlMs":3600000}}]}`, frame.OK)
+		if len(m.Results) != 3 || m.Results[0].Seq != 7 || m.Results[1].Code != "unsupported" || m.Results[2].Seq != 8 {
+			r.Errorf("%+v", m)
+		}
+		if m := c.ask(`{"op":"PUBLISH_BATCH","corr":"b","chain":{"afterSeq":8},"events":[{"topic":"orders","payload":13,"opts":{"expectLastSeq":8}}]}`, frame.Err); m.Code != "bad_request" {
+			r.Errorf("%+v", m)
+		}
 		var got []string
 		for e, err := range r.bus.Scan(r.Context(), "orders", jetbus.ScanQuery{}) {
 			if err != nil {
@@ -232,7 +239,7 @@ func TestPublishBatch(t *testing.T) {
 			}
 			got = append(got, string(e.Payload))
 		}
-		if fmt.Sprintf("%q", got) != `["1" "\x00\x01" "3" "4" "8" "9"]` {
+		if fmt.Sprintf("%q", got) != `["1" "\x00\x01" "3" "4" "8" "9" "10" "12"]` {
 			r.Errorf("stored: %q", got)
 		}
 	})

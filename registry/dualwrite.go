@@ -37,7 +37,7 @@ type DualWriteOptions struct {
 // the same event again, with its ID, inside the duplicate window completes it.
 //
 // ExpectLastSeq cannot hold in two topics: it is an error (jetbus.ErrInvalidOption),
-// but with Atomic, where it holds in the event's own topic. TTL and DeliverAt are an
+// but with Atomic, where it holds in the event's own topic. DeliverAt is an
 // error with Atomic. A chained batch is refused ([jetbus.ErrConflict]): it is of one topic.
 //
 // Put Validated around it: Validated(DualWrite(b, r, ...), r, ...).
@@ -130,8 +130,10 @@ func (b *dualWrite) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.Pub
 
 // publishBoth stores one event after the other.
 func (b *dualWrite) publishBoth(ctx context.Context, e, other jetbus.Event, o []jetbus.PublishOptions) (jetbus.Receipt, error) {
-	if len(o) > 0 && o[0].ExpectLastSeq != nil {
-		return jetbus.Receipt{}, fmt.Errorf("%w: ExpectLastSeq with a dual write: it cannot hold in both %s and %s; use DualWriteOptions.Atomic", jetbus.ErrInvalidOption, e.Topic, other.Topic)
+	if len(o) > 0 {
+		if err := expectsBoth(e, other, o[0]); err != nil {
+			return jetbus.Receipt{}, err
+		}
 	}
 	if err := e.Validate(); err != nil {
 		return jetbus.Receipt{}, err
@@ -144,6 +146,14 @@ func (b *dualWrite) publishBoth(ctx context.Context, e, other jetbus.Event, o []
 		return jetbus.Receipt{}, halfStored(e, other.Topic, e.Topic, err)
 	}
 	return r, nil
+}
+
+// expectsBoth refuses a condition on two writes of which one may be made without the other.
+func expectsBoth(e, other jetbus.Event, o jetbus.PublishOptions) error {
+	if o.ExpectLastSeq == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: ExpectLastSeq with a dual write: it cannot hold in both %s and %s; use DualWriteOptions.Atomic", jetbus.ErrInvalidOption, e.Topic, other.Topic)
 }
 
 // halfStored makes the error of an event of which not both writes were
@@ -165,11 +175,13 @@ func halfStored(e jetbus.Event, stored, failed string, err error) error {
 // them is stored already is written one by one: that completes it.
 func (b *dualWrite) publishAtomic(ctx context.Context, e, other jetbus.Event, o []jetbus.PublishOptions) (jetbus.Receipt, error) {
 	batch := jetbus.BatchOptions{Atomic: true}
+	var asked jetbus.PublishOptions
 	if len(o) > 0 {
-		if o[0].TTL != 0 || !o[0].DeliverAt.IsZero() {
-			return jetbus.Receipt{}, fmt.Errorf("%w: an atomic dual write takes neither TTL nor DeliverAt", jetbus.ErrInvalidOption)
+		asked = o[0]
+		if !asked.DeliverAt.IsZero() {
+			return jetbus.Receipt{}, fmt.Errorf("%w: an atomic dual write takes no DeliverAt", jetbus.ErrInvalidOption)
 		}
-		batch.ExpectLastSeq = o[0].ExpectLastSeq
+		batch.Each = []jetbus.PublishOptions{asked, {TTL: asked.TTL}}
 	}
 	receipts, err := b.Backend.PublishBatch(ctx, []jetbus.Event{e, other}, batch)
 	failed, sent := errors.AsType[*jetbus.BatchError](err)
@@ -178,10 +190,25 @@ func (b *dualWrite) publishAtomic(ctx context.Context, e, other jetbus.Event, o 
 		return receipts[0], nil
 	case !sent || len(failed.Failed) == 0:
 		return jetbus.Receipt{}, err
-	case errors.Is(err, jetbus.ErrConflict) && batch.ExpectLastSeq == nil:
-		return b.publishBoth(ctx, e, other, nil)
+	case errors.Is(err, jetbus.ErrConflict) && asked.ExpectLastSeq != nil:
+		return b.completeExpected(ctx, e, other, asked)
+	case errors.Is(err, jetbus.ErrConflict):
+		return b.publishBoth(ctx, e, other, o)
 	}
 	return jetbus.Receipt{}, &jetbus.PublishError{
 		Event: e, Stored: failed.Failed[0].Stored, Err: fmt.Errorf("with %s: %w", other.Topic, failed.Failed[0].Err),
 	}
+}
+
+// completeExpected stores what is missing of two events of which one is stored already. The
+// one with the condition goes first: if that is refused, nothing is stored.
+func (b *dualWrite) completeExpected(ctx context.Context, e, other jetbus.Event, o jetbus.PublishOptions) (jetbus.Receipt, error) {
+	r, err := b.Backend.Publish(ctx, e, o)
+	if err != nil {
+		return jetbus.Receipt{}, halfStored(e, "", e.Topic, err)
+	}
+	if _, err := b.Backend.Publish(ctx, other, jetbus.PublishOptions{TTL: o.TTL}); err != nil {
+		return jetbus.Receipt{}, halfStored(e, e.Topic, other.Topic, err)
+	}
+	return r, nil
 }

@@ -236,7 +236,6 @@ func TestDualWriteOptions(t *testing.T) {
 			want error
 		}{
 			{"a condition", plain, person("a"), jetbus.PublishOptions{ExpectLastSeq: &zero}, jetbus.ErrInvalidOption},
-			{"a TTL of an atomic one", atomic, person("a"), jetbus.PublishOptions{TTL: time.Minute}, jetbus.ErrInvalidOption},
 			{"an atomic one for later", atomic, person("a"), jetbus.PublishOptions{DeliverAt: time.Now().Add(time.Hour)}, jetbus.ErrInvalidOption},
 			{"two streams", atomic, person("a"), jetbus.PublishOptions{}, jetbus.ErrConflict},
 			{"a version whose topic is not declared", plain, jetbus.Event{Topic: "other", Payload: []byte(`1`)}, jetbus.PublishOptions{}, jetbus.ErrNoTopic},

@@ -14,32 +14,40 @@ const maxAtomicPairs = 400
 
 // pairs is a batch in which events stand twice.
 type pairs struct {
-	events []jetbus.Event // of the caller, completed
-	all    []jetbus.Event // as they are sent
-	own    []int          // the index in all of each event
-	other  []int          // that of its twin, -1 where it has none
+	events []jetbus.Event          // of the caller, completed
+	all    []jetbus.Event          // as they are sent
+	each   []jetbus.PublishOptions // of all
+	own    []int                   // the index in all of each event
+	other  []int                   // that of its twin, -1 where it has none
 }
 
 // PublishBatch implements jetbus.Batcher. Each event is beside its twin in the
 // batch. With DualWriteOptions.Atomic each pair is stored or none of it, and so are
 // some hundred pairs of one topic at a time.
 func (b *dualWrite) PublishBatch(ctx context.Context, events []jetbus.Event, o jetbus.BatchOptions) ([]jetbus.Receipt, error) {
-	if o.ExpectLastSeq != nil && !o.Atomic {
-		return b.Backend.PublishBatch(ctx, events, o) // it says what is wrong
+	if err := o.Validate(len(events)); err != nil {
+		return nil, fmt.Errorf("publish batch: %w", err)
 	}
+	atomic := o.Atomic || b.o.Atomic
 	p := pairs{events: make([]jetbus.Event, len(events))}
 	for i, e := range events {
 		other, twice, err := b.twin(ctx, &e)
+		asked := o.Of(i)
 		if err == nil && twice {
-			err = e.Validate()
+			if err = e.Validate(); err == nil && !atomic {
+				err = expectsBoth(e, other, asked)
+			}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("publish batch: event %d: %w", i, err)
 		}
-		p.add(i, e, other, twice, o.Atomic || b.o.Atomic)
+		p.add(i, e, other, asked, twice, atomic)
 	}
 	if len(p.all) == len(p.events) { // none stands twice
 		return b.Backend.PublishBatch(ctx, p.events, o)
+	}
+	if o.ExpectLastSeq != nil || len(o.Each) > 0 {
+		o.ExpectLastSeq, o.Each = nil, p.each
 	}
 	if o.Chain != nil { // is of one topic, and these are two: it says so
 		return b.Backend.PublishBatch(ctx, p.all, o)
@@ -51,20 +59,20 @@ func (b *dualWrite) PublishBatch(ctx context.Context, events []jetbus.Event, o j
 	return p.fold(receipts, err)
 }
 
-// add adds an event. The first of an atomic batch is the caller's, for which
-// BatchOptions.ExpectLastSeq holds; else the twin goes first.
-func (p *pairs) add(i int, e, other jetbus.Event, twice, atomic bool) {
+// add adds an event. Of an atomic pair the caller's goes first; else the twin does.
+func (p *pairs) add(i int, e, other jetbus.Event, asked jetbus.PublishOptions, twice, atomic bool) {
 	p.events[i] = e
 	n := len(p.all)
+	twin := jetbus.PublishOptions{TTL: asked.TTL} // what the caller expects is not about its topic
 	switch {
 	case !twice:
-		p.all = append(p.all, e)
+		p.all, p.each = append(p.all, e), append(p.each, asked)
 		p.own, p.other = append(p.own, n), append(p.other, -1)
 	case atomic:
-		p.all = append(p.all, e, other)
+		p.all, p.each = append(p.all, e, other), append(p.each, asked, twin)
 		p.own, p.other = append(p.own, n), append(p.other, n+1)
 	default:
-		p.all = append(p.all, other, e)
+		p.all, p.each = append(p.all, other, e), append(p.each, twin, asked)
 		p.own, p.other = append(p.own, n+1), append(p.other, n)
 	}
 }
@@ -136,8 +144,8 @@ func (p *pairs) failure(i int, own, other *jetbus.PublishError) *jetbus.PublishE
 // several streams, runs of events of one topic, each run atomically. After the first
 // failure nothing more is sent. The first try sees to it that all events are valid.
 func (b *dualWrite) publishRuns(ctx context.Context, p *pairs, o jetbus.BatchOptions) ([]jetbus.Receipt, error) {
-	receipts, err := b.Backend.PublishBatch(ctx, p.all, jetbus.BatchOptions{Atomic: true})
-	if _, sent := errors.AsType[*jetbus.BatchError](err); !errors.Is(err, jetbus.ErrConflict) && (sent || !errors.Is(err, jetbus.ErrInvalidOption)) {
+	receipts, err := b.Backend.PublishBatch(ctx, p.all, jetbus.BatchOptions{Atomic: true, Each: o.Each})
+	if !errors.Is(err, jetbus.ErrConflict) && !errors.Is(err, jetbus.ErrBatchTooLarge) {
 		return p.fold(receipts, err)
 	}
 	var out []jetbus.Receipt
@@ -163,20 +171,28 @@ func (b *dualWrite) publishRuns(ctx context.Context, p *pairs, o jetbus.BatchOpt
 // publishRun publishes the events from begin to end. A run that is refused since
 // something in it is stored already is published pair by pair.
 func (b *dualWrite) publishRun(ctx context.Context, p *pairs, begin, end int, o jetbus.BatchOptions) ([]jetbus.Receipt, error) {
-	if p.other[begin] < 0 {
-		return b.Backend.PublishBatch(ctx, p.events[begin:end], o)
-	}
 	run := pairs{events: make([]jetbus.Event, end-begin)}
 	for i := begin; i < end; i++ {
-		run.add(i-begin, p.events[i], p.all[p.other[i]], true, true)
+		twice := p.other[i] >= 0
+		var other jetbus.Event
+		if twice {
+			other = p.all[p.other[i]]
+		}
+		run.add(i-begin, p.events[i], other, p.each[p.own[i]], twice, true)
 	}
-	receipts, err := b.Backend.PublishBatch(ctx, run.all, jetbus.BatchOptions{Atomic: true})
+	if len(o.Each) > 0 {
+		o.Each = run.each
+	}
+	if p.other[begin] < 0 {
+		return b.Backend.PublishBatch(ctx, run.events, o)
+	}
+	receipts, err := b.Backend.PublishBatch(ctx, run.all, jetbus.BatchOptions{Atomic: true, Each: o.Each})
 	if _, sent := errors.AsType[*jetbus.BatchError](err); !sent || !errors.Is(err, jetbus.ErrConflict) {
 		return run.fold(receipts, err)
 	}
 	out := make([]jetbus.Receipt, len(run.events))
 	for i, e := range run.events {
-		if out[i], err = b.publishAtomic(ctx, e, run.all[run.other[i]], nil); err != nil {
+		if out[i], err = b.publishAtomic(ctx, e, run.all[run.other[i]], run.each[run.own[i]:run.own[i]+1]); err != nil {
 			out[i] = jetbus.Receipt{Event: e}
 			return run.giveUp(out[:i+1], failedAt(e, err), i+1)
 		}

@@ -141,6 +141,7 @@ const (
 	atLimit     = "an event above the broker's limit is refused before it is sent, and one at the limit is stored"
 	tooLarge    = "an event too large for a dead letter has one without its payload, and is replayed whole"
 	expectation = "of writers that expect the same sequence exactly one wins each round"
+	expectEach  = "the events of a batch have options of their own"
 	atomicLimit = "an atomic batch over its limits is refused before it is sent"
 	chained     = "a chained batch is stored behind the event it names, once, and nobody else's is"
 	grown       = "a topic that gets more partitions under load loses nothing, stores nothing twice and keeps every publisher's order"
@@ -184,18 +185,19 @@ func contract(t *testing.T, open func(t *testing.T) bustest.Subject, but ...stri
 // two topics, or holds across partitions, that an atomic batch is of one topic, that a
 // batch is as large as it may be, that each event of it follows the
 // one before directly, and that it is the event's own write whose answer is lost.
-var notTwice = append([]string{expectation, atomicLimit, chained, noAnswer, grown, acrossGrown}, larger...)
+var notTwice = append([]string{expectation, expectEach, atomicLimit, chained, noAnswer, grown, acrossGrown}, larger...)
 
 // notAtomic is what cannot hold of an atomic dual write besides. It needs topics that
 // share a stream: positions have gaps then, limits count twice, settings are the same
-// for all, and there are no snapshots. It takes neither a TTL nor a time. And the
-// server says of a batch whose stream is gone only that it is incomplete.
+// for all, a batch is stored in runs of which none stores a part, and there are no
+// snapshots. It takes no time to be delivered at. And the server says of a batch whose
+// stream is gone only that it is incomplete.
 var notAtomic = append([]string{
 	atomicLimit,
+	expectEach,
 	chained,
 	"a start at a time goes by the time of storage and begins exactly there",
 	"a full topic refuses new events or drops its oldest, as declared",
-	"an event may expire, and the others stay",
 	"an event for later enters its topic at its time",
 	"a batch that fills its topic stores a prefix and names the rest",
 	"a topic deleted under its members ends them with the reason, and publishing fails",

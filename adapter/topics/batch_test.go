@@ -213,6 +213,76 @@ func TestBatchConnectionLost(t *testing.T) {
 	}
 }
 
+// Events that expect a sequence and were stored while the answers got lost, of all or only of
+// some, have their receipts and are no duplicates; one that was refused is refused.
+func TestBatchExpectsAnswerLost(t *testing.T) {
+	for what, lose := range map[string]func(*adaptertest.Wire){
+		"all answers": func(w *adaptertest.Wire) {
+			w.Deaf.Store(true)
+			time.AfterFunc(100*time.Millisecond, w.Cut)
+		},
+		"the connection in the middle": func(w *adaptertest.Wire) { w.Budget.Store(3000) }, // of some 8,000 bytes
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+				taken := r.Publish("a", "taken")[0]
+				w, b := r.OpenWired(adapter.Config{})
+				must(b.TopicInfo(r.Context(), "a"))(r.T)
+				events, each := adaptertest.Numbered("a", 24), make([]jetbus.PublishOptions, 25)
+				for i := range each {
+					each[i].ExpectLastSeq = new(uint64)
+				}
+				lose(w)
+				for i, receipt := range must(b.PublishBatch(r.Context(), events, jetbus.BatchOptions{Each: each[:24]}))(r.T) {
+					if receipt.Event.Seq != uint64(i)+2 || receipt.Duplicate {
+						r.Errorf("receipt %d: %+v", i, receipt)
+					}
+				}
+				r.Equal("stored", r.Stored("a"), "taken "+keysOf(24))
+
+				events = adaptertest.Numbered("a", 24)
+				for i := range events {
+					events[i].Key = "later" + events[i].Key
+				}
+				lose(w)
+				_, err := b.PublishBatch(r.Context(), append(events, adaptertest.Event("a", taken.Key)), jetbus.BatchOptions{Each: each})
+				r.WantErr(err, jetbus.ErrWrongSequence)
+				keys, _ := failedKeys(r, err)
+				r.Equal("failed", keys, []string{taken.Key})
+				r.Equal("messages", r.Stream("EV_A").State.Msgs, 1+24+24)
+			})
+		})
+	}
+}
+
+// A batch that is published again, by who does not know that it is stored, is as good as through
+// in one go, however many its events are; by events of new IDs the conditions are refused.
+func TestBatchExpectsAgain(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const n = 500
+		r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+		events, each := adaptertest.Numbered("a", n), make([]jetbus.PublishOptions, n)
+		for i := range each {
+			events[i].ID, each[i].ExpectLastSeq = events[i].Key, new(uint64)
+		}
+		o := jetbus.BatchOptions{Each: each}
+		must(r.Bus.PublishBatch(r.Context(), events, o))(r.T)
+		again := r.OpenDistant(10 * time.Millisecond)
+		began := time.Now()
+		for i, receipt := range must(again.PublishBatch(r.Context(), events, o))(r.T) {
+			if receipt.Event.Seq != uint64(i)+1 || !receipt.Duplicate {
+				r.Fatalf("receipt %d: %+v", i, receipt)
+			}
+		}
+		if took := time.Since(began); took > 2*time.Second { // in a few rounds
+			r.Errorf("it took %v", took)
+		}
+		_, err := again.PublishBatch(r.Context(), []jetbus.Event{{Topic: "a", Key: "0"}, {Topic: "a", Key: "0"}}, jetbus.BatchOptions{Each: []jetbus.PublishOptions{{ExpectLastSeq: new(uint64)}, {}}})
+		r.WantErr(err, jetbus.ErrWrongSequence)
+	})
+}
+
 // Restarts and kills of the broker in the middle of batches: whatever has a
 // receipt is where the receipt says, what is said not to be stored is not, and
 // the events of a key are in their order.
@@ -315,10 +385,11 @@ func TestBatchBrokerAway(t *testing.T) {
 func TestBatchPastDuplicateWindow(t *testing.T) {
 	for what, o := range map[string]jetbus.BatchOptions{
 		"pipelined": {}, "atomic": {Atomic: true}, "conditional": {Atomic: true, ExpectLastSeq: new(uint64(0))},
+		"conditional and soon over": {Atomic: true, Each: []jetbus.PublishOptions{{ExpectLastSeq: new(uint64), TTL: time.Second}, {}, {}}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
-				r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true, DuplicateWindow: 500 * time.Millisecond})
+				r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true, Storage: jetbus.MemoryStorage, DuplicateWindow: 500 * time.Millisecond})
 				w, b := r.OpenWired(adapter.Config{})
 				must(b.Publish(r.Context(), adaptertest.Event("a", "first")))(r.T)
 				w.Deaf.Store(true)
@@ -327,7 +398,11 @@ func TestBatchPastDuplicateWindow(t *testing.T) {
 				if keys, stored := failedKeys(r, err); len(keys) != 3 || slices.Contains(stored, jetbus.StoredNo) {
 					r.Errorf("failed: %v, stored: %v", keys, stored)
 				}
-				r.Equal("stored", r.Stored("a"), "first 0 1 2")
+				if len(o.Each) > 0 {
+					r.Within(10*time.Second, "the TTL", func() bool { return r.Stored("a") == "first 1 2" })
+				} else {
+					r.Equal("stored", r.Stored("a"), "first 0 1 2")
+				}
 			})
 		})
 	}
@@ -432,6 +507,12 @@ func TestAtomicBatchConditional(t *testing.T) {
 		r.Equal("stored", r.Stored("a"), "0 1 0")
 		o.ExpectLastSeq = &last
 		must(r.Bus.PublishBatch(r.Context(), adaptertest.Numbered("a", 3), o))(r.T)
+		r.Equal("stored", r.Stored("a"), "0 1 0 0 1 2")
+
+		// Behind another event of its key, the server cannot tell.
+		o = jetbus.BatchOptions{Atomic: true, Each: []jetbus.PublishOptions{{}, {}, {ExpectLastSeq: new(last + 1)}}}
+		_, err = r.Bus.PublishBatch(r.Context(), append(adaptertest.Numbered("a", 2), adaptertest.Event("a", "0")), o)
+		r.WantErr(err, jetbus.ErrInvalidOption)
 		r.Equal("stored", r.Stored("a"), "0 1 0 0 1 2")
 	})
 }

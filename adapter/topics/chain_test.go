@@ -318,6 +318,19 @@ func TestChainNeedsItsStream(t *testing.T) {
 	})
 }
 
+// Events of a chain may expire, each by itself.
+func TestChainTTL(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a", Storage: jetbus.MemoryStorage})
+		o := behind(0)
+		o.Each = []jetbus.PublishOptions{{}, {TTL: time.Second}, {}}
+		r.chained(r.Bus, links("a", 1, 3), o, 1, 0)
+		time.Sleep(3 * time.Second)
+		r.Equal("stored", r.Stored("a"), "1 3")
+		r.chained(r.Bus, links("a", 4, 4), behind(3), 4, 0)
+	})
+}
+
 // A full topic stores a prefix of the chain, which goes on when there is room.
 func TestChainFull(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -2,6 +2,7 @@ package bustest
 
 import (
 	"errors"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 )
@@ -11,6 +12,8 @@ var batchBehaviors = []Behavior{
 	{Name: "a batch is stored in its order, with a receipt for each event", Cases: []int{40}, Needs: NeedBatch, play: batchOrder},
 	{Name: "an atomic batch is stored whole or not at all", Cases: []int{39}, Needs: NeedBatch, play: atomicBatch},
 	{Name: "an atomic batch over its limits is refused before it is sent", Cases: []int{39}, Needs: NeedBatch, play: atomicLimits},
+	{Name: "the events of a batch have options of their own", Cases: []int{36, 39, 40}, Needs: NeedBatch, play: batchEach},
+	{Name: "an event of a batch may expire, and the others stay", Cases: []int{36}, Needs: NeedBatch | NeedAging, play: batchTTL},
 	{Name: "a batch with an invalid event stores nothing", Cases: []int{36, 39}, Needs: NeedBatch | NeedPower, play: invalidBatch},
 	{Name: "a batch that fills its topic stores a prefix and names the rest", Cases: []int{37, 40}, Needs: NeedBatch, play: fullBatch},
 	{Name: "a chained batch is stored behind the event it names, once, and nobody else's is", Cases: []int{40}, Needs: NeedBatch, play: chainedBatch},
@@ -78,6 +81,63 @@ func atomicBatch(r *run) {
 	_, err = bus.PublishBatch(r.ctx, batch(one, "a", "d"), jetbus.BatchOptions{Atomic: true, ExpectLastSeq: &right})
 	r.must(err)
 	sameKeys(r.T, "the first topic", r.stored(one), []string{"a", "b", "a", "d"})
+}
+
+// expecting are the options of events that expect these sequences of their keys.
+func expecting(seqs ...uint64) (out []jetbus.PublishOptions) {
+	for _, seq := range seqs {
+		out = append(out, jetbus.PublishOptions{ExpectLastSeq: &seq})
+	}
+	return out
+}
+
+func batchEach(r *run) {
+	topic := r.declare("t", jetbus.TopicConfig{KeyInSubject: true})
+	bus := r.A.(jetbus.Batcher)
+	first, err := bus.PublishBatch(r.ctx, batch(topic, "a", "b", "c"), jetbus.BatchOptions{Each: expecting(0, 0, 0)})
+	r.must(err)
+	a, b, c := first[0].Event.Seq, first[1].Event.Seq, first[2].Event.Seq
+	var sent []jetbus.Event
+	for _, receipt := range first {
+		sent = append(sent, receipt.Event)
+	}
+	again, err := r.B.(jetbus.Batcher).PublishBatch(r.ctx, sent, jetbus.BatchOptions{Each: expecting(0, 0, 0)})
+	r.must(err)
+	for i, receipt := range again {
+		if !receipt.Duplicate || receipt.Event.Seq != first[i].Event.Seq {
+			r.Errorf("published again, event %d is %+v, was %+v", i, receipt, first[i])
+		}
+	}
+	_, err = bus.PublishBatch(r.ctx, batch(topic, "c", "a", "b"), jetbus.BatchOptions{Atomic: true, Each: expecting(c, a, b+100)})
+	wantErr(r.T, "an atomic batch whose last event expects a wrong sequence", err, jetbus.ErrWrongSequence)
+	sameKeys(r.T, "the topic", r.stored(topic), []string{"a", "b", "c"})
+	atomic, err := bus.PublishBatch(r.ctx, batch(topic, "c", "a", "b"), jetbus.BatchOptions{Atomic: true, Each: expecting(c, a, b)})
+	r.must(err)
+	sameKeys(r.T, "the topic", r.stored(topic), []string{"a", "b", "c", "c", "a", "b"})
+
+	c, a = atomic[0].Event.Seq, atomic[1].Event.Seq
+	receipts, err := bus.PublishBatch(r.ctx, batch(topic, "a", "b", "c"), jetbus.BatchOptions{Each: expecting(a, b, c)})
+	wantErr(r.T, "a batch with an event that expects what was", err, jetbus.ErrWrongSequence)
+	be, ok := errors.AsType[*jetbus.BatchError](err)
+	if !ok || be.Failed[0].Event.Key != "b" || be.Failed[0].Stored != jetbus.StoredNo || len(receipts) != 3 || receipts[0].Event.Seq == 0 {
+		r.Fatalf("receipts %+v, error %v", receipts, err)
+	}
+	latest := r.stored(topic)[6]
+	if latest.Key != "a" || latest.Seq != receipts[0].Event.Seq {
+		r.Errorf("behind the atomic batch is %+v, want %+v", latest, receipts[0].Event)
+	}
+}
+
+func batchTTL(r *run) {
+	topic := r.declare("t", jetbus.TopicConfig{Stream: streamOf(r.prefix)})
+	bus := r.A.(jetbus.Batcher)
+	for _, o := range []jetbus.BatchOptions{{}, {Atomic: true}} {
+		o.Each = []jetbus.PublishOptions{{}, {TTL: time.Second}, {}}
+		_, err := bus.PublishBatch(r.ctx, batch(topic, "long", "short", "longer"), o)
+		r.must(err)
+	}
+	r.pause(3 * time.Second)
+	sameKeys(r.T, "the topic", r.stored(topic), []string{"long", "longer", "long", "longer"})
 }
 
 func atomicLimits(r *run) {

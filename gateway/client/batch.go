@@ -37,7 +37,7 @@ type batch struct {
 
 // prepare checks all events before the first is sent.
 func (b *batch) prepare(events []jetbus.Event) error {
-	if err := b.o.Validate(); err != nil {
+	if err := b.o.Validate(len(events)); err != nil {
 		return err
 	}
 	var err error
@@ -51,11 +51,7 @@ func (b *batch) prepare(events []jetbus.Event) error {
 		}
 		fresh := e.ID == ""
 		e = b.c.complete(e)
-		var o jetbus.PublishOptions
-		if i == 0 {
-			o.ExpectLastSeq = b.o.ExpectLastSeq
-		}
-		item, err := itemOf(e, o)
+		item, err := itemOf(e, b.o.Of(i))
 		if err != nil {
 			return fmt.Errorf("event %d: %w", i, err)
 		}
