@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -22,7 +21,7 @@ func TestReadsOnCluster(t *testing.T) {
 	// A node answers who is connected to it by itself.
 	bus := bustest.Open(t, c.Node((leader+1)%3), adapter.Config{Timeout: patience})
 	ctx := t.Context()
-	busy(t, bustest.Open(t, c.Node(leader), adapter.Config{Timeout: patience}))
+	loader := bustest.Open(t, c.Node(leader), adapter.Config{Timeout: patience})
 	publish := func(key, payload string) jetbus.Event {
 		t.Helper()
 		r, err := bus.Publish(ctx, jetbus.Event{Topic: "a", Key: key, Payload: []byte(payload)})
@@ -41,6 +40,7 @@ func TestReadsOnCluster(t *testing.T) {
 	}
 	const rounds = 20
 	for i := range rounds {
+		stored := busy(t, loader)
 		began := time.Now().Add(-time.Millisecond)
 		first := publish("k", fmt.Sprint(i))
 		var next uint64
@@ -76,30 +76,31 @@ func TestReadsOnCluster(t *testing.T) {
 		if found != 2 {
 			t.Errorf("round %d: read %d of the 2 events stored since it began", i, found)
 		}
+		stored()
 	}
 }
 
-// busy keeps the replicas of topic "a" at work until the end of the test, so that those which
-// follow lag behind.
-func busy(t *testing.T, bus *adapter.Bus) {
-	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
+// busy gives the replicas of topic "a" work, so that those which follow lag behind. wait returns
+// when it is stored: what is read meanwhile has so much to wait for, and no more.
+func busy(t *testing.T, bus *adapter.Bus) (wait func()) {
+	const batches = 4
 	events := make([]jetbus.Event, 50)
 	for i := range events {
 		events[i] = jetbus.Event{Topic: "a", Key: fmt.Sprint("busy-", i), Payload: make([]byte, 32<<10)}
 	}
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for ctx.Err() == nil {
-			if _, err := bus.PublishBatch(ctx, events, jetbus.BatchOptions{}); err != nil && ctx.Err() == nil {
-				t.Error(err)
+		for range batches {
+			if _, err := bus.PublishBatch(t.Context(), events, jetbus.BatchOptions{}); err != nil {
+				if t.Context().Err() == nil {
+					t.Error(err)
+				}
 				return
 			}
 		}
 	}()
-	t.Cleanup(func() {
-		stop()
-		<-done
-	})
+	wait = func() { <-done }
+	t.Cleanup(wait)
+	return wait
 }
