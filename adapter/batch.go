@@ -155,6 +155,7 @@ func (p *batch) storePipelined(ctx context.Context) ([]jetbus.Receipt, error) {
 		todo[i], p.errs[i] = i, errNotSent
 	}
 	retried := make([]bool, len(todo)) // may have been stored in an earlier round
+	defer p.tellDuplicates(ctx, retried)
 	p.sent = make([]time.Time, len(todo))
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
 		err := p.round(ctx, todo, retried)

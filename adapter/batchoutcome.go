@@ -25,7 +25,7 @@ func (p *batch) answer(i int, m *nats.Msg, retried []bool) {
 	}
 	p.errs[i] = err
 	if err == nil {
-		p.receipts[i].Event.Seq, p.receipts[i].Duplicate = ack.seq, ack.duplicate && !retried[i]
+		p.receipts[i].Event.Seq, p.receipts[i].Duplicate = ack.seq, ack.duplicate
 		p.to[i].topic.setHeard()
 	} else {
 		p.stopped = true
@@ -110,7 +110,7 @@ func (p *batch) settleStored(ctx context.Context, todo []int, retried []bool) {
 			p.to[i].topic.setHeard()
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			e.Seq, p.receipts[i].Duplicate, p.errs[i] = seq, !retried[i], nil
+			e.Seq, p.receipts[i].Duplicate, p.errs[i] = seq, true, nil
 			p.settled = true
 		}
 		return nil // the refusal stands
@@ -158,4 +158,26 @@ func (p *batch) failure(cause error, retried []bool) error {
 		out.Failed = append(out.Failed, p.b.publishError(&p.receipts[i].Event, p.to[i].subject, unsure(err, unknown)))
 	}
 	return out
+}
+
+// tellDuplicates looks at what counts as a duplicate and may be stored by an earlier try of
+// this batch, which makes it none. See storedByAnother for what cannot be told.
+func (p *batch) tellDuplicates(ctx context.Context, retried []bool) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var doubtful []int
+	for i := range p.receipts {
+		switch r := &p.receipts[i]; {
+		case !r.Duplicate || !retried[i]:
+		case p.given[i].ID == "": // made up here
+			r.Duplicate = false
+		default:
+			doubtful = append(doubtful, i)
+		}
+	}
+	_ = eachPart(ctx, doubtful, func(ctx context.Context, i int) error {
+		m, err := p.message(i)
+		p.receipts[i].Duplicate = err == nil && p.b.storedByAnother(ctx, p.to[i].topic, m, p.receipts[i].Event.Seq)
+		return nil
+	})
 }

@@ -91,6 +91,7 @@ func (p *batch) storeChained(ctx context.Context, after jetbus.Chain) ([]jetbus.
 		todo[i], p.errs[i] = i, errNotSent
 	}
 	retried := make([]bool, len(todo)) // may have been stored in an earlier round
+	defer p.tellDuplicates(ctx, retried)
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
 		before := len(todo)
 		err := p.round(ctx, todo, retried)
@@ -272,7 +273,7 @@ func (p *batch) settleChain(first, last int, seq uint64, retried []bool) {
 		if p.errs[i] == nil {
 			continue
 		}
-		p.receipts[i].Event.Seq, p.receipts[i].Duplicate = seq-uint64(last-i), !retried[i]
+		p.receipts[i].Event.Seq, p.receipts[i].Duplicate = seq-uint64(last-i), true
 		p.errs[i] = nil
 	}
 }

@@ -468,7 +468,7 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 			return err
 		}
 		return errors.Join(b.dropRecords(ctx, t.stream), b.removeRetries(ctx, name, ""))
-	case !t.adopted() && (t.config.Stream != "" || t.config.KeyInSubject):
+	case !t.adopted(): // another topic may be declared into its stream this moment
 		err = b.lockStream(ctx, t.stream, func(ctx context.Context) error {
 			t, info, err := b.inspect(ctx, name)
 			if err == nil {

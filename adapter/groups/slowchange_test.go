@@ -121,6 +121,14 @@ func TestStreamChangesOneByOne(t *testing.T) {
 			shared, func(r *rig, b *adapter.Bus) error { return b.DeleteTopic(r.Context(), "old") }, add("another"),
 			func(r *rig) bool { return !added("old")(r) }, added("another"),
 		},
+		"DeleteTopic of the one whose stream it is": {
+			"EV_HOST", func(r *rig, b *adapter.Bus) error { return b.DeleteTopic(r.Context(), "host") },
+			func(r *rig, b *adapter.Bus) error {
+				return adaptertest.Last(b.EnsureTopic(r.Context(), jetbus.TopicConfig{Name: "another", Stream: "EV_HOST"}))
+			},
+			func(r *rig) bool { return !slices.Contains(r.shared("EV_HOST"), "host") },
+			func(r *rig) bool { return slices.Contains(r.shared("EV_HOST"), "another") },
+		},
 		"Repartition": {
 			"EV_PARTED", func(r *rig, b *adapter.Bus) error { return adaptertest.Last(b.Repartition(r.Context(), "parted", 3)) }, describe("parted"),
 			func(r *rig) bool { return len(must(r.Bus.Generations(r.Context(), "parted"))(r.T)) == 2 }, described("parted"),
@@ -138,6 +146,8 @@ func TestStreamChangesOneByOne(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				r.Ensure(jetbus.TopicConfig{Name: "old", Stream: shared})
 				r.Ensure(jetbus.TopicConfig{Name: "kept", Stream: shared})
+				r.Ensure(jetbus.TopicConfig{Name: "host"})
+				r.Ensure(jetbus.TopicConfig{Name: "guest", Stream: "EV_HOST"})
 				r.Ensure(jetbus.TopicConfig{Name: "parted", Partitions: 2})
 				r.Ensure(jetbus.TopicConfig{Name: "keyed", KeyInSubject: true})
 				way, slow := r.openBelated("STREAM.UPDATE."+c.stream, longer)

@@ -283,6 +283,38 @@ func TestBatchExpectsAgain(t *testing.T) {
 	})
 }
 
+// Of events that are stored while their answers get lost, those that an earlier call stored are
+// duplicates, and those of the batch's own first try are none.
+func TestBatchDuplicatesAnswerLost(t *testing.T) {
+	for what, o := range map[string]jetbus.BatchOptions{
+		"pipelined":   {},
+		"conditional": {Each: []jetbus.PublishOptions{{ExpectLastSeq: new(uint64)}, {}, {ExpectLastSeq: new(uint64)}, {}}},
+		"chained":     {Chain: &jetbus.Chain{}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+				events := adaptertest.Numbered("a", 4)
+				for i := range events[:3] {
+					events[i].ID = events[i].Key
+				}
+				earlier := must(r.Bus.PublishBatch(r.Context(), events[:2], jetbus.BatchOptions{}))(r.T)
+				w, b := r.OpenWired(adapter.Config{})
+				must(b.TopicInfo(r.Context(), "a"))(r.T)
+				time.Sleep(time.Second) // what is published now is of another time
+				w.Deaf.Store(true)
+				time.AfterFunc(100*time.Millisecond, w.Cut)
+				for i, receipt := range must(b.PublishBatch(r.Context(), events, o))(r.T) {
+					if receipt.Duplicate != (i < len(earlier)) || receipt.Event.Seq != uint64(i)+1 {
+						r.Errorf("receipt %d: %+v", i, receipt)
+					}
+				}
+				r.Equal("stored", r.Stored("a"), keysOf(4))
+			})
+		})
+	}
+}
+
 // Restarts and kills of the broker in the middle of batches: whatever has a
 // receipt is where the receipt says, what is said not to be stored is not, and
 // the events of a key are in their order.
