@@ -26,7 +26,7 @@ SUITE    ?= test
 TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions kills model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
+.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions kills order model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
@@ -89,7 +89,10 @@ chaos-partitions: ## Kill, add, stop and freeze members of a partitioned group u
 	cd e2e && go test ./partitions -run '^TestChaos$$' -count=$(RUNS) -timeout 0 -v -chaos $(CHAOS)
 
 kills: ## Kill a projector KILLS=100 times under load, and rebuilds; the collection must be exact
-	cd e2e && go test ./jobs -run '^Test(Projector|Rebuild)Killed$$' -count=1 -timeout 0 -v -kills $(KILLS)
+	cd e2e && go test ./projections -run '^Test(Projector|Rebuild)Killed$$' -count=1 -timeout 0 -v -kills $(KILLS)
+
+order: ## Stop and kill the active member of an ordered group in 100,000 events, of whose runs a fifth fail; each key's are in order
+	cd e2e && go test ./jobs -run '^TestOrderPerKey$$' -count=1 -timeout 0 -v -each 100
 
 model: ## Compare the bus with its model on N=10000 scripts, drawn from SEED
 	go test -v -timeout 0 -run '^TestModelIn' ./embedded/bustest -rapid.checks=$$(( $(N) / 2 )) -rapid.seed=$(SEED)

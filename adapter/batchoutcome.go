@@ -12,7 +12,7 @@ import (
 )
 
 // answer notes what the server says to event i.
-func (p *batch) answer(i int, m *nats.Msg, retried []bool) {
+func (p *batch) answer(i int, m *nats.Msg) {
 	var ack pubAck
 	err := nats.ErrNoResponders
 	if len(m.Data) > 0 {

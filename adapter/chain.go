@@ -189,17 +189,17 @@ func (p *batch) relink(ctx context.Context, todo *[]int, retried []bool) error {
 		api, _ := errors.AsType[*jetstream.APIError](err)
 		last, _ := strings.CutPrefix(api.Description, lastIDPrefix)
 		if last != "" {
-			return p.place(ctx, todo, retried, last, 0)
+			return p.place(ctx, todo, last, 0)
 		}
 	case !isWrongSequence(err):
 		return err
 	}
-	return p.placeByEnd(ctx, todo, retried)
+	return p.placeByEnd(ctx, todo)
 }
 
 // place goes by the id of the stream's last message: where that is an event of the
 // batch, all up to it are stored.
-func (p *batch) place(ctx context.Context, todo *[]int, retried []bool, last string, seq uint64) error {
+func (p *batch) place(ctx context.Context, todo *[]int, last string, seq uint64) error {
 	c := p.chain
 	first := (*todo)[0]
 	t := p.to[first].topic
@@ -216,7 +216,7 @@ func (p *batch) place(ctx context.Context, todo *[]int, retried []bool, last str
 				return unlessTransient(err) // it was the last one a moment ago
 			}
 		}
-		p.settleChain(first, i, seq, retried)
+		p.settleChain(first, i, seq)
 		return p.grow(todo)
 	}
 	c.tries++
@@ -266,7 +266,7 @@ func (p *batch) before(i int) uint64 {
 
 // settleChain notes that the events from first to last are stored, the last one
 // at seq: nothing comes between events of a chain.
-func (p *batch) settleChain(first, last int, seq uint64, retried []bool) {
+func (p *batch) settleChain(first, last int, seq uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := first; i <= last; i++ {
@@ -280,7 +280,7 @@ func (p *batch) settleChain(first, last int, seq uint64, retried []bool) {
 
 // placeByEnd goes by what the stream's leader has behind the event that is behind
 // us: nothing, markers of the server, or an event.
-func (p *batch) placeByEnd(ctx context.Context, todo *[]int, retried []bool) error {
+func (p *batch) placeByEnd(ctx context.Context, todo *[]int) error {
 	c := p.chain
 	first := (*todo)[0]
 	t := p.to[first].topic
@@ -294,7 +294,7 @@ func (p *batch) placeByEnd(ctx context.Context, todo *[]int, retried []bool) err
 	case err != nil:
 		return p.b.translate("read the end of "+t.name(), p.b.api+"STREAM.MSG.GET."+t.stream, unlessTransient(err))
 	case last.seq > c.afterSeq:
-		return p.place(ctx, todo, retried, last.Header.Get(headerMsgID), last.seq)
+		return p.place(ctx, todo, last.Header.Get(headerMsgID), last.seq)
 	case c.afterID != "" && c.afterSeq == 0:
 		return p.broken(first, &jetbus.ChainError{Topic: t.name(), AfterID: c.afterID, LastSeq: end, Reason: "the server does not know its ID any more: pass Chain.AfterSeq"})
 	}

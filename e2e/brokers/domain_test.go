@@ -59,12 +59,11 @@ func TestDomain(t *testing.T) {
 	for want := 1; want <= 3; {
 		select {
 		case got := <-attempts:
-			switch got {
-			case want:
-				want++
-			case want - 1: // which could not be recorded in time, and did not count
-			default:
+			if got > want {
 				t.Fatalf("attempt %d, want %d", got, want)
+			}
+			if got == want { // else one before could not be recorded, or looked up, in time
+				want++
 			}
 		case <-ctx.Done():
 			t.Fatalf("attempt %d did not come", want)

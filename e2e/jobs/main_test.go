@@ -10,11 +10,7 @@ import (
 
 func TestMain(m *testing.M) {
 	rig.Main(m, map[string]rig.Role{
-		"ordered":   runOrdered,
-		"worker":    runWorker,
-		"projector": runProjector,
-		"rebuild":   runRebuild,
-		"backfill":  runBackfill,
-		"registrar": runRegistrar,
+		"ordered": runOrdered,
+		"worker":  runWorker,
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -18,6 +19,8 @@ import (
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 )
+
+var each = flag.Int("each", 30, "how many events of each of 1,000 keys TestOrderPerKey handles")
 
 // orderedConfig is that of a member of an ordered group.
 type orderedConfig struct {
@@ -78,16 +81,16 @@ func successes(p *rig.Process) int {
 	return len(all)
 }
 
-// TestOrderPerKey puts 100,000 events of 1,000 keys before a group whose handlers
+// TestOrderPerKey puts 30,000 events (or more, see -each) of 1,000 keys before a group whose handlers
 // fail in a fifth of all runs, while its active member is stopped and killed again
 // and again: the first successes of each key are in the order of its events.
 func TestOrderPerKey(t *testing.T) {
 	t.Parallel()
-	const keys, each, rounds = 1000, 100, 6
+	const keys, rounds = 1000, 6
 	b := broker.Start(t)
 	bus := rig.OpenBus(t, b.URL())
 	rig.Declare(t, bus, jetbus.TopicConfig{Name: "order"})
-	for i := range each {
+	for i := range *each {
 		events := make([]jetbus.Event, keys)
 		for k := range events {
 			events[k] = jetbus.Event{Topic: "order", Key: "k" + strconv.Itoa(k), Payload: []byte(strconv.Itoa(i))}
@@ -107,7 +110,7 @@ func TestOrderPerKey(t *testing.T) {
 		active, next := members[round], join()
 		members = append(members, next)
 		rig.Eventually(t, func() string {
-			if n := successes(active); n < keys*each/20 {
+			if n := successes(active); n < keys**each/20 {
 				return fmt.Sprintf("the active member has handled %d events", n)
 			}
 			return ""
@@ -123,7 +126,7 @@ func TestOrderPerKey(t *testing.T) {
 	rig.AwaitSettled(t, bus, "order", "g")
 	members[rounds].Terminate(t)
 	members[rounds].Gone(t)
-	checkOrder(t, keys, each, members)
+	checkOrder(t, keys, *each, members)
 }
 
 // checkOrder checks that the first successes of all events of each key are in
