@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +18,10 @@ import (
 	"github.com/seed-63e9a637/jetbus/projector"
 	"github.com/seed-63e9a637/jetbus/projector/mongosink"
 )
+
+// hastyTimeout is the Timeout of a sink whose calls are to fail for want of an answer. It is
+// that long since Open has it too, and what reaches the server before it ends is looked for.
+const hastyTimeout = 10 * time.Second
 
 // fail sets the fail point failCommand, which is cleared with the test.
 func (r *rig) fail(mode any, data bson.D) {
@@ -168,7 +173,7 @@ func TestA8Row06Network(t *testing.T) {
 	cut := bson.D{{Key: "failCommands", Value: bson.A{"update"}}, {Key: "closeConnection", Value: true}}
 	r.fail(times(1), cut)
 	r.wantOutcome(r.write(s, put("a", 1, `{}`)), 1, 0, 0)
-	hasty := r.open(mongosink.Options{Timeout: 3 * time.Second}, source())
+	hasty := r.open(mongosink.Options{Timeout: hastyTimeout}, source())
 	r.fail("alwaysOn", cut)
 	if _, err := hasty.Write(t.Context(), projector.Batch{Changes: []projector.Change{put("a", 2, `{}`)}}); !errors.Is(err, mongosink.ErrUnreachable) {
 		t.Errorf("error %v", err)
@@ -207,7 +212,7 @@ func TestA8Row06Network(t *testing.T) {
 // reported; the same batch again completes it.
 func TestA8Row15StepDown(t *testing.T) {
 	r := newRig(t)
-	s := r.open(mongosink.Options{Timeout: 10 * time.Second}, source())
+	s := r.open(mongosink.Options{Timeout: hastyTimeout}, source())
 	b := projector.Batch{}
 	for i := range 1500 {
 		b.Changes = append(b.Changes, put(fmt.Sprintf("k%04d", i), uint64(i+1), `{}`))
@@ -248,18 +253,26 @@ func TestA8Row15StepDown(t *testing.T) {
 func TestA8Row15Majority(t *testing.T) {
 	r := newRig(t)
 	r.db = r.client().Database(r.db.Name())
-	s, hasty := r.open(mongosink.Options{}, source()), r.open(mongosink.Options{Timeout: 3 * time.Second}, source())
+	s := r.open(mongosink.Options{}, source())
 	standIn := r.srv.StandIn()
 	if standIn == nil {
 		return
 	}
 	r.write(s, put("b", 7, `{}`))
-	standIn.LoseMajority()
-	for _, c := range []projector.Change{put("a", 1, `{}`), put("b", 6, `{}`)} {
-		if out, err := hasty.Write(t.Context(), projector.Batch{Changes: []projector.Change{c}}); err == nil {
-			t.Errorf("%s: %+v", c.Key, out)
-		}
+	var hasty []*mongosink.Sink
+	for range 2 {
+		hasty = append(hasty, r.open(mongosink.Options{Timeout: hastyTimeout}, source()))
 	}
+	standIn.LoseMajority()
+	var writes sync.WaitGroup
+	for i, c := range []projector.Change{put("a", 1, `{}`), put("b", 6, `{}`)} {
+		writes.Go(func() {
+			if out, err := hasty[i].Write(t.Context(), projector.Batch{Changes: []projector.Change{c}}); err == nil {
+				t.Errorf("%s: %+v", c.Key, out)
+			}
+		})
+	}
+	writes.Wait()
 	standIn.RegainMajority()
 	r.wantOutcome(r.write(s, put("a", 1, `{}`), put("b", 6, `{}`)), 0, 2, 0)
 }
@@ -307,7 +320,7 @@ func TestServerRefuses(t *testing.T) {
 // A Write ends with its context and within the timeout, and says what is wrong.
 func TestWriteEnds(t *testing.T) {
 	r := newRig(t)
-	s := r.open(mongosink.Options{Timeout: 3 * time.Second}, source())
+	s := r.open(mongosink.Options{Timeout: hastyTimeout}, source())
 	b := projector.Batch{Changes: []projector.Change{put("a", 1, `{}`)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -323,7 +336,7 @@ func TestWriteEnds(t *testing.T) {
 	if _, err := s.Write(t.Context(), b); !errors.Is(err, mongosink.ErrUnreachable) {
 		t.Errorf("unreachable: %v", err)
 	}
-	if took := time.Since(began); took > 20*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("took %v", took)
 	}
 	standIn.Resume()
