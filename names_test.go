@@ -25,8 +25,9 @@ func check(t *testing.T, what string, err, want error) {
 func TestValidTopic(t *testing.T) {
 	valid := []string{
 		"a", "0", "_", "-", "process.state", "heartbeat.received", "a.b.c.d", "a-b_c.9", "process.state.v2",
-		"v1", "v10", "v", "vx", "v1x", "v0.a", "v01.a", "a.vv0", "a.v99999999999999999999", "dlq.process.state",
-		strings.Repeat("x", jetbus.MaxTopicBytes),
+		"v1", "v10", "v", "vx", "v1x", "v0.a", "v01.a", "a.vv0", "a.v99999999999999999999", "dlq.process.state", "snapshot",
+		strings.Repeat("x", jetbus.MaxTopicBytes), jetbus.SnapshotTopic(strings.Repeat("x", jetbus.MaxTopicBytes)),
+		jetbus.DeadLetterTopic(strings.Repeat("x", jetbus.MaxTopicBytes)),
 	}
 	for _, name := range valid {
 		check(t, name, jetbus.ValidTopic(name), nil)
@@ -34,7 +35,8 @@ func TestValidTopic(t *testing.T) {
 	invalid := []string{
 		"", ".", "a.", ".a", "a..b", "A", "a.B", "a b", "a/b", "a*", "a.*", "a.>", ">", "a\x00", "a\n", "\xff",
 		"caf\u00e9", "v0", "v01", "a.v0", "a.v00", "a.v01", "a\u2028", "a:b", "a$",
-		strings.Repeat("x", jetbus.MaxTopicBytes+1),
+		strings.Repeat("x", jetbus.MaxTopicBytes+1), jetbus.SnapshotTopic(strings.Repeat("x", jetbus.MaxTopicBytes+1)),
+		jetbus.DeadLetterTopic(strings.Repeat("x", jetbus.MaxTopicBytes+1)), ".snapshot", "dlq..snapshot",
 	}
 	for _, name := range invalid {
 		check(t, name, jetbus.ValidTopic(name), jetbus.ErrInvalidTopic)
@@ -47,16 +49,18 @@ func TestValidTopic(t *testing.T) {
 var (
 	topicGrammar  = regexp.MustCompile(`^[a-z0-9_-]+(\.[a-z0-9_-]+)*$`)
 	falseVersion  = regexp.MustCompile(`(^|\.)v0[0-9]*$`)
+	reservedName  = regexp.MustCompile(`^(retry|dlq(\..*)?)$`)
 	versionSuffix = regexp.MustCompile(`^(.*)\.v([1-9][0-9]{0,8})$`)
 )
 
 func FuzzValidTopic(f *testing.F) {
-	for _, seed := range []string{"", "a", "process.state.v2", "a..b", "a.v0", "v01", "a.v1", "A", "\xff", "a.v99999999999999999999"} {
+	for _, seed := range []string{"", "a", "process.state.v2", "a..b", "a.v0", "v01", "a.v1", "A", "\xff", "a.v99999999999999999999", "dlq.a", "dlq.dlq", "a.snapshot", "dlq.snapshot", "retry.snapshot"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		err := jetbus.ValidTopic(name)
-		want := topicGrammar.MatchString(name) && len(name) <= jetbus.MaxTopicBytes && !falseVersion.MatchString(name)
+		origin := strings.TrimSuffix(strings.TrimPrefix(name, "dlq."), ".snapshot")
+		want := topicGrammar.MatchString(name) && len(origin) <= jetbus.MaxTopicBytes && !falseVersion.MatchString(name) && !reservedName.MatchString(origin)
 		if (err == nil) != want {
 			t.Fatalf("ValidTopic(%q) = %v, the grammar says %v", name, err, want)
 		}

@@ -25,7 +25,8 @@ type SubscribeOptions struct {
 	// BatchSize is how many events one request to the broker asks for at most. Defaults to 100.
 	BatchSize int `json:"batchSize,omitempty"`
 	// MaxInFlight is how many events this member holds at most, running or
-	// waiting for a handler. Defaults to 1000, or Concurrency where that is more.
+	// waiting for a handler. The topics have equal parts of it. Defaults to 1000, or to
+	// Concurrency or 100 for each topic where that is more.
 	MaxInFlight int `json:"maxInFlight,omitempty"`
 	// MaxInFlightBytes is how many bytes of events this member holds at most, running or
 	// waiting for a handler, as the broker counts them: with headers and subjects. The
@@ -110,7 +111,7 @@ const (
 func (o SubscribeOptions) Normalize() (SubscribeOptions, error) {
 	setDefault(&o.Concurrency, DefaultConcurrency)
 	setDefault(&o.BatchSize, DefaultBatchSize)
-	setDefault(&o.MaxInFlight, max(DefaultMaxInFlight, o.Concurrency))
+	setDefault(&o.MaxInFlight, max(DefaultMaxInFlight, o.Concurrency, min(DefaultBatchSize*(len(o.Topics)+1), maxInFlight)))
 	setDefault(&o.MaxInFlightBytes, DefaultMaxInFlightBytes)
 	setDefault(&o.MaxLease, max(DefaultMaxLease, o.AckTimeout))
 	setDefault(&o.MaxAttempts, DefaultMaxAttempts)

@@ -48,6 +48,7 @@ func TestSubscribeOptionsDefaults(t *testing.T) {
 		holds func(jetbus.SubscribeOptions) bool
 	}{
 		{"a batch fits into the window", jetbus.SubscribeOptions{MaxInFlight: 10}, func(o jetbus.SubscribeOptions) bool { return o.BatchSize == 10 }},
+		{"each topic has room for a whole request", jetbus.SubscribeOptions{Topics: manyTopics(299), BatchSize: 1}, func(o jetbus.SubscribeOptions) bool { return o.MaxInFlight == 30_000 }},
 		{"the window has room for all handlers", jetbus.SubscribeOptions{Concurrency: 5000}, func(o jetbus.SubscribeOptions) bool { return o.MaxInFlight == 5000 }},
 		{"a lease lasts AckTimeout", jetbus.SubscribeOptions{AckTimeout: time.Hour}, func(o jetbus.SubscribeOptions) bool { return o.MaxLease == time.Hour }},
 		{"-1 stays", jetbus.SubscribeOptions{MaxLease: -1, MaxAttempts: -1}, func(o jetbus.SubscribeOptions) bool { return o.MaxLease == -1 && o.MaxAttempts == -1 }},
@@ -57,6 +58,13 @@ func TestSubscribeOptionsDefaults(t *testing.T) {
 			t.Errorf("%s: %+v, %v", c.name, o, err)
 		}
 	}
+}
+
+func manyTopics(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("t%d", i))
+	}
+	return names
 }
 
 func TestSubscribeOptionsRefused(t *testing.T) {

@@ -22,9 +22,12 @@ const (
 // a positive decimal without leading zeros; "v0" and "v01" are refused there,
 // because they read as versions and are none. The name "dlq." before that of
 // another topic is the topic of its dead letters; "dlq" and "retry" alone are
-// the bus's own. The error wraps [ErrInvalidTopic] and says what is wrong.
+// the bus's own. The name ".snapshot" behind that of another topic is for its
+// snapshot ([TopicConfig].SnapshotOf) and for nothing else. Neither counts among the
+// 200 bytes. The error wraps [ErrInvalidTopic] and says what is wrong.
 func ValidTopic(name string) error {
 	origin := strings.TrimPrefix(name, deadPrefix)
+	origin = strings.TrimSuffix(origin, snapshotSuffix)
 	switch {
 	case name == "":
 		return fmt.Errorf("%w: empty name", ErrInvalidTopic)
@@ -46,6 +49,25 @@ func ValidTopic(name string) error {
 	}
 	if looksLikeVersion(last) && last[1] == '0' {
 		return fmt.Errorf("%w: %q: version %q: versions are v1, v2, v3 and so on", ErrInvalidTopic, name, last)
+	}
+	return nil
+}
+
+// snapshotSuffix is behind the topic's name in that of its snapshot.
+const snapshotSuffix = ".snapshot"
+
+// SnapshotTopic is the name that a snapshot of a topic has by custom:
+// "orders.placed.snapshot" for "orders.placed". Another name may be given to it; but this
+// one is refused for all else. It does not validate the name.
+func SnapshotTopic(topic string) string { return topic + snapshotSuffix }
+
+// ValidSnapshotOf reports whether a topic may have its name, with this as its
+// [TopicConfig].SnapshotOf, empty for none: one that ends in ".snapshot" is for the
+// snapshot of the topic before that. The error wraps [ErrInvalidTopic]. Who declares a
+// topic that is not there yet asks it; of one that is there, SnapshotOf may be left out.
+func ValidSnapshotOf(topic, of string) error {
+	if origin, ok := strings.CutSuffix(topic, snapshotSuffix); ok && origin != of {
+		return fmt.Errorf("%w: the name %s is for a snapshot of %s: say SnapshotOf %s, or use another name", ErrInvalidTopic, topic, origin, origin)
 	}
 	return nil
 }

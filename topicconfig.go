@@ -147,6 +147,11 @@ func (c *TopicConfig) validPlace() error {
 	case c.Subject != "" && c.Stream == "":
 		return fmt.Errorf("%w: Subject needs Stream, the existing stream that has it", ErrInvalidOption)
 	}
+	if c.Stream != "" || c.SnapshotOf != "" { // else it may be a snapshot that is there already
+		if err := ValidSnapshotOf(c.Name, c.SnapshotOf); err != nil {
+			return err
+		}
+	}
 	if c.Stream != "" {
 		if err := validStream(c.Stream); err != nil {
 			return err

@@ -120,8 +120,8 @@ type TopicConfig struct {
 	// moment and do not acknowledge (servers up to 2.15.2). Defaults to 1.
 	History int `json:"history,omitempty"`
 	// SnapshotOf makes this topic the snapshot of another, which must exist and
-	// needs KeyInSubject: the last event of each of its keys, kept by the server.
-	// It is read only; its events have the Topic and Seq they have in the other
+	// needs KeyInSubject, by custom under the name of [SnapshotTopic]: the last event
+	// of each of its keys, kept by the server. It is read only; its events have the Topic and Seq they have in the other
 	// one, and so it cannot be read from AfterSeq or AfterID, and has no groups
 	// ([ErrUnsupported]): read it, then follow the other one. What the other topic
 	// loses by its Retention stays, and so do tombstones, unless the other topic is

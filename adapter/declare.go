@@ -130,7 +130,9 @@ func (b *Bus) streamFor(c jetbus.TopicConfig) string {
 // declareNew creates the stream of a topic. again: somebody was faster.
 func (b *Bus) declareNew(ctx context.Context, c jetbus.TopicConfig, source *topic) (info *jetstream.StreamInfo, again bool, err error) {
 	op := "ensure topic " + c.Name
-	c, err = b.resolve(c)
+	if err = jetbus.ValidSnapshotOf(c.Name, c.SnapshotOf); err == nil {
+		c, err = b.resolve(c)
+	}
 	if err != nil {
 		return nil, false, fmt.Errorf("%s: %w", op, err)
 	}

@@ -218,6 +218,26 @@ func TestSnapshot(t *testing.T) {
 	})
 }
 
+// The name of a snapshot by custom is for that alone, and the longest topic has room for it.
+func TestNamesOfSnapshots(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for _, c := range []jetbus.TopicConfig{
+			{}, {SnapshotOf: "other"}, {KeyInSubject: true}, {Stream: "EV_RAW"}, {Stream: "EV_NONE", Subject: "raw.>"},
+		} {
+			c.Name = "raw.snapshot"
+			_, err := r.Bus.EnsureTopic(r.Context(), c)
+			r.WantErr(err, jetbus.ErrInvalidTopic)
+		}
+		topic := strings.Repeat("t", jetbus.MaxTopicBytes)
+		snapshot := jetbus.SnapshotTopic(topic)
+		r.Ensure(jetbus.TopicConfig{Name: topic, KeyInSubject: true, Storage: jetbus.MemoryStorage})
+		r.Ensure(jetbus.TopicConfig{Name: snapshot, SnapshotOf: topic, Storage: jetbus.MemoryStorage})
+		r.Ensure(jetbus.TopicConfig{Name: snapshot, Description: "as it is"})
+		r.put(topic, strings.Repeat("k", jetbus.MaxKeyBytes), "1")
+		r.caughtUp(snapshot, 1)
+	})
+}
+
 func TestSnapshotRefuses(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "plain"})

@@ -30,7 +30,7 @@ const (
 )
 
 // devSnapshot is the last state of each process.
-const devSnapshot = projector.DefaultStates + ".snapshot"
+var devSnapshot = jetbus.SnapshotTopic(projector.DefaultStates)
 
 // devTopics are what dev declares: an hour of heartbeats, states and changes, bounded in
 // size as well, the states more tightly, since the projector reads them all when it

@@ -24,7 +24,7 @@ const (
 func Persist(ctx context.Context, f func() error) error {
 	for wait := firstPause; ; wait = min(2*wait, maxPause) {
 		err := f()
-		if !isBroken(err) || mongo.IsTimeout(err) || IsSelection(err) {
+		if !IsBroken(err) || mongo.IsTimeout(err) || IsSelection(err) {
 			return err
 		}
 		select {
@@ -35,10 +35,10 @@ func Persist(ctx context.Context, f func() error) error {
 	}
 }
 
-// isBroken reports whether a connection broke under a command, or under another one
+// IsBroken reports whether a connection broke under a command, or under another one
 // while this one waited for its turn: the driver closes all connections then, and says
 // so in an error without the label that the first one has.
-func isBroken(err error) bool {
+func IsBroken(err error) bool {
 	var cleared interface{ Retryable() bool } // the driver's type for it is not exported
 	return mongo.IsNetworkError(err) || errors.As(err, &cleared) && cleared.Retryable()
 }

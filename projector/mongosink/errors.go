@@ -101,7 +101,7 @@ func explain(err error, db *mongo.Database) error {
 		return fmt.Errorf("%w: check user, password and authSource in the URI: %w", ErrCredentials, err)
 	case hasCode(err, codeUnauthorized):
 		return fmt.Errorf("%w: the user needs the role readWrite on database %s: %w", ErrDenied, db.Name(), err)
-	case mongo.IsTimeout(err), mongo.IsNetworkError(err), errors.Is(err, context.DeadlineExceeded), mongolink.IsSelection(err):
+	case mongo.IsTimeout(err), mongolink.IsBroken(err), errors.Is(err, context.DeadlineExceeded), mongolink.IsSelection(err):
 		return fmt.Errorf("%w: check the hosts and the replica set's name in the URI, and that the set has a primary and a majority: %w", ErrUnreachable, err)
 	}
 	return err

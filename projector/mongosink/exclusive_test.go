@@ -133,7 +133,7 @@ func TestA8Row12LiveReplicas(t *testing.T) {
 				},
 			}
 			sink := func() *mongosink.Sink {
-				sink, err := mongosink.New(s.db, mongosink.Options{Collection: "orders"})
+				sink, err := mongosink.New(s.db, mongosink.Options{Collection: "orders", Timeout: patience})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	mongoevent "go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/seed-63e9a637/jetbus/embedded/mongod"
 	"github.com/seed-63e9a637/jetbus/embedded/mongod/mongotest"
@@ -19,9 +21,30 @@ import (
 	"github.com/seed-63e9a637/jetbus/projector/mongosink"
 )
 
-// hastyTimeout is the Timeout of a sink whose calls are to fail for want of an answer. It is
-// that long since Open has it too, and what reaches the server before it ends is looked for.
-const hastyTimeout = 10 * time.Second
+// expiring is a context whose deadline passes when the test says so: when the server has got
+// what it is to get, however long that takes.
+type expiring struct {
+	context.Context
+	done chan struct{}
+	once sync.Once
+}
+
+func expires(ctx context.Context) *expiring {
+	return &expiring{Context: ctx, done: make(chan struct{})}
+}
+
+func (e *expiring) expire() { e.once.Do(func() { close(e.done) }) }
+
+func (e *expiring) Done() <-chan struct{} { return e.done }
+
+func (e *expiring) Err() error {
+	select {
+	case <-e.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
 
 // fail sets the fail point failCommand, which is cleared with the test.
 func (r *rig) fail(mode any, data bson.D) {
@@ -169,13 +192,19 @@ func TestA8Row05WriteConcern(t *testing.T) {
 // does no harm.
 func TestA8Row06Network(t *testing.T) {
 	r := newRig(t)
+	var updates atomic.Int32
+	late := expires(t.Context())
+	r.db = r.client(options.Client().SetMonitor(&mongoevent.CommandMonitor{Started: func(_ context.Context, e *mongoevent.CommandStartedEvent) {
+		if e.CommandName == "update" && updates.Add(1) == 5 { // three of them asked again and again
+			late.expire()
+		}
+	}})).Database(r.db.Name())
 	s := r.open(mongosink.Options{}, source())
 	cut := bson.D{{Key: "failCommands", Value: bson.A{"update"}}, {Key: "closeConnection", Value: true}}
 	r.fail(times(1), cut)
 	r.wantOutcome(r.write(s, put("a", 1, `{}`)), 1, 0, 0)
-	hasty := r.open(mongosink.Options{Timeout: hastyTimeout}, source())
 	r.fail("alwaysOn", cut)
-	if _, err := hasty.Write(t.Context(), projector.Batch{Changes: []projector.Change{put("a", 2, `{}`)}}); !errors.Is(err, mongosink.ErrUnreachable) {
+	if _, err := s.Write(late, projector.Batch{Changes: []projector.Change{put("a", 2, `{}`)}}); !errors.Is(err, mongosink.ErrUnreachable) {
 		t.Errorf("error %v", err)
 	}
 	r.fail("off", bson.D{})
@@ -185,9 +214,12 @@ func TestA8Row06Network(t *testing.T) {
 		return
 	}
 	var lose, lost atomic.Int32
+	unheard := expires(t.Context())
 	remove := standIn.OnReply(func(c mongod.Command) error {
 		if c.Name == "update" && lost.Load() < lose.Load() {
-			lost.Add(1)
+			if lost.Add(1) > 2 {
+				unheard.expire()
+			}
 			return mongod.ErrCut
 		}
 		return nil
@@ -197,7 +229,7 @@ func TestA8Row06Network(t *testing.T) {
 	r.wantOutcome(r.write(s, put("a", 3, `{}`), put("b", 4, `{}`)), 2, 0, 0)
 	lose.Store(1 << 30)
 	b := projector.Batch{Changes: []projector.Change{put("a", 5, `{}`), put("b", 6, `{}`)}, UpTo: 6}
-	if _, err := hasty.Write(t.Context(), b); !errors.Is(err, mongosink.ErrUnreachable) {
+	if _, err := s.Write(unheard, b); !errors.Is(err, mongosink.ErrUnreachable) {
 		t.Errorf("error %v", err)
 	}
 	r.want("a@5", "b@6")
@@ -212,7 +244,7 @@ func TestA8Row06Network(t *testing.T) {
 // reported; the same batch again completes it.
 func TestA8Row15StepDown(t *testing.T) {
 	r := newRig(t)
-	s := r.open(mongosink.Options{Timeout: hastyTimeout}, source())
+	s := r.open(mongosink.Options{}, source())
 	b := projector.Batch{}
 	for i := range 1500 {
 		b.Changes = append(b.Changes, put(fmt.Sprintf("k%04d", i), uint64(i+1), `{}`))
@@ -259,19 +291,28 @@ func TestA8Row15Majority(t *testing.T) {
 		return
 	}
 	r.write(s, put("b", 7, `{}`))
-	var hasty []*mongosink.Sink
-	for range 2 {
-		hasty = append(hasty, r.open(mongosink.Options{Timeout: hastyTimeout}, source()))
-	}
+	rival := r.open(mongosink.Options{}, source())
 	standIn.LoseMajority()
+	var arrived atomic.Int32
+	defer standIn.OnCommand(func(c mongod.Command) error {
+		if c.Name == "update" {
+			arrived.Add(1)
+		}
+		return nil
+	})()
+	ctx, cancel := context.WithCancel(t.Context())
 	var writes sync.WaitGroup
-	for i, c := range []projector.Change{put("a", 1, `{}`), put("b", 6, `{}`)} {
+	for w, c := range map[*mongosink.Sink]projector.Change{s: put("a", 1, `{}`), rival: put("b", 6, `{}`)} {
 		writes.Go(func() {
-			if out, err := hasty[i].Write(t.Context(), projector.Batch{Changes: []projector.Change{c}}); err == nil {
+			if out, err := w.Write(ctx, projector.Batch{Changes: []projector.Change{c}}); err == nil {
 				t.Errorf("%s: %+v", c.Key, out)
 			}
 		})
 	}
+	for arrived.Load() < 2 || len(r.docs("things", bson.D{})) < 2 { // it is applied, and not acknowledged
+		r.docs("things", bson.D{}) // as long as an answer takes
+	}
+	cancel()
 	writes.Wait()
 	standIn.RegainMajority()
 	r.wantOutcome(r.write(s, put("a", 1, `{}`), put("b", 6, `{}`)), 0, 2, 0)
@@ -320,7 +361,7 @@ func TestServerRefuses(t *testing.T) {
 // A Write ends with its context and within the timeout, and says what is wrong.
 func TestWriteEnds(t *testing.T) {
 	r := newRig(t)
-	s := r.open(mongosink.Options{Timeout: hastyTimeout}, source())
+	s := r.open(mongosink.Options{Timeout: 10 * time.Second}, source())
 	b := projector.Batch{Changes: []projector.Change{put("a", 1, `{}`)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

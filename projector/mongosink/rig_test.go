@@ -1,6 +1,7 @@
 package mongosink_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -80,12 +81,16 @@ func exclusive() projector.Source {
 	return s
 }
 
+// patience is the Timeout of sinks whose calls are to succeed, however busy the machine.
+const patience = 5 * time.Minute
+
 // sink makes a sink; the collection is "things" where the options name none.
 func (r *rig) sink(o mongosink.Options) *mongosink.Sink {
 	r.Helper()
 	if o.Collection == "" {
 		o.Collection = "things"
 	}
+	o.Timeout = cmp.Or(o.Timeout, patience)
 	s, err := mongosink.New(r.db, o)
 	if err != nil {
 		r.Fatal(err)

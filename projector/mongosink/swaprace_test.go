@@ -23,7 +23,7 @@ func (r *rig) beforeMoving(src projector.Source, call func()) *mongosink.Sink {
 			once.Do(call)
 		}
 	}}
-	s, err := mongosink.New(r.client(options.Client().SetMonitor(monitor)).Database(r.db.Name()), mongosink.Options{Collection: "things"})
+	s, err := mongosink.New(r.client(options.Client().SetMonitor(monitor)).Database(r.db.Name()), mongosink.Options{Collection: "things", Timeout: patience})
 	if err == nil {
 		_, err = s.Open(r.Context(), src)
 	}

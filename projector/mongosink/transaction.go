@@ -16,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/mongolink"
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
@@ -282,7 +283,7 @@ func (t *Transaction) blame(ctx context.Context, bad *projector.ChangeError) err
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case isTransient(bad.Err) || mongo.IsNetworkError(bad.Err) || mongo.IsTimeout(bad.Err):
+	case isTransient(bad.Err) || mongolink.IsBroken(bad.Err) || mongo.IsTimeout(bad.Err):
 		return away
 	}
 	if _, ok := errors.AsType[mongo.ServerError](bad.Err); ok {

@@ -83,6 +83,7 @@ func (c *counting) sink() *mongosink.Transaction {
 		Collections: []string{"counters", "journal"},
 		Indexes:     map[string][]mongosink.Index{"journal": {{Name: "once", Keys: bson.D{{Key: "seq", Value: 1}}, Unique: true}}},
 		Apply:       c.apply,
+		Timeout:     patience,
 	})
 	if err != nil {
 		c.Fatal(err)
