@@ -112,7 +112,7 @@ func (b *Bus) dedupeLookup(ctx context.Context, t *topic, id string) (seq uint64
 }
 
 func (b *Bus) dedupeOnce(ctx context.Context, t *topic, id string) (seq uint64, found bool, err error) {
-	subject, err := t.subject(b.cfg.Prefix, "")
+	subject, err := t.lookupSubject(b.cfg.Prefix)
 	if err != nil {
 		return 0, false, err
 	}

@@ -365,3 +365,33 @@ func TestAttemptsOfTwoPrefixes(t *testing.T) {
 		r.Equal("attempts here", ds[0].Attempt, 1)
 	})
 }
+
+// What is recorded of an event is not taken for that of another one which has its place in a
+// stream that was made anew by somebody else, who does not drop what is recorded.
+func TestAttemptsOfAStreamMadeAnew(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		anew := func() {
+			r.Ensure(jetbus.TopicConfig{Name: "a"})
+			r.Publish("a", "k")
+		}
+		anew()
+		tries := make(chan int, 1)
+		sub := r.Subscribe(r.Bus, func(_ context.Context, d *jetbus.Delivery) error {
+			if d.Attempt == 3 {
+				tries <- d.Attempt
+			}
+			return errors.New("down")
+		}, jetbus.SubscribeOptions{From: jetbus.Earliest(), MaxAttempts: -1, Backoff: jetbus.Backoff{Min: time.Second, Max: time.Second}})
+		<-tries
+		r.OK(sub.Stop(r.Context()))
+		r.OK(r.JS.DeleteStream(r.Context(), "EV_A"))
+		anew()
+		nc, dead := r.Open(adapter.Config{})
+		o := jetbus.ReceiveOptions{From: jetbus.Earliest(), Wait: 2 * time.Minute, AckTimeout: time.Minute}
+		must(dead.Receive(r.Context(), "a", "g", o))(t)
+		nc.Close()
+		again := must(r.Bus.Receive(r.Context(), "a", "g", o))(t)[0]
+		r.Equal("attempt, redelivered", []any{again.Attempt, again.Redelivered}, []any{1, true})
+		r.OK(again.Ack(r.Context()))
+	})
+}

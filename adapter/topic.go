@@ -85,6 +85,16 @@ func (t *topic) subject(prefix, key string) (string, error) {
 	return t.config.Subject, nil
 }
 
+// lookupSubject is where the topic's stream is asked for an id. It is that of no event, so
+// that those who listen beside the bus, and hear it, can tell.
+func (t *topic) lookupSubject(prefix string) (string, error) {
+	subject, err := t.subject(prefix, "")
+	if err != nil || t.adopted() {
+		return subject, err
+	}
+	return strings.TrimSuffix(subject, noKey) + delayToken, nil
+}
+
 // ownStream is the name of a topic's own stream. Buses with another prefix than
 // the default have that in front, and a hash of it at the end.
 func ownStream(prefix, topic string) string {

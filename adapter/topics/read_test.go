@@ -3,11 +3,13 @@ package topics_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -173,6 +175,48 @@ func TestFollowThroughRestartAndKill(t *testing.T) {
 		cancel()
 		r.WantErr(<-ended, context.Canceled)
 		r.Equal("further events", len(got), 0)
+	})
+}
+
+// A broker that ends in order says so to a reader, which asks for more at once, and is not
+// answered any more: that question ends with the connection, and not with its own time.
+func TestFollowThroughRestart(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		next, stop := iter.Pull2(r.Bus.Read(r.Context(), []string{"a"}, jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}))
+		defer stop()
+		for i := range 10 {
+			r.Publish("a", fmt.Sprint(i))
+			back := time.Now()
+			e, err, _ := next()
+			r.OK(err)
+			r.Equal("event", e.Key, fmt.Sprint(i))
+			if took := time.Since(back); took > 2*time.Second {
+				r.Errorf("event %d comes %v after the broker is back", i, took)
+			}
+			go func() { r.WantNil(r.Broker.Restart(r.Context())) }()
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// Who listens beside the bus hears that an id is looked for, and where no event ever is.
+func TestLookupIsHeardAsNone(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
+		r.Ensure(jetbus.TopicConfig{Name: "parts", Partitions: 2})
+		for topic, lookup := range map[string]string{"a": "ev.a.S", "parts": "ev.parts.P1.0.S"} {
+			last := r.Publish(topic, "k", "S", "")[2]
+			heard := must(r.NC.SubscribeSync("ev.>"))(t)
+			_, err := r.Bus.Receive(r.Context(), topic, "g", jetbus.ReceiveOptions{From: jetbus.AfterID(last.ID), Wait: -1})
+			r.OK(err)
+			m := must(heard.NextMsg(time.Second))(t)
+			r.Equal("a lookup in "+topic, []any{m.Subject, len(m.Data), m.Header.Get("ce-id")}, []any{lookup, 0, ""})
+			_, err = heard.NextMsg(time.Second)
+			r.WantErr(err, nats.ErrTimeout)
+			r.OK(heard.Unsubscribe())
+		}
+		r.Equal("stored", r.Stored("a"), "k S ")
 	})
 }
 
