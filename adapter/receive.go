@@ -240,8 +240,11 @@ func (r *receipts) receive(ctx context.Context, g *knownGroup, o jetbus.ReceiveO
 	defer call.end(ctx)
 	err = call.collect(ctx, g, o)
 	g.took(call.len())
-	if err != nil && call.len() == 0 {
-		return nil, err
+	if err != nil {
+		if call.len() == 0 {
+			return nil, err
+		}
+		r.b.forgetGroup(g) // the next call asks what is wrong
 	}
 	return call.deliveries(ctx, o.MaxAttempts), nil
 }
@@ -258,7 +261,11 @@ func (c *receiveCall) collect(ctx context.Context, g *knownGroup, o jetbus.Recei
 			break
 		}
 		before := c.len()
-		if err := c.pullNow(ctx, source, left); err != nil {
+		err := c.pullNow(ctx, source, left)
+		if errors.Is(err, errNoDurable) && c.len() > 0 {
+			return c.pullMoved(ctx, g, o)
+		}
+		if err != nil {
 			return err
 		}
 		if source.t == retries.t {
@@ -280,6 +287,19 @@ func (c *receiveCall) collect(ctx context.Context, g *knownGroup, o jetbus.Recei
 		return c.pull(ctx, topic, left, 0)
 	}
 	return nil
+}
+
+// pullMoved asks for what is missing where the group turned out to be elsewhere when some of
+// its retries had come: they are no reason to leave out what the topic has for it.
+func (c *receiveCall) pullMoved(ctx context.Context, g *knownGroup, o jetbus.ReceiveOptions) error {
+	c.r.b.forgetGroup(g)
+	fresh, err := c.r.b.askGroup(ctx, g.t, c.r.group, o)
+	if err != nil {
+		return err
+	}
+	defer func(n int) { fresh.took(c.len() - n) }(c.len())
+	_, topic := fresh.sources()
+	return c.pullNow(ctx, topic, o.Max-c.len())
 }
 
 // pullNow asks for up to n events that are there. It asks for no more than the group

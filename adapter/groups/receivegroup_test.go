@@ -113,6 +113,27 @@ func TestReceiveOfAChangedGroup(t *testing.T) {
 	})
 }
 
+// Where retries have come already when the group turns out to be elsewhere, the rest of what
+// there is room for comes with them.
+func TestReceiveOfRetriesAndAMovedGroup(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := r.Context()
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		r.Publish("a", "bad", "1", "2", "3")
+		_, other := r.Open(adapter.Config{})
+		r.OK(r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})[0].Reject(ctx, "bad"))
+		r.Settle()
+		r.replay()
+		time.Sleep(100 * time.Millisecond) // of the bubble
+		r.OK(r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})[0].Reject(ctx, "bad"))
+		r.Settle()
+		r.replay()
+		r.OK(other.SetCursor(ctx, "a", "g", jetbus.Cursor{LastSeq: 1}, jetbus.SeekOptions{}))
+		r.Equal("all", deliveredKeys(r.receive("g", jetbus.ReceiveOptions{Max: 3, Wait: -1})), "bad 1 2")
+		r.Equal("the rest", deliveredKeys(r.receive("g", jetbus.ReceiveOptions{Max: 3, Wait: -1})), "3")
+	})
+}
+
 // A group may be made anew within the second, with leases that are shorter.
 func TestReceiveOfAGroupMadeAnew(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -39,26 +40,82 @@ func (e *env) far(ctx context.Context, rtt time.Duration) (bus *adapter.Bus, nc 
 	}, nil
 }
 
+// filledLanes makes lanes with n events in all, which lie in them by turns.
+func (e *env) filledLanes(ctx context.Context, topics, n, size int) (lanes []*lane, drop func(), err error) {
+	drop = func() {
+		for _, l := range lanes {
+			l.drop()
+		}
+	}
+	for range topics {
+		l, err := e.lane(ctx)
+		if err != nil {
+			drop()
+			return nil, nil, err
+		}
+		lanes = append(lanes, l)
+	}
+	all := events(lanes[0].topic, n, size)
+	for i := range all {
+		all[i].Topic = lanes[i%topics].topic
+	}
+	if _, err = e.bus.PublishBatch(ctx, all, jetbus.BatchOptions{}); err != nil {
+		drop()
+		return nil, nil, err
+	}
+	return lanes, drop, nil
+}
+
 // consumeTopics runs a no-op handler over n events that lie in some topics, all of one subscription.
 func consumeTopics(name string, count, size, topics int) job {
 	return job{name: name, count: count, run: func(ctx context.Context, e *env, n int, c *clock) error {
-		var names []string
-		for range topics {
-			l, err := e.lane(ctx)
+		lanes, drop, err := e.filledLanes(ctx, topics, n, size)
+		if err != nil {
+			return err
+		}
+		defer drop()
+		var others []string
+		for _, l := range lanes[1:] {
+			others = append(others, l.topic)
+		}
+		return acked(ctx, e.bus2, lanes[0].topic, jetbus.SubscribeOptions{Topics: others}, n, c)
+	}}
+}
+
+// rawConsumeTopics is a pull loop for each topic, written by hand: what the server can give
+// from so many durables, each of whose state it keeps in a file of its own.
+func rawConsumeTopics(count, size, topics int) job {
+	return job{name: "raw pull loops", count: count, run: func(ctx context.Context, e *env, n int, c *clock) error {
+		lanes, drop, err := e.filledLanes(ctx, topics, n, size)
+		if err != nil {
+			return err
+		}
+		defer drop()
+		for _, l := range lanes {
+			if _, err := l.durable(ctx); err != nil {
+				return err
+			}
+		}
+		var got atomic.Int64
+		done := make(chan struct{})
+		c.start()
+		for _, l := range lanes {
+			p, err := newPullLoop(e.raw2, l.stream, "raw", jetbus.DefaultMaxInFlight, func(m *nats.Msg) {
+				_ = e.raw2.Publish(m.Reply, nil) // the empty acknowledgement; without it the run times out
+				if got.Add(1) == int64(n) {
+					close(done)
+				}
+			})
 			if err != nil {
 				return err
 			}
-			defer l.drop()
-			names = append(names, l.topic)
+			defer p.stop()
 		}
-		all := events(names[0], n, size)
-		for i := range all {
-			all[i].Topic = names[i%topics]
-		}
-		if _, err := e.bus.PublishBatch(ctx, all, jetbus.BatchOptions{}); err != nil {
+		if err := wait(ctx, done); err != nil {
 			return err
 		}
-		return acked(ctx, e.bus2, names[0], jetbus.SubscribeOptions{Topics: names[1:]}, n, c)
+		c.stop(n)
+		return nil
 	}}
 }
 
