@@ -16,8 +16,12 @@ type lowWater struct {
 	Created time.Time `json:"created"` // the dead-letter topic: in another one positions mean something else
 	Seq     uint64    `json:"seq"`
 	Count   int       `json:"count"` // dead letters up to there
+	// Groups are those that they were replayed to, each with when it was made, in milliseconds:
+	// with a group go its replays, handled or not, and one that is made anew has had none.
+	Groups map[string]int64 `json:"groups"`
 
-	key      string // empty: this replay does not keep one
+	made     map[string]int64 // the topic's groups, in the same way
+	key      string           // empty: this replay does not keep one
 	revision uint64
 	saved    uint64 // Seq
 	closed   bool   // a dead letter was left alone: what follows does not count
@@ -34,23 +38,55 @@ func (l *lowWater) load(ctx context.Context, r *replay) error {
 	if single || r.o.Force || r.o.ToTopic != "" {
 		return nil
 	}
+	made, err := r.groupsMade(ctx)
+	if err != nil {
+		return err
+	}
 	fresh := lowWater{Topic: q.Topic, Group: q.Group, Created: r.walk.info.Created.UTC(), key: replayKey("low", q.Topic+" "+q.Group)}
 	entry, err := r.b.KeyGet(ctx, replayBucket, fresh.key)
 	if err != nil {
 		return err
 	}
-	if json.Unmarshal(entry.Value, l) != nil || !l.Created.Equal(fresh.Created) || l.Seq > r.walk.info.LastSeq {
+	if json.Unmarshal(entry.Value, l) != nil || !l.Created.Equal(fresh.Created) || l.Seq > r.walk.info.LastSeq || !l.holds(made) {
 		*l = fresh
 	}
-	l.key, l.revision, l.saved = fresh.key, entry.Revision, l.Seq
+	l.key, l.revision, l.saved, l.made = fresh.key, entry.Revision, l.Seq, made
+	if l.Groups == nil {
+		l.Groups = map[string]int64{}
+	}
 	return nil
 }
 
+// holds reports whether the groups that it speaks of are those that there are.
+func (l *lowWater) holds(made map[string]int64) bool {
+	for group, at := range l.Groups {
+		if made[group] != at {
+			return false
+		}
+	}
+	return l.Seq == 0 || len(l.Groups) > 0
+}
+
+// groupsMade tells when each group of the topic was made. Who may not know it, or has no
+// topic any more, replays without a mark.
+func (r *replay) groupsMade(ctx context.Context) (map[string]int64, error) {
+	groups, err := r.b.Groups(ctx, r.o.Topic)
+	if err != nil && !errors.Is(err, ErrDenied) && !errors.Is(err, ErrNoTopic) {
+		return nil, err
+	}
+	made := make(map[string]int64, len(groups))
+	for _, g := range groups {
+		made[g.Group] = g.Created.UnixMilli()
+	}
+	return made, nil
+}
+
 // advance notes a dead letter, and whether it was replayed, now or before.
-func (l *lowWater) advance(seq uint64, replayed bool) {
-	l.closed = l.closed || !replayed
+func (l *lowWater) advance(d *DeadLetter, replayed bool) {
+	at, there := l.made[d.Group]
+	l.closed = l.closed || !replayed || !there
 	if !l.closed {
-		l.Seq = seq
+		l.Seq, l.Groups[d.Group] = d.Seq, at
 		l.Count++
 	}
 }

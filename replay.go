@@ -188,7 +188,7 @@ func (r *replay) page(ctx context.Context, page []DeadLetter) (more bool, err er
 			}
 			r.fail(d, err)
 		}
-		r.low.advance(d.Seq, r.stats.Replayed+r.stats.Already > before.Replayed+before.Already)
+		r.low.advance(d, r.stats.Replayed+r.stats.Already > before.Replayed+before.Already)
 		if err := r.low.saveSometimes(ctx, r); err != nil {
 			return false, err
 		}

@@ -200,6 +200,32 @@ func TestReplayGroupIsGone(t *testing.T) {
 	})
 }
 
+// With a group go its replays. Where it is made anew, and the same event fails again, its dead
+// letter is as open as if it had never been replayed.
+func TestReplayToAGroupMadeAnew(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.topic("orders")
+		mailer := r.join("orders", "mailer", errBroken)
+		r.publishNumbered("orders", 1, 1)
+		r.waitDead("orders", 1)
+		mailer.set(nil)
+		for _, want := range []jetbus.ReplayStats{{Read: 1, Matched: 1, Replayed: 1}, {Matched: 1, Already: 1}} {
+			r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}, want, nil)
+		}
+		r.ok(mailer.sub.Stop(r.Context()))
+		r.ok(r.bus.DeleteGroup(r.Context(), "orders", "mailer"))
+		time.Sleep(time.Second) // of the bubble: it is not made in the same millisecond
+		again := r.join("orders", "mailer", errBroken)
+		r.ok(r.bus.SetCursor(r.Context(), "orders", "mailer", jetbus.Cursor{}, jetbus.SeekOptions{}))
+		time.Sleep(time.Minute) // of the bubble
+		again.set(nil)
+		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}, jetbus.ReplayStats{Read: 1, Matched: 1, Replayed: 1}, nil)
+		if got := again.handled(); len(got) == 0 || got[len(got)-1] != "e1 of d1" {
+			r.Errorf("the group made anew handled %v", got)
+		}
+	})
+}
+
 // cutShort stores dead letters without their payload, as if there were no room.
 func cutShort(r *rig, topic, group string, from []jetbus.DeadLetter) {
 	r.Helper()

@@ -58,8 +58,10 @@ var errTableClosed = errors.New("table is closed")
 
 // OpenTable loads the state of a topic, which needs KeyInSubject, and returns when
 // that is done. The table then follows the topic through lost connections and
-// broker restarts, until Close, or until ctx ends, which is the same. The error is
-// that of [StateStore.ScanLatest].
+// broker restarts, until Close, or until ctx ends, which is the same. What the topic loses
+// before the table has read it, in an outage that is longer than Retention, or than
+// TombstoneTTL where it is compacted, the table does not notice: let both be much longer. The
+// error is that of [StateStore.ScanLatest].
 func OpenTable(ctx context.Context, b TableBus, topic string, o TableOptions) (*Table, error) {
 	t := &Table{topic: topic, o: o, done: make(chan struct{}), events: map[string]Event{}, gone: map[string]uint64{}}
 	from := topic

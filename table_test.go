@@ -218,6 +218,8 @@ func TestTableEnds(t *testing.T) {
 		r.set("other", "x", "1")
 		_, err = jetbus.OpenTable(r.Context(), r.bus, "stock", jetbus.TableOptions{Snapshot: "other"})
 		r.wantErr(err, jetbus.ErrInvalidOption)
+		_, err = jetbus.OpenTable(r.Context(), r.bus, "other", jetbus.TableOptions{Snapshot: "none"})
+		r.wantErr(err, jetbus.ErrNoTopic)
 		r.ensure(jetbus.TopicConfig{Name: "plain"})
 		_, err = jetbus.OpenTable(r.Context(), r.bus, "plain", jetbus.TableOptions{})
 		r.wantErr(err, jetbus.ErrNeedsKeySubject)

@@ -355,8 +355,12 @@ func (h *holding) askAll(due []*lease) {
 		if l.p != nil {
 			l.p.settlesLocked(subject, sent)
 		}
+		on := make(chan struct{})
+		l.extending = on
 		h.mu.Unlock()
-		if err := h.b.nc.PublishRequest(subject, reply, extension); err != nil {
+		err := h.b.nc.PublishRequest(subject, reply, extension)
+		close(on)
+		if err != nil {
 			break // the connection is gone; they are due on the next one
 		}
 	}

@@ -72,6 +72,7 @@ type lease struct {
 	keepUntil  time.Time       // Extend asked for more than one AckTimeout
 	run        *handlerContext // of the handler, while there is one
 	forget     func()          // drops the answer to the newest extension
+	extending  chan struct{}   // closed when the newest extension has been sent; nil: there was none
 }
 
 // newLease is the lease on a message that came from a topic, or its retries.
@@ -266,10 +267,25 @@ func (l *lease) settle(ctx context.Context, verb string, payload []byte) error {
 	if err := l.h.take(l); err != nil {
 		return l.wrap(verb, err)
 	}
+	if payload != nil {
+		l.awaitExtension()
+	}
 	if err := l.tell(ctx, payload); err != nil {
 		return l.h.b.translate(verb+" "+l.t.name()+" "+l.id, "", err)
 	}
 	return nil
+}
+
+// awaitExtension lets an extension that is being sent go first. Behind a refusal it would
+// have the server count AckTimeout from then, and not the delay that the refusal asks for. An
+// acknowledgement ends the event whatever comes behind it.
+func (l *lease) awaitExtension() {
+	l.h.mu.Lock()
+	sent := l.extending
+	l.h.mu.Unlock()
+	if sent != nil {
+		<-sent // it waits for the connection, as what follows does
+	}
 }
 
 // tell sends what settles the lease. Nobody waits for the answer, except where Receive

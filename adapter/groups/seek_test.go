@@ -202,6 +202,7 @@ func TestSeekTargets(t *testing.T) {
 				r.OK(d.Ack(ctx))
 			}
 		}
+		stood := must(r.Bus.Cursor(ctx, "a", "g"))(t)
 		for _, c := range []struct {
 			topic, group string
 			cursor       jetbus.Cursor
@@ -217,6 +218,7 @@ func TestSeekTargets(t *testing.T) {
 			{"a", "g", jetbus.Cursor{LastID: "none"}, jetbus.SeekOptions{}, jetbus.ErrPositionUnknown},
 		} {
 			r.WantErr(r.Bus.SetCursor(ctx, c.topic, c.group, c.cursor, c.o), c.want)
+			r.Equal("the group's position", must(r.Bus.Cursor(ctx, "a", "g"))(t), stood)
 		}
 		_, err := r.Bus.Cursor(ctx, "a", "none")
 		r.WantErr(err, jetbus.ErrNoGroup)

@@ -71,8 +71,12 @@ func (a *app) replayDead(cmd *cobra.Command, output string, f replayFlags, topic
 	}
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
 		if (f.force || f.toTopic != "") && !f.yes && !f.dryRun {
-			if err := askReplay(cmd, bus, o); err != nil {
+			due, err := askReplay(cmd, bus, o)
+			if err != nil {
 				return err
+			}
+			if o.Limit = due.Replayed; o.Limit == 0 { // no limit would be none
+				return writeReplay(cmd.OutOrStdout(), output, o, due)
 			}
 		}
 		progress := newReplayProgress(cmd.ErrOrStderr())
@@ -86,18 +90,19 @@ func (a *app) replayDead(cmd *cobra.Command, output string, f replayFlags, topic
 	})
 }
 
-// askReplay asks for a confirmation of what a replay would do.
-func askReplay(cmd *cobra.Command, bus *adapter.Bus, o jetbus.ReplayOptions) error {
+// askReplay asks for a confirmation of what a replay would do, if that is anything, and tells
+// it: what comes meanwhile is not confirmed.
+func askReplay(cmd *cobra.Command, bus *adapter.Bus, o jetbus.ReplayOptions) (jetbus.ReplayStats, error) {
 	o.DryRun = true
 	stats, err := jetbus.Replay(cmd.Context(), bus, o)
-	if err != nil && stats.Replayed == 0 {
-		return err
+	if stats.Replayed == 0 {
+		return stats, err
 	}
 	to := "their groups"
 	if o.ToTopic != "" {
 		to = o.ToTopic + ", for all its groups"
 	}
-	return confirm(cmd, fmt.Sprintf("%s of %s would be replayed to %s", plural(stats.Replayed, "event"), o.Topic, to), stats.Replayed)
+	return stats, confirm(cmd, fmt.Sprintf("%s of %s would be replayed to %s", plural(stats.Replayed, "event"), o.Topic, to), stats.Replayed)
 }
 
 // replayError is a replay's error, which says so if something was done all the same.

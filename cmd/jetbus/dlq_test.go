@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -195,6 +198,45 @@ func TestDLQReplayPartly(t *testing.T) {
 	r = b.run(t, "", "dlq", "replay", "orders", "--group", "audit")
 	if r.code != exitNotFound || r.out != "0 events replayed, 3 failed\n" || !strings.Contains(r.errOut, "no such group") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// late is standard input at whose first reading something happens.
+type late struct {
+	io.Reader
+	happen func()
+	once   sync.Once
+}
+
+func (l *late) Read(p []byte) (int, error) {
+	l.once.Do(l.happen)
+	return l.Reader.Read(p)
+}
+
+// What comes while somebody makes up their mind is not what they confirm.
+func TestDLQConfirmed(t *testing.T) {
+	t.Parallel()
+	b := deadBench(t)
+	n := 2
+	happen := func() {
+		n++
+		b.ok(t, "", "pub", "orders", "1", "--id", fmt.Sprintf("o%d", n))
+		b.fail(t, "orders", "mailer", "no", 1)
+	}
+	for _, c := range []struct{ args, number, want string }{
+		{"replay orders --force", "3", "3 events replayed\n"},
+		{"replay orders --to-topic quiet", "4", "4 events replayed\n"},
+		{"purge orders", "5", "removed 5 dead letters of orders\n"},
+	} {
+		var out, errOut bytes.Buffer
+		in := &late{Reader: strings.NewReader(c.number + "\n"), happen: happen}
+		code := run(t.Context(), append([]string{"--server", b.url, "dlq"}, strings.Fields(c.args)...), in, &out, &errOut, func(string) string { return "" })
+		if code != 0 || out.String() != c.want {
+			t.Errorf("%s: exit code %d, %q, %q", c.args, code, out.String(), errOut.String())
+		}
+	}
+	if out := b.ok(t, "", "dlq", "ls", "orders", "-o", "ndjson"); strings.Count(out, "\n") != 1 {
+		t.Errorf("left:\n%s", out)
 	}
 }
 

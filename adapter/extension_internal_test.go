@@ -1,0 +1,70 @@
+package adapter
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// A refusal is not sent before an extension that was on its way first: the server would take
+// it for one of the lease that the refusal ended, and send the event again by that.
+func TestRefusalBehindAnExtension(t *testing.T) {
+	ctx := t.Context()
+	_, nc, _ := directStream(t)
+	b, err := Open(ctx, nc, Config{Storage: jetbus.MemoryStorage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(context.WithoutCancel(ctx)); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err = b.EnsureTopic(ctx, jetbus.TopicConfig{Name: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = b.Publish(ctx, jetbus.Event{Topic: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	ds, err := b.Receive(ctx, "a", "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), Wait: -1})
+	if err != nil || len(ds) != 1 {
+		t.Fatal(ds, err)
+	}
+	l := b.holdings("a", "g")[0].all()[0]
+	heard, err := nc.SubscribeSync("$JS.ACK.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	onItsWay := make(chan struct{})
+	l.h.mu.Lock()
+	l.extending = onItsWay
+	l.h.mu.Unlock()
+	refused := make(chan error, 1)
+	go func() { refused <- ds[0].Snooze(ctx, 30*time.Second) }()
+	for over := false; !over; { // until it is about to say so
+		l.h.mu.Lock()
+		over = l.over()
+		l.h.mu.Unlock()
+		runtime.Gosched()
+	}
+	if err := nc.Flush(); err != nil { // what it said already would come first
+		t.Fatal(err)
+	}
+	if err := nc.Publish(l.reply, extension); err != nil {
+		t.Fatal(err)
+	}
+	close(onItsWay)
+	if err := <-refused; err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"+WPI", "-NAK"} {
+		m, err := heard.NextMsg(time.Minute)
+		if err != nil || !strings.HasPrefix(string(m.Data), want) {
+			t.Errorf("heard %+v, %v; want %s", m, err, want)
+		}
+	}
+}
