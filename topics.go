@@ -119,22 +119,21 @@ type TopicConfig struct {
 	// topic, a tombstone may make its groups lose what their members hold at that
 	// moment and do not acknowledge (servers up to 2.15.2). Defaults to 1.
 	History int `json:"history,omitempty"`
-	// SnapshotOf makes this topic the snapshot of another, which must exist and
-	// needs KeyInSubject, by custom under the name of [SnapshotTopic]: the last event
-	// of each of its keys, kept by the server. It is read only; its events have the Topic and Seq they have in the other
-	// one, and so it cannot be read from AfterSeq or AfterID, and has no groups
-	// ([ErrUnsupported]): read it, then follow the other one. What the other topic
+	// SnapshotOf makes this topic the snapshot of another, which must exist and needs
+	// KeyInSubject, by custom under the name of [SnapshotTopic]: the last event of each of
+	// its keys, kept by the server. It is read only; its events have the Topic and Seq they
+	// have in the other one, and so it cannot be read from AfterSeq or AfterID, and has no
+	// groups ([ErrUnsupported]): read it, then follow the other one. What the other topic
 	// loses by its Retention stays, and so do tombstones, unless the other topic is
-	// compacted: then TombstoneTTL ends them in both. There an event with a TTL ends
-	// in both, and leaves a tombstone; a log with a snapshot takes no TTL
-	// ([ErrUnsupported]): the event before would come back, in the log alone. It has
-	// no DuplicateWindow (-1), and a stream of its own; Retention and Discard default
-	// as with Compact, and MaxBytes to none, in memory apart. One that is full stands
-	// still, and what the other topic loses by Retention meanwhile is lost to it,
-	// tombstones included: watch TopicInfo.Lag. The topic of a snapshot cannot be
-	// changed; where that was deleted by other means and made anew, which begins its
-	// positions anew, the snapshot is refused ([ErrConflict]): delete it first. That
-	// of a topic in memory must be in memory, too.
+	// compacted: then TombstoneTTL ends them in both. There an event with a TTL ends in
+	// both, and leaves a tombstone; a log with a snapshot takes no TTL ([ErrUnsupported]):
+	// the event before would come back, in the log alone. It has no DuplicateWindow (-1),
+	// and a stream of its own; Retention and Discard default as with Compact, and MaxBytes
+	// to none, in memory apart. One that is full stands still, and what the other topic
+	// loses by Retention meanwhile is lost to it, tombstones included: watch TopicInfo.Lag.
+	// The topic of a snapshot cannot be changed; where that was deleted by other means and
+	// made anew, which begins its positions anew, the snapshot is refused ([ErrConflict]):
+	// delete it first. That of a topic in memory must be in memory, too.
 	SnapshotOf string `json:"snapshotOf,omitempty"`
 	// TombstoneTTL is how long a tombstone stays readable in a compacted topic;
 	// whole seconds. It counts for tombstones published from then on. It must be

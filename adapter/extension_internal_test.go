@@ -35,6 +35,12 @@ func TestRefusalBehindAnExtension(t *testing.T) {
 		t.Fatal(ds, err)
 	}
 	l := b.holdings("a", "g")[0].all()[0]
+	l.h.askAll([]*lease{l})
+	select {
+	case <-l.extending:
+	default:
+		t.Error("an extension that was sent is not known, or still on its way")
+	}
 	heard, err := nc.SubscribeSync("$JS.ACK.>")
 	if err != nil {
 		t.Fatal(err)

@@ -294,7 +294,7 @@ func (c *receiveCall) collect(ctx context.Context, g *knownGroup, o jetbus.Recei
 func (c *receiveCall) pullMoved(ctx context.Context, g *knownGroup, o jetbus.ReceiveOptions) error {
 	c.r.b.forgetGroup(g)
 	fresh, err := c.r.b.askGroup(ctx, g.t, c.r.group, o)
-	if err != nil {
+	if err != nil || fresh.ackTimeout < g.ackTimeout { // leases that are shorter are for the next call
 		return err
 	}
 	defer func(n int) { fresh.took(c.len() - n) }(c.len())

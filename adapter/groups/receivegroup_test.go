@@ -166,3 +166,26 @@ func TestReceiveOfAGroupThatOthersFilled(t *testing.T) {
 		r.Equal("received", len(r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})), 1)
 	})
 }
+
+// The durable that is found in the middle of a call may have shorter leases than the call goes by.
+func TestReceiveOfRetriesAndAGroupMadeAnew(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := r.Context()
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		r.Publish("a", "bad", "1")
+		must(r.Bus.EnsureGroup(ctx, "a", jetbus.GroupConfig{Group: "g", From: jetbus.Earliest(), AckTimeout: 2 * time.Minute}))(r.T)
+		r.OK(r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})[0].Reject(ctx, "bad"))
+		r.Settle()
+		r.replay()
+		time.Sleep(100 * time.Millisecond) // of the bubble
+		r.OK(r.receive("g", jetbus.ReceiveOptions{Max: 1, Wait: -1})[0].Reject(ctx, "bad"))
+		r.Settle()
+		r.replay()
+		r.OK(r.JS.DeleteConsumer(ctx, "EV_A", "a__g"))
+		for _, d := range r.receive("g", jetbus.ReceiveOptions{Max: 3, Wait: -1}) {
+			if left := time.Until(d.Deadline()); d.ReplayOf == 0 && left > 30*time.Second {
+				r.Errorf("%s is held for %v, and the durable gives 30s", d.Key, left)
+			}
+		}
+	})
+}
