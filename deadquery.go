@@ -327,6 +327,7 @@ func PurgeDeadLetters(ctx context.Context, b interface {
 }, q DeadLetterQuery,
 ) (int, error) {
 	removed, left := 0, q.Limit
+	counts := purgedCounts{b: b, topic: q.Topic, marks: map[string]*purgedCount{}}
 	err := walkDeadLetters(ctx, b, q, func(page []DeadLetter) (bool, error) {
 		if q.Limit > 0 {
 			page = page[:min(len(page), left)]
@@ -338,8 +339,12 @@ func PurgeDeadLetters(ctx context.Context, b interface {
 		}
 		n, err := b.RemoveEvents(ctx, DeadLetterTopic(q.Topic), seqs...)
 		removed += n
+		if n == len(page) { // else another purge has counted some of them, nobody knows which
+			err = errors.Join(err, counts.add(ctx, page))
+		}
 		return q.Limit == 0 || left > 0, err
 	})
+	err = errors.Join(err, counts.save(ctx))
 	if err == nil && removed == 0 {
 		err = fmt.Errorf("%w: none matches", ErrNoDeadLetters)
 	}

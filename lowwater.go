@@ -21,7 +21,7 @@ type lowWater struct {
 	Groups map[string]int64 `json:"groups"`
 
 	made     map[string]int64 // the topic's groups, in the same way
-	key      string           // empty: this replay does not keep one
+	kept     bool             // false: this replay does not keep one
 	revision uint64
 	saved    uint64 // Seq
 	closed   bool   // a dead letter was left alone: what follows does not count
@@ -42,15 +42,18 @@ func (l *lowWater) load(ctx context.Context, r *replay) error {
 	if err != nil {
 		return err
 	}
-	fresh := lowWater{Topic: q.Topic, Group: q.Group, Created: r.walk.info.Created.UTC(), key: replayKey("low", q.Topic+" "+q.Group)}
-	entry, err := r.b.KeyGet(ctx, replayBucket, fresh.key)
-	if err != nil {
+	var revision uint64
+	if *l, revision, err = readLowWater(ctx, r.b, q.Topic, q.Group); err != nil {
 		return err
 	}
-	if json.Unmarshal(entry.Value, l) != nil || !l.Created.Equal(fresh.Created) || l.Seq > r.walk.info.LastSeq || !l.holds(made) {
-		*l = fresh
+	info := &r.walk.info
+	if !l.Created.Equal(info.Created) || l.Seq > info.LastSeq || !l.holds(made) {
+		*l = lowWater{Topic: q.Topic, Group: q.Group, Created: info.Created.UTC()}
 	}
-	l.key, l.revision, l.saved, l.made = fresh.key, entry.Revision, l.Seq, made
+	if gone := max(info.FirstSeq, 1) - 1; l.Count > 0 { // there are no more of them than positions
+		l.Count = int(min(uint64(l.Count), max(l.Seq, gone)-gone)) //nolint:gosec // at most what it was
+	}
+	l.kept, l.revision, l.saved, l.made = true, revision, l.Seq, made
 	if l.Groups == nil {
 		l.Groups = map[string]int64{}
 	}
@@ -100,18 +103,90 @@ func (l *lowWater) saveSometimes(ctx context.Context, r *replay) error {
 
 // save writes how far this replay came. Another one that wrote meanwhile wins.
 func (l *lowWater) save(ctx context.Context, r *replay) error {
-	if l.key == "" || r.o.DryRun || l.Seq == l.saved {
+	if !l.kept || r.o.DryRun || l.Seq == l.saved {
 		return nil
 	}
-	value, err := json.Marshal(l)
-	if err != nil {
-		return err
-	}
-	revision, err := r.b.KeySet(ctx, replayBucket, l.key, value, l.revision, 0)
+	revision, err := l.write(ctx, r.b, l.revision)
 	if errors.Is(err, ErrWrongSequence) {
-		l.key = ""
+		l.kept = false
 		return nil
 	}
 	l.revision, l.saved = revision, l.Seq
 	return err
+}
+
+func (l *lowWater) write(ctx context.Context, b Keys, revision uint64) (uint64, error) {
+	value, err := json.Marshal(l)
+	if err != nil {
+		return 0, err
+	}
+	return b.KeySet(ctx, replayBucket, lowWaterKey(l.Topic, l.Group), value, revision, 0)
+}
+
+// readLowWater returns the mark of a group, or of a topic, and its revision. One that
+// cannot be read is none.
+func readLowWater(ctx context.Context, b Keys, topic, group string) (l lowWater, revision uint64, err error) {
+	entry, err := b.KeyGet(ctx, replayBucket, lowWaterKey(topic, group))
+	if err == nil && json.Unmarshal(entry.Value, &l) != nil {
+		l = lowWater{}
+	}
+	return l, entry.Revision, err
+}
+
+func lowWaterKey(topic, group string) string { return replayKey("low", topic+" "+group) }
+
+// purgedCounts takes what a purge removed out of the counts of low-water marks: otherwise
+// replays would speak of dead letters that are no more. Who may not have the marks leaves them.
+type purgedCounts struct {
+	b     Keys
+	topic string
+	marks map[string]*purgedCount // by group; of the whole topic by ""
+}
+
+// purgedCount is how many dead letters up to a low-water mark were removed.
+type purgedCount struct {
+	mark lowWater
+	n    int
+}
+
+// add notes dead letters that were removed.
+func (p *purgedCounts) add(ctx context.Context, page []DeadLetter) error {
+	for i := range page {
+		for _, group := range []string{"", page[i].Group} {
+			c, known := p.marks[group]
+			if !known {
+				c = &purgedCount{}
+				p.marks[group] = c
+				var err error
+				if c.mark, _, err = readLowWater(ctx, p.b, p.topic, group); err != nil && !errors.Is(err, ErrDenied) {
+					return err
+				}
+			}
+			if page[i].Seq <= c.mark.Seq {
+				c.n++
+			}
+		}
+	}
+	return nil
+}
+
+// save writes what is left. A mark that another one writes meanwhile is read again.
+func (p *purgedCounts) save(ctx context.Context) error {
+	for group, c := range p.marks {
+		for c.n > 0 {
+			mark, revision, err := readLowWater(ctx, p.b, p.topic, group)
+			if err == nil && mark.Created.Equal(c.mark.Created) && mark.Count > 0 {
+				mark.Count = max(mark.Count-c.n, 0)
+				_, err = mark.write(ctx, p.b, revision)
+			}
+			if errors.Is(err, ErrWrongSequence) {
+				continue
+			}
+			if err != nil && !errors.Is(err, ErrDenied) {
+				return err
+			}
+			c.n = 0
+		}
+	}
+	return nil
 }

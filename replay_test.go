@@ -226,6 +226,39 @@ func TestReplayToAGroupMadeAnew(t *testing.T) {
 	})
 }
 
+// What was replayed and then removed is not counted any more.
+func TestReplayAfterPurge(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.topic("orders")
+		mailer, audit := r.join("orders", "mailer", errBroken), r.join("orders", "audit", errBroken)
+		r.publishNumbered("orders", 1, 3)
+		list := r.waitDead("orders", 6)
+		mailer.set(nil)
+		audit.set(nil)
+		of := jetbus.DeadLetterQuery{Topic: "orders", Group: "mailer"}
+		purge := func(q jetbus.DeadLetterQuery) {
+			_, err := jetbus.PurgeDeadLetters(r.Context(), r.bus, q)
+			r.ok(err)
+		}
+		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}, jetbus.ReplayStats{Read: 6, Matched: 6, Replayed: 6}, nil)
+		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: of}, jetbus.ReplayStats{Read: 6, Matched: 3, Already: 3}, nil)
+		one := of
+		for _, d := range list {
+			if d.Group == "mailer" {
+				one.Seqs = []uint64{d.Seq}
+			}
+		}
+		purge(one)
+		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}, jetbus.ReplayStats{Matched: 5, Already: 5}, nil)
+		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: of}, jetbus.ReplayStats{Read: 0, Matched: 2, Already: 2}, nil)
+		purge(of)
+		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}, jetbus.ReplayStats{Matched: 3, Already: 3}, nil)
+		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: of}, jetbus.ReplayStats{}, jetbus.ErrNoDeadLetters)
+		purge(orders)
+		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}, jetbus.ReplayStats{}, jetbus.ErrNoDeadLetters)
+	})
+}
+
 // cutShort stores dead letters without their payload, as if there were no room.
 func cutShort(r *rig, topic, group string, from []jetbus.DeadLetter) {
 	r.Helper()

@@ -337,8 +337,8 @@ func (h *holding) askAll(due []*lease) {
 	for _, l := range due {
 		sent := time.Now()
 		reply, forget := h.b.mux.expect(func(m *nats.Msg) {
-			if extensionTaken(m) {
-				l.extended(sent)
+			if extensionTaken(m) && l.extended(sent) {
+				h.note(l, jetbus.Extended, "", nil)
 			}
 		})
 		h.mu.Lock()
@@ -364,7 +364,6 @@ func (h *holding) askAll(due []*lease) {
 			break // the connection is gone; they are due on the next one
 		}
 	}
-	h.b.cfg.Observer.Observe(jetbus.Observation{Kind: jetbus.Extended, Topic: due[0].t.name(), Group: h.group, Count: len(due)})
 }
 
 // find returns the held leases of the events of a topic that have this id and a

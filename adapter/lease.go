@@ -156,8 +156,11 @@ func (l *lease) Extend(ctx context.Context, by time.Duration) error {
 		return l.wrap("extend", l.use())
 	}
 	l.h.keep(l, sent.Add(by))
+	l.h.note(l, jetbus.Extended, extendedByHolder, nil)
 	return nil
 }
+
+const extendedByHolder = "extended by its holder"
 
 // ask asks the server to extend the lease, and again where a connection breaks
 // before the answer or nobody has taken it, until the lease or ctx ends. It returns

@@ -172,3 +172,48 @@ func TestObservedByAnother(t *testing.T) {
 		}
 	})
 }
+
+// Whoever asks why an event is held for so long hears of each extension of its lease, under its
+// own topic, and whether its holder asked for it.
+func TestExtensionsObserved(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		topics := []string{"t", "u"}
+		var mu sync.Mutex
+		heard := map[string]int{}
+		_, bus := r.Open(adapter.Config{Observer: func(o jetbus.Observation) {
+			if o.Kind == jetbus.Extended {
+				mu.Lock()
+				defer mu.Unlock()
+				heard[fmt.Sprintf("%s %s %d %q", o.Topic, o.ID, o.Attempt, o.Reason)]++
+			}
+		}})
+		for _, topic := range topics {
+			r.Ensure(jetbus.TopicConfig{Name: topic})
+		}
+		done := make(chan struct{}, len(topics))
+		sub := must(bus.Subscribe(r.Context(), "t", "g", func(ctx context.Context, d *jetbus.Delivery) error {
+			time.Sleep(10 * time.Second) // of the bubble
+			if d.Topic == "u" {
+				r.OK(d.Extend(ctx, time.Minute))
+			}
+			done <- struct{}{}
+			return nil
+		}, jetbus.SubscribeOptions{Topics: []string{"u"}, AckTimeout: 9 * time.Second, Concurrency: 2}))(r.T)
+		for _, topic := range topics {
+			must(r.Bus.Publish(r.Context(), jetbus.Event{Topic: topic, ID: "of-" + topic}))(r.T)
+		}
+		for range topics {
+			<-done
+		}
+		r.OK(sub.Stop(r.Context()))
+		mu.Lock()
+		defer mu.Unlock()
+		for _, want := range []string{`t of-t 1 ""`, `u of-u 1 ""`} {
+			if n := heard[want]; n < 2 || n > 4 {
+				r.Errorf("%s was told %d times in 10 s, want each third of 9 s: %v", want, n, heard)
+			}
+		}
+		r.Equal("by hand", heard[`u of-u 1 "extended by its holder"`], 1)
+		r.Equal("kinds", len(heard), 3)
+	})
+}

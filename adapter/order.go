@@ -358,11 +358,15 @@ func (n *turn) Reject(ctx context.Context, as jetbus.DeadReason, reason string) 
 // itself; what is extended here is the handler's time.
 func (n *turn) Extend(_ context.Context, by time.Duration) error {
 	n.l.h.mu.Lock()
-	defer n.l.h.mu.Unlock()
-	if err := n.checkLocked(); err != nil {
+	err := n.checkLocked()
+	if err == nil {
+		n.deadline = maxTime(n.deadline, time.Now().Add(max(by, n.l.h.ackTimeout)))
+	}
+	n.l.h.mu.Unlock()
+	if err != nil {
 		return n.l.wrap("extend", err)
 	}
-	n.deadline = maxTime(n.deadline, time.Now().Add(max(by, n.l.h.ackTimeout)))
+	n.l.h.note(n.l, jetbus.Extended, extendedByHolder, nil)
 	return nil
 }
 

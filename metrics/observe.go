@@ -29,8 +29,7 @@ type groupSeries struct {
 	poll, wait, handler, latency prometheus.Observer
 }
 
-// ofKind are the counters of a group that count one kind of observation, or what it
-// says in its Count.
+// ofKind are the counters of a group that count one kind of observation.
 var ofKind = map[jetbus.ObservationKind]string{
 	jetbus.Delivered: "events_delivered_total",
 	jetbus.Acked:     "events_acked_total",
@@ -73,11 +72,7 @@ func (m *Metrics) Observe(o jetbus.Observation) {
 func (m *Metrics) observeGroup(o jetbus.Observation) {
 	s := m.group(o.Topic, o.Group)
 	if c := s.counters[o.Kind]; c != nil {
-		n := 1
-		if o.Kind == jetbus.Extended {
-			n = max(o.Count, 0)
-		}
-		c.Add(float64(n))
+		c.Inc()
 	}
 	switch o.Kind {
 	case jetbus.Polled:

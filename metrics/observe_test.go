@@ -85,7 +85,7 @@ func TestObserve(t *testing.T) {
 			"events_dead_lettered_total{group=g,reason=max_attempts,topic=a}": 1,
 			"events_dead_lettered_total{group=g,reason=other,topic=a}":        1,
 		}},
-		{"extended", []jetbus.Observation{{Kind: jetbus.Extended, Topic: "a", Group: "g", Count: 7}}, map[string]float64{"leases_extended_total" + group: 7}},
+		{"extended", []jetbus.Observation{{Kind: jetbus.Extended, Topic: "a", Group: "g", ID: "1"}}, map[string]float64{"leases_extended_total" + group: 1}},
 		{"polled", []jetbus.Observation{{Kind: jetbus.Polled, Topic: "a", Group: "g", Count: 1, Duration: time.Second}}, map[string]float64{
 			"subscribe_poll_duration_ms" + group: 1, "subscribe_poll_duration_ms_sum" + group: 1000,
 		}},

@@ -103,10 +103,12 @@ func (a *app) backfill(cmd *cobra.Command, f backfillFlags, from, to string) err
 		return err
 	}
 	return a.withBoth(cmd.Context(), &f.schemaFlags, func(bus *adapter.Bus, r *registry.Registry) error {
-		progress, worked := backfillProgress{newReplayProgress(cmd.ErrOrStderr())}, false
+		progress, worked := newProgressLine(cmd.ErrOrStderr()), false
 		o.Progress = func(s registry.BackfillStats) {
 			worked = true
-			progress.show(s)
+			progress.show(func() string {
+				return fmt.Sprintf("%s of %s, %s written, %s invalid", count(s.Seq), count(s.Last), count(s.Written), count(s.Invalid))
+			})
 		}
 		stats, err := registry.Backfill(cmd.Context(), bus, r, o)
 		progress.clear()
@@ -171,15 +173,4 @@ func writeBackfill(w io.Writer, output string, o registry.BackfillOptions, s reg
 	}
 	_, err := io.WriteString(w, text)
 	return err
-}
-
-// backfillProgress is a line on a terminal that says how far a backfill is.
-type backfillProgress struct{ *replayProgress }
-
-func (p backfillProgress) show(s registry.BackfillStats) {
-	if p.out == nil || time.Since(p.shown) < progressEvery {
-		return
-	}
-	p.shown = time.Now()
-	fmt.Fprintf(p.out, "\r%s of %s, %s written, %s invalid%s", count(s.Seq), count(s.Last), count(s.Written), count(s.Invalid), endLine)
 }

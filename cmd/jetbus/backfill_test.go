@@ -85,21 +85,3 @@ func TestBackfillRefuses(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
-
-// Progress is shown now and then, and taken away at the end.
-func TestBackfillProgress(t *testing.T) {
-	t.Parallel()
-	var b strings.Builder
-	p := backfillProgress{&replayProgress{out: &b}}
-	for i := range 1000 {
-		p.show(registry.BackfillStats{Seq: uint64(i + 1), Last: 1000, Written: i}) //nolint:gosec // small
-	}
-	if n := strings.Count(b.String(), "written"); n < 1 || n > 10 || !strings.HasPrefix(b.String(), "\r1 of 1,000, 0 written, 0 invalid\x1b[K") {
-		t.Errorf("%d times: %q", n, b.String())
-	}
-	p.clear()
-	if !strings.HasSuffix(b.String(), "\r\x1b[K") {
-		t.Errorf("%q", b.String())
-	}
-	backfillProgress{newReplayProgress(&b)}.show(registry.BackfillStats{})
-}

@@ -79,8 +79,12 @@ func (a *app) replayDead(cmd *cobra.Command, output string, f replayFlags, topic
 				return writeReplay(cmd.OutOrStdout(), output, o, due)
 			}
 		}
-		progress := newReplayProgress(cmd.ErrOrStderr())
-		o.Progress = progress.show
+		progress := newProgressLine(cmd.ErrOrStderr())
+		o.Progress = func(s jetbus.ReplayStats) {
+			progress.show(func() string {
+				return fmt.Sprintf("%s looked at, %s replayed, %s failed", count(s.Read), count(s.Replayed), count(s.Failed))
+			})
+		}
 		stats, err := jetbus.Replay(cmd.Context(), bus, o)
 		progress.clear()
 		if err != nil && stats.Matched == 0 {
@@ -137,35 +141,6 @@ func writeReplay(w io.Writer, output string, o jetbus.ReplayOptions, s jetbus.Re
 	return err
 }
 
-// replayProgress is a line on a terminal that says how far a replay is.
-type replayProgress struct {
-	out   io.Writer // nil: nobody looks
-	shown time.Time
-}
-
-func newReplayProgress(w io.Writer) *replayProgress {
-	if f, ok := terminalOf(w); ok {
-		return &replayProgress{out: f}
-	}
-	return &replayProgress{}
-}
-
-const progressEvery = 100 * time.Millisecond
-
-func (p *replayProgress) show(s jetbus.ReplayStats) {
-	if p.out == nil || time.Since(p.shown) < progressEvery {
-		return
-	}
-	p.shown = time.Now()
-	fmt.Fprintf(p.out, "\r%s looked at, %s replayed, %s failed%s", count(s.Read), count(s.Replayed), count(s.Failed), endLine)
-}
-
-func (p *replayProgress) clear() {
-	if p.out != nil && !p.shown.IsZero() {
-		fmt.Fprint(p.out, "\r"+endLine)
-	}
-}
-
 // confirm asks for the number of what is about to be changed.
 func confirm(cmd *cobra.Command, what string, n int) error {
 	if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s; type their number to go on: ", what); err != nil {
@@ -206,14 +181,17 @@ func (a *app) purgeDead(cmd *cobra.Command, f deadFlags, yes bool, topic string)
 		return err
 	}
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+		watched := &deadBus{Bus: bus, line: newProgressLine(cmd.ErrOrStderr())}
 		if !yes {
 			n := 0
-			for _, err := range jetbus.DeadLetters(cmd.Context(), bus, q) {
+			for _, err := range jetbus.DeadLetters(cmd.Context(), watched, q) {
 				if err != nil {
+					watched.line.clear()
 					return err
 				}
 				n++
 			}
+			watched.line.clear()
 			if n == 0 {
 				return fmt.Errorf("purge dead letters of %s: %w: none matches", q.Topic, jetbus.ErrNoDeadLetters)
 			}
@@ -222,7 +200,8 @@ func (a *app) purgeDead(cmd *cobra.Command, f deadFlags, yes bool, topic string)
 			}
 			q.Limit = n // what came meanwhile was not confirmed
 		}
-		n, err := jetbus.PurgeDeadLetters(cmd.Context(), bus, q)
+		n, err := jetbus.PurgeDeadLetters(cmd.Context(), watched, q)
+		watched.line.clear()
 		if err != nil && n > 0 {
 			return &partialError{fmt.Errorf("%s removed, then: %w", plural(n, "dead letter"), err)}
 		}

@@ -312,27 +312,3 @@ func TestDLQUsage(t *testing.T) {
 		}
 	}
 }
-
-// Progress is shown now and then, and taken away at the end.
-func TestReplayProgress(t *testing.T) {
-	t.Parallel()
-	var b strings.Builder
-	p := &replayProgress{out: &b}
-	p.clear()
-	if b.Len() > 0 {
-		t.Errorf("cleared before anything was shown: %q", b.String())
-	}
-	for i := range 1000 {
-		p.show(jetbus.ReplayStats{Read: i + 1})
-	}
-	if n := strings.Count(b.String(), "looked at"); n < 1 || n > 10 || !strings.HasPrefix(b.String(), "\r1 looked at, 0 replayed, 0 failed\x1b[K") {
-		t.Errorf("%d times: %q", n, b.String())
-	}
-	p.clear()
-	if !strings.HasSuffix(b.String(), "\r\x1b[K") {
-		t.Errorf("%q", b.String())
-	}
-	nobody := newReplayProgress(&b)
-	nobody.show(jetbus.ReplayStats{})
-	nobody.clear()
-}

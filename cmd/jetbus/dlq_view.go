@@ -53,8 +53,13 @@ func (a *app) listDead(cmd *cobra.Command, output string, f deadFlags, topic str
 	}
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
 		out := bufio.NewWriter(cmd.OutOrStdout())
+		watched := &deadBus{Bus: bus, line: &progressLine{}}
+		if _, ok := terminalOf(cmd.OutOrStdout()); !ok || output != "ndjson" { // else what is written shows it
+			watched.line = newProgressLine(cmd.ErrOrStderr())
+		}
+		defer watched.line.clear()
 		var list []jetbus.DeadLetter
-		for d, err := range jetbus.DeadLetters(cmd.Context(), bus, q) {
+		for d, err := range jetbus.DeadLetters(cmd.Context(), watched, q) {
 			if err != nil {
 				return errors.Join(err, out.Flush())
 			}
@@ -70,6 +75,7 @@ func (a *app) listDead(cmd *cobra.Command, output string, f deadFlags, topic str
 				return err
 			}
 		}
+		watched.line.clear()
 		if output == "json" {
 			return writeValues(cmd.OutOrStdout(), output, list)
 		}
@@ -200,7 +206,9 @@ func (a *app) deadStats(cmd *cobra.Command, output, topic string) error {
 		return err
 	}
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-		s, err := jetbus.DeadLetterStats(cmd.Context(), bus, q.Topic)
+		watched := &deadBus{Bus: bus, line: newProgressLine(cmd.ErrOrStderr())}
+		s, err := jetbus.DeadLetterStats(cmd.Context(), watched, q.Topic)
+		watched.line.clear()
 		if err != nil {
 			return err
 		}

@@ -14,9 +14,10 @@ import (
 
 // rebuild fills a collection anew, puts it in the place of the old one and says what it did.
 func rebuild(cmd *cobra.Command, output string, bus *adapter.Bus, sink projector.Rebuilder, s projectSpec, o projector.Options) error {
-	progress := rebuildProgress{newReplayProgress(cmd.ErrOrStderr())}
+	progress := newProgressLine(cmd.ErrOrStderr())
+	show := func(s projector.RebuildStats) { progress.show(func() string { return describeRebuild(s) }) }
 	began := time.Now()
-	stats, err := projector.Rebuild(cmd.Context(), bus, sink, o, projector.RebuildOptions{Progress: progress.show})
+	stats, err := projector.Rebuild(cmd.Context(), bus, sink, o, projector.RebuildOptions{Progress: show})
 	progress.clear()
 	switch {
 	case errors.Is(err, context.Canceled) && cmd.Context().Err() != nil:
@@ -32,17 +33,11 @@ func rebuild(cmd *cobra.Command, output string, bus *adapter.Bus, sink projector
 	return err
 }
 
-// rebuildProgress is a line on a terminal that says how far a rebuild is.
-type rebuildProgress struct{ *replayProgress }
-
-func (p rebuildProgress) show(s projector.RebuildStats) {
-	if p.out == nil || time.Since(p.shown) < progressEvery {
-		return
-	}
-	p.shown = time.Now()
+// describeRebuild says how far a rebuild is.
+func describeRebuild(s projector.RebuildStats) string {
 	of := ""
 	if s.Total > 0 {
 		of = " of " + count(s.Total)
 	}
-	fmt.Fprintf(p.out, "\r%s  %s%s events, %s written, %s%s", s.Phase, count(s.Read), of, count(s.Written), plural(s.Rejected, "dead letter"), endLine)
+	return fmt.Sprintf("%s  %s%s events, %s written, %s", s.Phase, count(s.Read), of, count(s.Written), plural(s.Rejected, "dead letter"))
 }

@@ -259,7 +259,7 @@ func (c *broken) accountGroup(w io.Writer, name string, order jetbus.Order, dead
 			last[key] = max(last[key], r.ID)
 		}
 	}
-	lost, bad := 0, 0
+	lost, bad, well := 0, 0, 0
 	for _, id := range c.acked {
 		switch n, _ := strconv.Atoi(id[strings.IndexByte(id, '-')+1:]); {
 		case times[id] == 0 && !dead[id]:
@@ -268,10 +268,12 @@ func (c *broken) accountGroup(w io.Writer, name string, order jetbus.Order, dead
 			}
 		case n%97 == 13 && (times[id] > 0 || !dead[id]):
 			bad++
+		case n%97 != 13 && dead[id]: // whoever held it was killed each time
+			well++
 		}
 	}
-	if turned > 0 || bad > 0 {
-		c.Errorf("group %s: %d events out of order, %d that always fail and are no dead letters", name, turned, bad)
+	if turned > 0 || bad > 0 || well > 0 {
+		c.Errorf("group %s: %d events out of order, %d that always fail and are no dead letters, %d that never fail and are", name, turned, bad, well)
 	}
 	fmt.Fprintf(w, "group %s: processed\t%d\n  again\t%d\n  dead letters\t%d %v\n  lost\t%d\n", name, len(times), len(reports)-len(times), len(dead), reasons, lost)
 	if order == jetbus.PerKey {

@@ -23,6 +23,7 @@ var deliveryBehaviors = []Behavior{
 	{Name: "handlers run at most Concurrency at once, and a member holds at most MaxInFlight", Cases: []int{48}, play: limits},
 	{Name: "a group that stands still holds up no publisher and no other group", Cases: []int{48}, play: standsStill},
 	{Name: "a paused member gets nothing until it resumes", Cases: []int{51}, play: paused},
+	{Name: "a paused group gets nothing until it is resumed or its time is over", Cases: []int{51}, Needs: NeedTopics, play: pausedGroup},
 	{Name: "received deliveries are settled by their receiver", Cases: []int{4, 7}, Needs: NeedReceive, play: received},
 }
 
@@ -329,6 +330,39 @@ func paused(r *run) {
 	got.wait(r.T, 12)
 	r.settled(topic, "g", last.Seq)
 	got.exactly(r.T, append(keys(10), "before", "after")...)
+}
+
+func pausedGroup(r *run) {
+	topic, topics := r.topic("t"), r.A.(jetbus.Topics)
+	got, other := newRecord(), newRecord()
+	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
+	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{})
+	r.subscribe(r.A, topic, "other", other.handle, jetbus.SubscribeOptions{})
+	r.settled(topic, "g", r.publish(topic, "before")[0].Seq)
+	r.must(topics.PauseGroup(r.ctx, topic, "g", time.Now().Add(time.Hour)))
+	r.must(topics.PauseGroup(r.ctx, topic, "g", time.Now().Add(2*time.Hour)))
+	last := r.publish(topic, keys(10)...)[9]
+	later := r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{}) // finds it paused
+	r.settled(topic, "other", last.Seq)
+	r.pause(200 * time.Millisecond)
+	if n := len(got.list()); n != 1 {
+		r.Errorf("a paused group got %d more events", n-1)
+	}
+	r.has(topic, func(g jetbus.GroupInfo) bool { return g.Paused && g.Pending == 10 && g.Held == 0 }, "10 pending, paused")
+	r.stop(later)
+	r.must(topics.ResumeGroup(r.ctx, topic, "g"))
+	r.must(topics.ResumeGroup(r.ctx, topic, "g"))
+	r.settled(topic, "g", last.Seq)
+	r.has(topic, func(g jetbus.GroupInfo) bool { return !g.Paused }, "a group that is not paused")
+	got.exactly(r.T, append(keys(10), "before")...)
+	r.must(topics.PauseGroup(r.ctx, topic, "g", time.Now().Add(time.Second)))
+	r.settled(topic, "g", r.publish(topic, "after")[0].Seq) // it goes on by itself
+	for what, pause := range map[string]func(group string) error{
+		"pause":  func(group string) error { return topics.PauseGroup(r.ctx, topic, group, time.Now().Add(time.Hour)) },
+		"resume": func(group string) error { return topics.ResumeGroup(r.ctx, topic, group) },
+	} {
+		wantErr(r.T, what+" of no group", pause("nobody"), jetbus.ErrNoGroup)
+	}
 }
 
 func received(r *run) {

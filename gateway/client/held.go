@@ -407,6 +407,12 @@ func (h *held) prolong(by time.Duration, answer func(error)) {
 		was := h.state
 		m.mu.Unlock()
 		switch {
+		case applied && was == open:
+			o := jetbus.Observation{Kind: jetbus.Extended}
+			if answer != nil {
+				o.Reason = "extended by its holder"
+			}
+			m.observe(h, o)
 		case err != nil || applied:
 		case was == settled:
 			err = jetbus.ErrAlreadySettled
@@ -443,9 +449,6 @@ func (m *member) extend() {
 	m.mu.Unlock()
 	for i, h := range list {
 		h.prolong(by[i], nil)
-	}
-	if len(list) > 0 {
-		m.c.c.Observer.Observe(jetbus.Observation{Kind: jetbus.Extended, Topic: m.topic, Group: m.group, Count: len(list)})
 	}
 }
 
