@@ -26,7 +26,7 @@ SUITE    ?= test
 TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions kills order model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
+.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions chaos-elections kills order model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
@@ -87,6 +87,9 @@ chaos-feed: ## Kill, freeze and cut off change feeds, their broker and their Mon
 
 chaos-partitions: ## Kill, add, stop and freeze members of a partitioned group under load while the topic grows, for CHAOS=10m, RUNS=1 times; nothing is lost, skipped or overlaps
 	cd e2e && go test ./partitions -run '^TestChaos$$' -count=$(RUNS) -timeout 0 -v -chaos $(CHAOS)
+
+chaos-elections: ## Have a random leader of a cluster step down each 300 ms, and kill a node each 3 s, for CHAOS=10m; nothing is lost, stored twice or in two handlers at once
+	cd e2e && go test ./cluster -run '^TestElections$$' -count=1 -timeout 0 -v -elections $(CHAOS)
 
 kills: ## Kill a projector KILLS=100 times under load, and rebuilds; the collection must be exact
 	cd e2e && go test ./projections -run '^Test(Projector|Rebuild)Killed$$' -count=1 -timeout 0 -v -kills $(KILLS)

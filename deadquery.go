@@ -319,15 +319,16 @@ func later(a, b time.Time) time.Time {
 
 // PurgeDeadLetters removes the dead letters that the query selects, for good,
 // and returns how many. Of several purges side by side each counts what it removed
-// itself. The error is [ErrNoDeadLetters] where it removed none; after any other,
-// what was counted is removed and the rest is still there.
+// itself. What was replayed before is then no longer counted by replays of all, as far as
+// they can be told: that is no part of the result. The error is [ErrNoDeadLetters] where it
+// removed none; after any other, what was counted is removed and the rest is still there.
 func PurgeDeadLetters(ctx context.Context, b interface {
 	DeadLetterStore
 	Remover
 }, q DeadLetterQuery,
 ) (int, error) {
 	removed, left := 0, q.Limit
-	counts := purgedCounts{b: b, topic: q.Topic, marks: map[string]*purgedCount{}}
+	purged := purgedCounts{}
 	err := walkDeadLetters(ctx, b, q, func(page []DeadLetter) (bool, error) {
 		if q.Limit > 0 {
 			page = page[:min(len(page), left)]
@@ -339,12 +340,10 @@ func PurgeDeadLetters(ctx context.Context, b interface {
 		}
 		n, err := b.RemoveEvents(ctx, DeadLetterTopic(q.Topic), seqs...)
 		removed += n
-		if n == len(page) { // else another purge has counted some of them, nobody knows which
-			err = errors.Join(err, counts.add(ctx, page))
-		}
+		purged.add(page[:n]) // in their order, but for those that were removed beside it
 		return q.Limit == 0 || left > 0, err
 	})
-	err = errors.Join(err, counts.save(ctx))
+	purged.takeFromMarks(context.WithoutCancel(ctx), b, q.Topic)
 	if err == nil && removed == 0 {
 		err = fmt.Errorf("%w: none matches", ErrNoDeadLetters)
 	}

@@ -135,58 +135,41 @@ func readLowWater(ctx context.Context, b Keys, topic, group string) (l lowWater,
 
 func lowWaterKey(topic, group string) string { return replayKey("low", topic+" "+group) }
 
-// purgedCounts takes what a purge removed out of the counts of low-water marks: otherwise
-// replays would speak of dead letters that are no more. Who may not have the marks leaves them.
-type purgedCounts struct {
-	b     Keys
-	topic string
-	marks map[string]*purgedCount // by group; of the whole topic by ""
-}
+// purgedCounts are the positions of dead letters that a purge removed, by group; of the
+// whole topic by "".
+type purgedCounts map[string][]uint64
 
-// purgedCount is how many dead letters up to a low-water mark were removed.
-type purgedCount struct {
-	mark lowWater
-	n    int
-}
-
-// add notes dead letters that were removed.
-func (p *purgedCounts) add(ctx context.Context, page []DeadLetter) error {
+func (p purgedCounts) add(page []DeadLetter) {
 	for i := range page {
 		for _, group := range []string{"", page[i].Group} {
-			c, known := p.marks[group]
-			if !known {
-				c = &purgedCount{}
-				p.marks[group] = c
-				var err error
-				if c.mark, _, err = readLowWater(ctx, p.b, p.topic, group); err != nil && !errors.Is(err, ErrDenied) {
-					return err
-				}
-			}
-			if page[i].Seq <= c.mark.Seq {
-				c.n++
-			}
+			p[group] = append(p[group], page[i].Seq)
 		}
 	}
-	return nil
 }
 
-// save writes what is left. A mark that another one writes meanwhile is read again.
-func (p *purgedCounts) save(ctx context.Context) error {
-	for group, c := range p.marks {
-		for c.n > 0 {
-			mark, revision, err := readLowWater(ctx, p.b, p.topic, group)
-			if err == nil && mark.Created.Equal(c.mark.Created) && mark.Count > 0 {
-				mark.Count = max(mark.Count-c.n, 0)
-				_, err = mark.write(ctx, p.b, revision)
+// takeFromMarks takes them out of the counts of low-water marks: otherwise replays would speak
+// of dead letters that are no more. Where a mark cannot be read or written they do, and so they
+// do where a replay passes, at this moment, what is being removed.
+func (p purgedCounts) takeFromMarks(ctx context.Context, b Keys, topic string) {
+	for group, seqs := range p {
+		for {
+			mark, revision, err := readLowWater(ctx, b, topic, group)
+			if err != nil || mark.Count == 0 {
+				break
 			}
-			if errors.Is(err, ErrWrongSequence) {
-				continue
+			n := 0
+			for _, seq := range seqs {
+				if seq <= mark.Seq {
+					n++
+				}
 			}
-			if err != nil && !errors.Is(err, ErrDenied) {
-				return err
+			mark.Count = max(mark.Count-n, 0)
+			if n == 0 {
+				break
 			}
-			c.n = 0
+			if _, err = mark.write(ctx, b, revision); !errors.Is(err, ErrWrongSequence) {
+				break
+			}
 		}
 	}
-	return nil
 }

@@ -19,7 +19,7 @@ const (
 	Replayed     ObservationKind = "replayed"      // a dead letter was put before its group again; Seq is its position in the topic
 	TookOver     ObservationKind = "took_over"     // this member became the active one of an ordered group
 	StoodDown    ObservationKind = "stood_down"    // it is no longer, because of Reason
-	Extended     ObservationKind = "extended"      // a lease was extended; Reason where its holder asked for it
+	Extended     ObservationKind = "extended"      // a lease is extended, the event's ID and Attempt known once it is in hand; Reason where its holder asked for it
 	LeaseLost    ObservationKind = "lease_lost"    // a lease ran out here; the event will be delivered again
 	GivenBack    ObservationKind = "given_back"    // returned without an attempt, because of Reason
 	Filtered     ObservationKind = "filtered"      // acknowledged unseen

@@ -36,8 +36,11 @@ func TestRefusalBehindAnExtension(t *testing.T) {
 	}
 	l := b.holdings("a", "g")[0].all()[0]
 	l.h.askAll([]*lease{l})
+	l.h.mu.Lock()
+	sent := l.extending
+	l.h.mu.Unlock()
 	select {
-	case <-l.extending:
+	case <-sent:
 	default:
 		t.Error("an extension that was sent is not known, or still on its way")
 	}

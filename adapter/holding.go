@@ -337,8 +337,8 @@ func (h *holding) askAll(due []*lease) {
 	for _, l := range due {
 		sent := time.Now()
 		reply, forget := h.b.mux.expect(func(m *nats.Msg) {
-			if extensionTaken(m) && l.extended(sent) {
-				h.note(l, jetbus.Extended, "", nil)
+			if extensionTaken(m) {
+				l.extended(sent)
 			}
 		})
 		h.mu.Lock()
@@ -363,6 +363,7 @@ func (h *holding) askAll(due []*lease) {
 		if err != nil {
 			break // the connection is gone; they are due on the next one
 		}
+		h.note(l, jetbus.Extended, "", nil)
 	}
 }
 
@@ -415,7 +416,7 @@ func (h *holding) tell(l *lease, o jetbus.Observation) {
 	if h.b.cfg.Observer == nil {
 		return
 	}
-	if o.Duration == 0 && !started.IsZero() {
+	if o.Duration == 0 && !started.IsZero() && o.Kind != jetbus.Extended {
 		o.Duration = time.Since(started)
 	}
 	h.b.cfg.Observer(o)

@@ -69,7 +69,7 @@ var delivered = []Metric{
 	{"events_dead_lettered_total", Counter, []string{"topic", "group", "reason"}, "event", "Events given up, by the DeadReason.", "dead_lettered"},
 	{"events_dead_letter_failed_total", Counter, ofGroup, "attempt", "Dead letters that could not be stored; their events are kept.", "dead_fail"},
 	{"events_replayed_total", Counter, ofGroup, "event", "Dead letters put before their group again.", "replayed"},
-	{"leases_extended_total", Counter, ofGroup, "lease", "Leases extended while a handler ran.", "extended"},
+	{"leases_extended_total", Counter, ofGroup, "lease", "Extensions of leases: while a handler runs, while the event waits for one, and by hand.", "extended"},
 	{"leases_lost_total", Counter, ofGroup, "lease", "Leases that ran out here; the event comes again.", "lease_lost"},
 	{"subscribe_poll_duration_ms", Histogram, ofGroup, "ms", "How long the first event took after a request to the broker.", "polled"},
 	{"delivery_wait_ms", Histogram, ofGroup, "ms", "From the moment an event was stored to that in which its handler began.", "delivered"},

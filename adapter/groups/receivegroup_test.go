@@ -182,10 +182,18 @@ func TestReceiveOfRetriesAndAGroupMadeAnew(t *testing.T) {
 		r.Settle()
 		r.replay()
 		r.OK(r.JS.DeleteConsumer(ctx, "EV_A", "a__g"))
-		for _, d := range r.receive("g", jetbus.ReceiveOptions{Max: 3, Wait: -1}) {
-			if left := time.Until(d.Deadline()); d.ReplayOf == 0 && left > 30*time.Second {
+		retried, anew := r.receive("g", jetbus.ReceiveOptions{Max: 3, Wait: -1}), r.receive("g", jetbus.ReceiveOptions{Max: 3, From: jetbus.Earliest(), Wait: -1})
+		replays, events := 0, 0
+		for _, d := range append(retried, anew...) {
+			if d.ReplayOf > 0 {
+				replays++
+				continue
+			}
+			events++
+			if left := time.Until(d.Deadline()); left > 30*time.Second {
 				r.Errorf("%s is held for %v, and the durable gives 30s", d.Key, left)
 			}
 		}
+		r.Equal("replays and events", []int{replays, events}, "[1 2]")
 	})
 }

@@ -192,6 +192,7 @@ func (a *app) purgeDead(cmd *cobra.Command, f deadFlags, yes bool, topic string)
 				n++
 			}
 			watched.line.clear()
+			watched.read = 0 // it is read again
 			if n == 0 {
 				return fmt.Errorf("purge dead letters of %s: %w: none matches", q.Topic, jetbus.ErrNoDeadLetters)
 			}

@@ -54,7 +54,7 @@ func (a *app) listDead(cmd *cobra.Command, output string, f deadFlags, topic str
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
 		out := bufio.NewWriter(cmd.OutOrStdout())
 		watched := &deadBus{Bus: bus, line: &progressLine{}}
-		if _, ok := terminalOf(cmd.OutOrStdout()); !ok || output != "ndjson" { // else what is written shows it
+		if output != "ndjson" || isFile(cmd.OutOrStdout()) { // else what is written shows how far it is, there or by whoever reads it
 			watched.line = newProgressLine(cmd.ErrOrStderr())
 		}
 		defer watched.line.clear()

@@ -52,11 +52,12 @@ type deadBus struct {
 
 // Scan implements [jetbus.Store].
 func (b *deadBus) Scan(ctx context.Context, topic string, q jetbus.ScanQuery) iter.Seq2[jetbus.Event, error] {
-	b.read = 0 // the command begins to read from the beginning
 	return func(yield func(jetbus.Event, error) bool) {
 		for e, err := range b.Bus.Scan(ctx, topic, q) {
-			b.read++
-			b.show()
+			if err == nil {
+				b.read++
+				b.show()
+			}
 			if !yield(e, err) {
 				return
 			}

@@ -44,7 +44,7 @@ func TestDeadBusShows(t *testing.T) {
 	if !strings.HasPrefix(out.String(), "\r1 looked at\x1b[K") || watched.read != 3 {
 		t.Errorf("%d read, and %q", watched.read, out.String())
 	}
-	watched.line.shown = time.Time{}
+	watched.line.shown, watched.read = time.Time{}, 0
 	n, err := jetbus.PurgeDeadLetters(t.Context(), watched, jetbus.DeadLetterQuery{Topic: "orders"})
 	if err != nil || n != 3 || watched.removed != 3 || watched.read != 3 {
 		t.Errorf("%d removed, %v; shown %d of %d", n, err, watched.removed, watched.read)

@@ -13,6 +13,16 @@ func terminalOf(w io.Writer) (*os.File, bool) {
 	return f, ok && term.IsTerminal(descriptor(f))
 }
 
+// isFile reports whether w writes to a file, and not to a terminal or another program.
+func isFile(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode().IsRegular()
+}
+
 // windowOf returns the size of a terminal in characters, or a usual one if it does not say.
 func windowOf(f *os.File) (width, height int) {
 	width, height, err := term.GetSize(descriptor(f))

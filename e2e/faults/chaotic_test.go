@@ -49,7 +49,7 @@ func runChaotic(ctx context.Context, config []byte, p *rig.Parent) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if d.Headers["x-bad"] != "" || rand.IntN(10) == 0 {
+		if d.Headers["x-bad"] != "" || d.Attempt < 3 && rand.IntN(10) == 0 {
 			return errors.New("on purpose")
 		}
 		p.Tell(rig.Report{What: "handled", ID: d.ID})

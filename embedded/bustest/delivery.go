@@ -355,8 +355,11 @@ func pausedGroup(r *run) {
 	r.settled(topic, "g", last.Seq)
 	r.has(topic, func(g jetbus.GroupInfo) bool { return !g.Paused }, "a group that is not paused")
 	got.exactly(r.T, append(keys(10), "before")...)
-	r.must(topics.PauseGroup(r.ctx, topic, "g", time.Now().Add(time.Second)))
-	r.settled(topic, "g", r.publish(topic, "after")[0].Seq) // it goes on by itself
+	r.must(topics.PauseGroup(r.ctx, topic, "g", time.Now().Add(time.Minute)))
+	after := r.publish(topic, "after")[0]
+	r.has(topic, func(g jetbus.GroupInfo) bool { return g.Paused && g.Pending == 1 }, "1 pending, paused")
+	r.pause(time.Minute)
+	r.settled(topic, "g", after.Seq) // it goes on by itself
 	for what, pause := range map[string]func(group string) error{
 		"pause":  func(group string) error { return topics.PauseGroup(r.ctx, topic, group, time.Now().Add(time.Hour)) },
 		"resume": func(group string) error { return topics.ResumeGroup(r.ctx, topic, group) },

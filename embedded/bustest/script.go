@@ -387,9 +387,8 @@ func (s *script) replayOne() {
 	if len(s.m.dead) == 0 {
 		return
 	}
-	n := rapid.IntRange(0, len(s.m.dead)-1).Draw(s.t, "dead letter")
-	d := s.m.dead[n]
-	if n == 0 { // all: those that other replays of all know of are not looked at again
+	d := s.m.dead[rapid.IntRange(0, len(s.m.dead)-1).Draw(s.t, "dead letter")]
+	if rapid.Bool().Draw(s.t, "all") { // those that other replays of all know of are not looked at again
 		s.replay(jetbus.DeadLetterQuery{Topic: s.topic}, s.m.dead...)
 		return
 	}

@@ -407,12 +407,6 @@ func (h *held) prolong(by time.Duration, answer func(error)) {
 		was := h.state
 		m.mu.Unlock()
 		switch {
-		case applied && was == open:
-			o := jetbus.Observation{Kind: jetbus.Extended}
-			if answer != nil {
-				o.Reason = "extended by its holder"
-			}
-			m.observe(h, o)
 		case err != nil || applied:
 		case was == settled:
 			err = jetbus.ErrAlreadySettled
@@ -449,6 +443,7 @@ func (m *member) extend() {
 	m.mu.Unlock()
 	for i, h := range list {
 		h.prolong(by[i], nil)
+		m.observe(h, jetbus.Observation{Kind: jetbus.Extended})
 	}
 }
 

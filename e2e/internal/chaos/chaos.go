@@ -85,6 +85,13 @@ func (t *Tally) Add(name string) {
 	t.times[name]++
 }
 
+// Of is how many of that name were counted.
+func (t *Tally) Of(name string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.times[name]
+}
+
 // Print writes a line of each deed, its name and number with a tab in between, and one
 // of their sum.
 func (t *Tally) Print(w io.Writer) error {
