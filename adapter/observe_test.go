@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/adapter/adaptertest"
 )
 
 // watched is what an observer was told of a group, in lines.
@@ -215,5 +216,46 @@ func TestExtensionsObserved(t *testing.T) {
 		}
 		r.Equal("by hand", heard[`u of-u 1 "extended by its holder"`], 1)
 		r.Equal("kinds", len(heard), 3)
+	})
+}
+
+// What waits for a handler is extended as well: its position is known, its id is not yet.
+func TestExtensionsOfWhatWaitsObserved(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const slow, last = 40, 41
+		var mu sync.Mutex
+		heard := map[string]int{}
+		_, bus := r.Open(adapter.Config{Observer: func(o jetbus.Observation) {
+			if o.Kind == jetbus.Extended {
+				mu.Lock()
+				defer mu.Unlock()
+				heard[fmt.Sprintf("%s %d %q %d", o.Topic, o.Seq, o.ID, o.Attempt)]++
+			}
+		}})
+		r.Ensure(jetbus.TopicConfig{Name: "t"})
+		must(r.Bus.PublishBatch(r.Context(), adaptertest.Numbered("t", last), jetbus.BatchOptions{}))(r.T)
+		done := make(chan string, last)
+		sub := must(bus.Subscribe(r.Context(), "t", "g", func(_ context.Context, d *jetbus.Delivery) error {
+			if d.Seq == slow {
+				time.Sleep(10 * time.Second) // of the bubble
+			}
+			done <- d.ID
+			return nil
+		}, jetbus.SubscribeOptions{From: jetbus.Earliest(), AckTimeout: 9 * time.Second}))(r.T)
+		var id string
+		for n := range last {
+			if got := <-done; n+1 == slow {
+				id = got
+			}
+		}
+		r.OK(sub.Stop(r.Context()))
+		mu.Lock()
+		defer mu.Unlock()
+		for _, want := range []string{fmt.Sprintf("t %d %q 1", slow, id), fmt.Sprintf(`t %d "" 0`, last)} {
+			if n := heard[want]; n < 2 || n > 4 {
+				r.Errorf("%s was told %d times in 10 s, want each third of 9 s: %v", want, n, heard)
+			}
+		}
+		r.Equal("kinds", len(heard), 2)
 	})
 }

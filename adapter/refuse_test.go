@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
@@ -131,19 +132,26 @@ func TestDeadLetterOfAStreamThatIsGone(t *testing.T) {
 	})
 }
 
+// rejecting joins group g of topic t, which rejects its events while the flag is true, as it is at first.
+func (r *rig) rejecting() *atomic.Bool {
+	r.Helper()
+	r.Ensure(jetbus.TopicConfig{Name: "t"})
+	bad := &atomic.Bool{}
+	bad.Store(true)
+	must(r.Bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error {
+		if bad.Load() {
+			return jetbus.Reject(errors.New("bad"))
+		}
+		return nil
+	}, jetbus.SubscribeOptions{}))(r.T)
+	return bad
+}
+
 // An event that fails again when its group is moved back, after its dead letter was
 // replayed, gets another one, which can be replayed.
 func TestFailsAgainAfterItsReplay(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.Ensure(jetbus.TopicConfig{Name: "t"})
-		var bad atomic.Bool
-		bad.Store(true)
-		must(r.Bus.Subscribe(r.Context(), "t", "g", func(context.Context, *jetbus.Delivery) error {
-			if bad.Load() {
-				return jetbus.Reject(errors.New("bad"))
-			}
-			return nil
-		}, jetbus.SubscribeOptions{}))(r.T)
+		bad := r.rejecting()
 		r.Publish("t", "a")
 		r.dead("t", 1)
 		bad.Store(false)
@@ -162,6 +170,32 @@ func TestFailsAgainAfterItsReplay(t *testing.T) {
 		bad.Store(false)
 		stats = must(jetbus.Replay(r.Context(), r.Bus, jetbus.ReplayOptions{DeadLetterQuery: jetbus.DeadLetterQuery{Topic: "t"}}))(r.T)
 		r.Equal("replayed again", stats.Replayed, 1)
+	})
+}
+
+// Dead letters that were replayed and have since left their topic are not spoken of any more.
+func TestReplayAfterRetention(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		bad := r.rejecting()
+		for _, key := range []string{"a", "b", "c"} {
+			r.Publish("t", key)
+		}
+		r.dead("t", 3)
+		bad.Store(false)
+		of := jetbus.ReplayOptions{DeadLetterQuery: jetbus.DeadLetterQuery{Topic: "t"}}
+		r.Equal("replayed", must(jetbus.Replay(r.Context(), r.Bus, of))(r.T).Replayed, 3)
+		before := func(want int) {
+			stats, err := jetbus.Replay(r.Context(), r.Bus, of)
+			if stats.Already != want || stats.Matched != want || errors.Is(err, jetbus.ErrNoDeadLetters) != (want == 0) {
+				r.Errorf("%+v, %v; want %d replayed before", stats, err, want)
+			}
+		}
+		before(3)
+		stream := must(r.JS.Stream(r.Context(), "EV_DLQ"))(r.T)
+		r.OK(stream.Purge(r.Context(), jetstream.WithPurgeSequence(3))) // as the server does with what is too old
+		before(1)
+		r.OK(stream.Purge(r.Context()))
+		before(0)
 	})
 }
 

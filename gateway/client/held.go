@@ -385,6 +385,9 @@ func (h *held) Extend(ctx context.Context, by time.Duration) error {
 	h.prolong(max(by, m.o.AckTimeout), func(err error) { answered <- err })
 	select {
 	case err := <-answered:
+		if err == nil {
+			m.observe(h, jetbus.Observation{Kind: jetbus.Extended, Reason: "extended by its holder"})
+		}
 		return h.wrap("extend", err)
 	case <-ctx.Done():
 		return h.wrap("extend", cause(ctx))

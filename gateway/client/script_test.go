@@ -143,6 +143,44 @@ func TestAnAckBesideAnExtension(t *testing.T) {
 	})
 }
 
+// TestExtensionByHandIsObserved: whoever asks why an event is held for so long hears that its holder wanted it.
+func TestExtensionByHandIsObserved(t *testing.T) {
+	frames := 0
+	inScript(t, func(_ *line, r *frame.Request) string {
+		if r.Op == frame.Acks {
+			if frames++; frames == 2 {
+				return fmt.Sprintf(`{"op":"OK","corr":%q,"results":[{"ack_id":%q,"applied":false,"reason":"expired"}]}`, r.Corr, r.Mod[0].AckID)
+			}
+		}
+		return yes(r)
+	}, func(s *standIn) {
+		var heard []jetbus.Observation // each after what it tells of, on this goroutine
+		bus, c := s.dial(func(c *client.Config) {
+			c.Observer = func(o jetbus.Observation) {
+				if o.Kind == jetbus.Extended {
+					heard = append(heard, o)
+				}
+			}
+		})
+		got := make(chan *jetbus.Delivery, 1)
+		s.member(bus, func(_ context.Context, d *jetbus.Delivery) error {
+			got <- d
+			return nil
+		}, jetbus.SubscribeOptions{AckTimeout: time.Hour, ManualAck: true})
+		c.event("c1", "a", 1)
+		d := get(s.T, "the event", got)
+		if err := d.Extend(s.Context(), time.Hour); err != nil {
+			s.Error(err)
+		}
+		if err := d.Extend(s.Context(), time.Hour); !errors.Is(err, jetbus.ErrLeaseExpired) {
+			s.Errorf("extended what is lost: %v", err)
+		}
+		if len(heard) != 1 || heard[0].ID != d.ID || heard[0].Attempt != 1 || heard[0].Reason != "extended by its holder" {
+			s.Errorf("the observer was told %+v", heard)
+		}
+	})
+}
+
 // TestUnknownEventsEndTheirSubscription: events that nobody has asked for are held by nobody.
 func TestUnknownEventsEndTheirSubscription(t *testing.T) {
 	inScript(t, func(_ *line, r *frame.Request) string {
