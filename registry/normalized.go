@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,7 +82,8 @@ var ErrNewer = errors.New("the event is of a newer version")
 //
 //   - An event of an older version goes through the upcaster of each hop. A hop
 //     without one is passed over where it is proved that what is valid before it is
-//     valid after it, under the topic's model.
+//     valid after it, under the topic's model. So are, in one, hops to and from versions
+//     that were deleted.
 //   - An event that states no version is of Settings.AssumeVersion. Where that is
 //     not set it must be valid as it is.
 //   - An event of a newer version is returned as it is where it can be read as one
@@ -131,8 +133,8 @@ func (n *Normalizer) Normalize(ctx context.Context, e jetbus.Event) (jetbus.Even
 		return n.newer(e, from, t)
 	}
 	out := e
-	for v := from; v < t.version; v++ {
-		if out, err = n.hop(ctx, out, v, t); err != nil {
+	for v := from; v < t.version; {
+		if out, v, err = n.hop(ctx, out, v, t); err != nil {
 			return e, err
 		}
 	}
@@ -219,24 +221,47 @@ func (n *Normalizer) learn(ctx context.Context, from int, t target) (target, err
 	return wanted(ctx, n.r, t.topic, from)
 }
 
-// hop brings an event from one version to the next.
-func (n *Normalizer) hop(ctx context.Context, e jetbus.Event, from int, t target) (jetbus.Event, error) {
+// hop brings an event from one version to the next, or to the one behind versions that were
+// deleted, which nobody is to follow: a new version is compared with the latest live one, and
+// need not follow from a mistake that was taken back.
+func (n *Normalizer) hop(ctx context.Context, e jetbus.Event, from int, t target) (out jetbus.Event, to int, err error) {
 	fail := func(err error) error { return &UpcastError{Topic: t.topic, From: from, To: from + 1, Err: err} }
 	if up := n.o.Upcasters[t.topic][from]; up != nil {
 		out, err := upcast(ctx, up, e)
 		if err != nil && !steers(ctx, err) {
 			err = fail(err)
 		}
-		return out, err
+		return out, from + 1, err
 	}
-	proved, err := n.proved(ctx, from, from+1, t)
-	switch {
-	case errors.Is(err, ErrErased), errors.Is(err, ErrNoVersion):
-		return e, fail(fmt.Errorf("%w: %w", errNoHop, err))
-	case err == nil && !proved:
-		return e, fail(errNoHop)
+	no := errNoHop // why there is no way to the next version
+	for to = from + 1; ; to++ {
+		proved, err := n.proved(ctx, from, to, t)
+		gone := errors.Is(err, ErrErased) || errors.Is(err, ErrNoVersion)
+		switch {
+		case proved:
+			return e, to, nil
+		case err != nil && !gone:
+			return e, 0, err
+		case gone && to == from+1:
+			no = fmt.Errorf("%w: %w", errNoHop, err)
+		}
+		if over, err := n.passesOver(ctx, to, t); err != nil || !over {
+			return e, 0, cmp.Or(err, fail(no))
+		}
 	}
-	return e, err
+}
+
+// passesOver reports whether an event that cannot be brought to a version may be brought to
+// one behind it: whether it was deleted and no upcaster leads on from it.
+func (n *Normalizer) passesOver(ctx context.Context, version int, t target) (bool, error) {
+	if version == t.version || n.o.Upcasters[t.topic][version] != nil {
+		return false, nil
+	}
+	v, err := n.r.Version(ctx, t.topic, version)
+	if errors.Is(err, ErrErased) || errors.Is(err, ErrNoVersion) {
+		return true, nil
+	}
+	return err == nil && !v.Live(), err
 }
 
 // proved reports whether it is proved that what is valid for one version is valid

@@ -228,6 +228,55 @@ func TestNormalizedDeadLetters(t *testing.T) {
 	})
 }
 
+// A version that broke the topic and was taken back stands in nobody's way.
+func TestNormalizeOverDeleted(t *testing.T) {
+	const good, bad = `{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}`, `{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}`
+	const wider = `{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"string"}},"required":["a"],"additionalProperties":false}`
+	for name, c := range map[string]struct {
+		kept      bool  // version 2 is not deleted
+		erased    []int // for good
+		upcasters registry.Upcasters
+		want      string // "": there is no way
+	}{
+		"deleted":            {want: "4"},
+		"erased":             {erased: []int{2, 3}, want: "4"},
+		"one of them erased": {erased: []int{3}, want: "4"},
+		"live":               {kept: true},
+		"upcast from it":     {upcasters: registry.Upcasters{"t": {3: rename}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bustest.Run(t, func(t *testing.T) {
+				d := newDesk(t)
+				d.register("t", good)
+				d.force("t", bad)
+				d.force("t", `{"type":"object","properties":{"a":{"type":"boolean"}},"required":["a"]}`)
+				if !c.kept {
+					must(d.reg.Delete(t.Context(), "t", 2, registry.DeleteOptions{}))(t)
+				}
+				must(d.reg.Delete(t.Context(), "t", 3, registry.DeleteOptions{}))(t)
+				for _, v := range c.erased {
+					must(d.reg.Delete(t.Context(), "t", v, registry.DeleteOptions{Permanent: true}))(t)
+				}
+				if c.kept {
+					d.force("t", wider)
+				} else if v := d.register("t", wider); v.Admission != registry.Proved {
+					t.Fatalf("%+v", v)
+				}
+				n := registry.NewNormalizer(d.reg, registry.NormalizedOptions{Upcasters: c.upcasters})
+				e, err := n.Normalize(t.Context(), jetbus.Event{Topic: "t", ID: "1", Payload: []byte(`{"a":"x"}`), Headers: map[string]string{"x-schema-version": "1"}})
+				if c.want == "" {
+					d.is(err, jetbus.ErrSchema)
+					return
+				}
+				d.ok(err)
+				if e.Headers["x-schema-version"] != c.want {
+					t.Errorf("%+v", e)
+				}
+			})
+		})
+	}
+}
+
 // In one group an old member puts off what it cannot read, and a new one takes it.
 func TestNormalizedSnoozesNewer(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {

@@ -57,11 +57,12 @@ The key of a document is the event's key, or what the path of --key finds in the
    "tombstoneTTL": "31d", "hardDelete": false, "exclusive": false, "merge": false}
 
 --rebuild fills a new collection beside the old one, which serves meanwhile, puts it in
-its place, and ends.`,
+its place, and ends. Give it the flags, or the file, that the projection runs with: the new
+collection has the keys, fields and indexes that they say, and no others.`,
 		Example: `  jetbus project process.state processes --mongo mongodb://127.0.0.1:27017 --index host,name
   jetbus project --from process.state.snapshot
   jetbus project --file project.json
-  jetbus project process.state processes --rebuild
+  jetbus project process.state processes --index host,name --rebuild
   jetbus project ls`,
 		Args: between(0, 2),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.project(cmd, f, args) },

@@ -104,7 +104,7 @@ func readPage(ctx context.Context, book *mongo.Collection, id string) (*page, er
 // check reports what in a page is in the way of a source.
 func (p *page) check(s projector.Source) error {
 	if p.Projection != "" && p.Projection != s.Projection {
-		return fmt.Errorf("collection %s: %w: %s, which fills it from %s: choose another collection, or, if that projection is gone for good, remove the document with the _id %q from the collection %s",
+		return fmt.Errorf("collection %s: %w: %s, which fills it from %s: choose another collection, or, if that projection is gone for good, drop it and remove the document with the _id %q from the collection %s: what it holds would be newer than what is to come",
 			p.ID, projector.ErrOwned, p.Projection, p.topics(), p.ID, bookCollection)
 	}
 	if p.Transaction {

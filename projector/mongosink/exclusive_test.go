@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -117,6 +118,45 @@ func TestTransactionProjection(t *testing.T) {
 		if err := p.Err(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Changes of one batch that are refused, one by the server and one before it is asked, are
+// two dead letters, and hold up nothing.
+func TestHardDeleteDeadLetters(t *testing.T) {
+	s := newStage(t)
+	var events []jetbus.Event
+	for i, payload := range []string{`{"u":1}`, `{"u":1}`, `{"$x":1}`, `{"u":2}`} {
+		events = append(events, jetbus.Event{Topic: "orders", Key: fmt.Sprint("k", i), Payload: []byte(payload)})
+	}
+	if _, err := s.bus.PublishBatch(t.Context(), events, jetbus.BatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	sink, err := mongosink.New(s.db, mongosink.Options{
+		Collection: "orders", Timeout: patience, HardDelete: true, Indexes: []mongosink.Index{{Keys: bson.D{{Key: "u", Value: 1}}, Unique: true}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.start(sink, projector.Options{Name: "orders", Topic: "orders", Exclusive: true, MaxBatch: 100})
+	s.until("all events", func() bool { return p.Err() != nil || p.Stats().Seq == 4 && p.Stats().Rejected == 2 })
+	if err := p.Err(); err != nil {
+		t.Error(err)
+	}
+	var dead []uint64
+	for d, err := range jetbus.DeadLetters(t.Context(), s.bus, jetbus.DeadLetterQuery{Topic: "orders"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead = append(dead, d.Event.Seq)
+	}
+	slices.Sort(dead)
+	if !slices.Equal(dead, []uint64{2, 3}) {
+		t.Errorf("dead letters of %v, want of 2 and 3", dead)
+	}
+	n, err := s.db.Collection("orders").CountDocuments(t.Context(), bson.D{})
+	if err != nil || n != 2 {
+		t.Errorf("%d documents, want 2: %v", n, err)
 	}
 }
 

@@ -63,7 +63,7 @@ func TestA8Row04Race(t *testing.T) {
 	r.wantOutcome(r.write(s, put("old", 5, `{}`), put("old", 4, `{}`)), 0, 2, 0)
 	standIn := r.srv.StandIn()
 	if standIn == nil {
-		return // nothing else makes the race happen for certain
+		t.Skip("the faults are those of the stand-in")
 	}
 	rival := r.open(mongosink.Options{}, source())
 	racing := false
@@ -100,7 +100,7 @@ func TestA8Row04LostAlways(t *testing.T) {
 	s := r.open(mongosink.Options{}, source())
 	standIn := r.srv.StandIn()
 	if standIn == nil {
-		return
+		t.Skip("the faults are those of the stand-in")
 	}
 	things := r.db.Collection("things")
 	ctx := t.Context()
@@ -211,7 +211,7 @@ func TestA8Row06Network(t *testing.T) {
 	r.wantOutcome(r.write(s, put("a", 2, `{}`)), 1, 0, 0)
 	standIn := r.srv.StandIn()
 	if standIn == nil {
-		return
+		t.Skip("the faults are those of the stand-in")
 	}
 	var lose, lost atomic.Int32
 	unheard := expires(t.Context())
@@ -288,7 +288,7 @@ func TestA8Row15Majority(t *testing.T) {
 	s := r.open(mongosink.Options{}, source())
 	standIn := r.srv.StandIn()
 	if standIn == nil {
-		return
+		t.Skip("the faults are those of the stand-in")
 	}
 	r.write(s, put("b", 7, `{}`))
 	rival := r.open(mongosink.Options{}, source())
@@ -324,7 +324,7 @@ func TestServerRefuses(t *testing.T) {
 	s := r.open(mongosink.Options{}, source())
 	standIn := r.srv.StandIn()
 	if standIn == nil {
-		return
+		t.Skip("the faults are those of the stand-in")
 	}
 	for _, tt := range []struct {
 		code  int
@@ -370,7 +370,7 @@ func TestWriteEnds(t *testing.T) {
 	}
 	standIn := r.srv.StandIn()
 	if standIn == nil {
-		return
+		t.Skip("the faults are those of the stand-in")
 	}
 	standIn.Suspend()
 	began := time.Now()

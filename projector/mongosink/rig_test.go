@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -139,6 +140,9 @@ func (r *rig) writeUpTo(s projector.Sink, upTo uint64, changes ...projector.Chan
 	out, err := s.Write(r.Context(), projector.Batch{Changes: changes, UpTo: upTo})
 	if err != nil {
 		r.Fatal(err)
+	}
+	if !slices.IsSortedFunc(out.Rejected, func(a, b projector.Rejection) int { return cmp.Compare(a.Index, b.Index) }) {
+		r.Errorf("rejections are not in the order of their changes, as a sink's are to be: %+v", out.Rejected)
 	}
 	return out
 }

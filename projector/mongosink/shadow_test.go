@@ -138,7 +138,7 @@ func TestA8Row12Crashes(t *testing.T) {
 	r := newRig(t)
 	standIn := r.srv.StandIn()
 	if standIn == nil {
-		return
+		t.Skip("the faults are those of the stand-in")
 	}
 	src := exclusive() // its position has to be that of the content, always
 	live := r.open(mongosink.Options{}, src)
@@ -198,7 +198,7 @@ func TestA8Row12LostAnswer(t *testing.T) {
 	r := newRig(t)
 	standIn := r.srv.StandIn()
 	if standIn == nil {
-		return
+		t.Skip("the faults are those of the stand-in")
 	}
 	live := r.open(mongosink.Options{}, source())
 	for _, again := range []string{"swap", "drop"} {
@@ -322,7 +322,7 @@ func TestHardDelete(t *testing.T) {
 	r.want(`b@2 {"u":2}`, `c@6 {"u":3}`)
 	// Rejected changes are left out, and the position stays where it was.
 	out = r.writeUpTo(one, 10, put("d", 7, `{"u": 2}`), put("e", 8, `{"$x": 1}`), del("b", 9), put("f", 10, `{"u": 10}`))
-	if len(out.Rejected) == 0 || out.Rejected[0].Index != 0 && out.Rejected[0].Index != 1 {
+	if len(out.Rejected) == 0 || out.Rejected[0].Index != 0 {
 		t.Errorf("outcome %+v", out)
 	}
 	if p, err := two.Open(t.Context(), src); err != nil || p.Seq != 6 {
@@ -338,6 +338,7 @@ func TestHardDelete(t *testing.T) {
 	}
 	standIn := r.srv.StandIn()
 	if standIn == nil {
+		t.Log("the faults are those of the stand-in: the rest is not tested")
 		return
 	}
 	// A committed batch whose answer is lost, written again: it was committed.

@@ -375,6 +375,13 @@ func TestTransactionStandalone(t *testing.T) {
 	if _, err := c.sink().Open(t.Context(), counterSource); !errors.Is(err, mongosink.ErrNeedsReplicaSet) {
 		t.Errorf("error %v", err)
 	}
+	hard, err := mongosink.New(client.Database("d"), mongosink.Options{Collection: "c", HardDelete: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hard.Open(t.Context(), exclusive()); !errors.Is(err, mongosink.ErrNeedsReplicaSet) {
+		t.Errorf("HardDelete: error %v", err)
+	}
 	if names := srv.Databases(); len(names) != 0 {
 		t.Errorf("databases %v were made", names)
 	}

@@ -49,6 +49,9 @@ func (w *writer) write(ctx context.Context, b projector.Batch) (out projector.Ou
 		}
 		writes = append(writes, g)
 	}
+	defer func() {
+		slices.SortFunc(out.Rejected, func(a, b projector.Rejection) int { return cmp.Compare(a.Index, b.Index) })
+	}()
 	if w.o.HardDelete {
 		err = w.commit(ctx, writes, b.UpTo, &out)
 		return out, err
@@ -63,7 +66,6 @@ func (w *writer) write(ctx context.Context, b projector.Batch) (out projector.Ou
 			break
 		}
 	}
-	slices.SortFunc(out.Rejected, func(a, b projector.Rejection) int { return cmp.Compare(a.Index, b.Index) })
 	if b.UpTo > 0 && len(out.Rejected) == 0 {
 		err = w.mark.advance(ctx, b.UpTo)
 	}

@@ -103,6 +103,10 @@ func TestProveDeclared(t *testing.T) {
 			`{"$ref":"#/$defs/t","$defs":{"t":{"type":"object","properties":{"label":{"type":"string"},"kids":{"type":"array","items":{"$ref":"#/$defs/t"}}},"additionalProperties":false}}}`, true,
 		},
 		{`{"type":"object","properties":{"a":true,"b":true}}`, `{"type":"object","properties":{"a":true},"unevaluatedProperties":false}`, true},
+		{ // as in TestProveRecursion
+			`{"type":"object","properties":{"w":{"$ref":"#/$defs/c"},"y":{"$ref":"#/$defs/d"}},"$defs":{"c":{"type":"object","properties":{"d":{"$ref":"#/$defs/d"}}},"d":{"type":"object","patternProperties":{"^p":{"$ref":"#/$defs/c"},"^q":{"type":"string"}}}}}`,
+			`{"type":"object","properties":{"w":{"anyOf":[{"$ref":"#/$defs/c"},{"type":"object"}]},"y":{"$ref":"#/$defs/d"}},"$defs":{"c":{"type":"object","properties":{"d":{"$ref":"#/$defs/d"}}},"d":{"type":"object","patternProperties":{"^p":{"$ref":"#/$defs/c"},"^q":{"type":"integer"}}}}}`, false,
+		},
 	}, proveDeclared)
 	// What is forbidden on the reader's side passes, under not as well.
 	if ok, _ := proveDeclared(t, `{"type":"object","properties":{"a":true,"b":true},"required":["b"]}`, `{"not":{"type":"object","properties":{"a":true},"additionalProperties":false}}`); ok {

@@ -65,7 +65,9 @@ func (p *prover) others(left []conj, at *declaration, right *node) bool {
 		if p.quiet > 0 {
 			return false
 		}
-		return p.inRegion(left, at, right, r, names)
+		if !p.inRegion(left, at, right, r, names) { // asked again, it may also be proved: of this region
+			return false
+		}
 	}
 	return true
 }

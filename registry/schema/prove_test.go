@@ -391,6 +391,12 @@ func TestProveRecursion(t *testing.T) {
 			`{"$ref":"#/$defs/a","$defs":{"a":{"type":"object","properties":{"x":{"$ref":"#/$defs/b"}}},"b":{"type":"object","properties":{"y":{"$ref":"#/$defs/a"}}}}}`,
 			`{"anyOf":[{"$ref":"#/$defs/a"},{"properties":{"x":{"$ref":"#/$defs/b"}}}],"$defs":{"a":{"type":"object","properties":{"x":{"$ref":"#/$defs/b"},"z":{"type":"string"}}},"b":{"type":"object","properties":{"y":{"$ref":"#/$defs/a"}}}}}`, false,
 		},
+		// That D is not within D' makes a doubt of C, which is proved when it is asked for again: of
+		// the names that begin with p, and of no others.
+		{
+			`{"type":"object","properties":{"w":{"$ref":"#/$defs/c"},"y":{"$ref":"#/$defs/d"}},"$defs":{"c":{"type":"object","properties":{"d":{"$ref":"#/$defs/d"}}},"d":{"type":"object","patternProperties":{"^p":{"$ref":"#/$defs/c"},"^q":{"type":"string"}}}}}`,
+			`{"type":"object","properties":{"w":{"anyOf":[{"$ref":"#/$defs/c"},{"type":"object"}]},"y":{"$ref":"#/$defs/d"}},"$defs":{"c":{"type":"object","properties":{"d":{"$ref":"#/$defs/d"}}},"d":{"type":"object","patternProperties":{"^p":{"$ref":"#/$defs/c"},"^q":{"type":"integer"}}}}}`, false,
+		},
 		// What nothing fits is found within a union as well, and under not.
 		{
 			`{"anyOf":[{"type":"null"},{"$ref":"#/$defs/l"}],"$defs":{"l":{"type":"object","properties":{"next":{"anyOf":[{"$ref":"#/$defs/l"},{"$ref":"#/$defs/l"}]}},"required":["next"]}}}`,
