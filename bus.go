@@ -103,8 +103,11 @@ type Subscriber interface {
 type Subscription interface {
 	// Stop ends the subscription: it stops fetching, gives back what no handler
 	// has started (others get it at once), lets running handlers finish and settle,
-	// cancels them after ShutdownTimeout or when ctx ends, and returns when nothing
-	// of the subscription runs any more. It may be called twice, and concurrently.
+	// cancels them after ShutdownTimeout or when ctx ends meanwhile, and returns when nothing
+	// of the subscription runs any more. A ctx that was canceled before the call
+	// shortens nothing: programs stop because their context has ended. One whose deadline
+	// has passed leaves no time. It may be called twice, and
+	// concurrently.
 	//
 	// From inside a handler it does not wait if ctx is the handler's context or one made
 	// from it. Given another one it waits for the handler that waits for it: for

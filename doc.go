@@ -36,6 +36,15 @@
 // handler runs; when it cannot, the handler's context is canceled with the cause
 // [ErrLeaseExpired], and what the handler then says about the event is refused.
 //
+// # Handlers
+//
+// A handler may take as long as it needs: its lease is extended while it runs, for
+// SubscribeOptions.MaxLease at most. One that takes long holds up those behind it where
+// Concurrency is 1, the default. It minds its context, which ends when the lease is lost and when
+// the subscription was to stop for ShutdownTimeout, and leaves nothing running when it returns: what
+// it began belongs to somebody else then. Stop and Close wait for handlers that run, whatever became
+// of the context that ended the program.
+//
 // # State
 //
 // A topic whose events carry the whole state of their key, and a [Tombstone] at its

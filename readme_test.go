@@ -28,6 +28,31 @@ func TestReadmeProgram(t *testing.T) {
 	}
 }
 
+// TestReadmeService keeps the README's service the one of adapter's Example.
+func TestReadmeService(t *testing.T) {
+	_, service, ok := strings.Cut(read(t, "adapter/example_service_test.go"), "// serve is")
+	service, _, found := strings.Cut(service, "\n}\n")
+	if !ok || !found {
+		t.Fatal("adapter/example_service_test.go has no serve")
+	}
+	if service = "// serve is" + service + "\n}\n"; !strings.Contains(read(t, "README.md"), service) {
+		t.Errorf("README.md has another service than adapter's Example:\n%s", service)
+	}
+}
+
+// TestReadmeTopic keeps the README's typed topic that of adapter's Example.
+func TestReadmeTopic(t *testing.T) {
+	_, example, ok := strings.Cut(read(t, "adapter/example_test.go"), "\torders := jetbus.Topic")
+	example, _, found := strings.Cut(example, "\tcheck(err)\n\t<-done\n")
+	if !ok || !found {
+		t.Fatal("adapter/example_test.go has no typed topic")
+	}
+	example = strings.ReplaceAll("\torders := jetbus.Topic"+example, "\n\t", "\n")[1:]
+	if !strings.Contains(read(t, "README.md"), "```go\n"+example+"```\n") {
+		t.Errorf("README.md has another typed topic than adapter's Example:\n%s", example)
+	}
+}
+
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(name)

@@ -50,7 +50,7 @@ var rooms = map[string]room{
 	".": {rooms: []string{"internal/deadline"}, heavy: []string{"github.com/google/uuid"}, tests: []string{"internal/deadline/deadlinetest"}},
 
 	"adapter": {
-		rooms: []string{".", "internal/deadline", "internal/link"},
+		rooms: []string{".", "internal/deadline", "internal/link", "internal/shutdown"},
 		heavy: []string{"github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"},
 		tests: []string{
 			"github.com/nats-io/nats-server/v2/...", // servers that embedded does not offer: without JetStream, with few permissions
@@ -58,7 +58,7 @@ var rooms = map[string]room{
 		},
 	},
 	"registry": {
-		rooms: []string{".", "registry/schema", "internal/link"},
+		rooms: []string{".", "registry/schema", "internal/link", "internal/shutdown"},
 		heavy: []string{
 			"github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream",
 			"github.com/invopop/jsonschema",
@@ -67,17 +67,18 @@ var rooms = map[string]room{
 	"internal/deadline":              {tests: []string{"internal/deadline/deadlinetest"}}, // what leases, locks and sessions have in common
 	"internal/deadline/deadlinetest": {kit: true},
 	"internal/mongolink":             {heavy: []string{"go.mongodb.org/mongo-driver/v2/mongo"}},
+	"internal/shutdown":              {}, // by what context all that stops is stopped
 	"internal/link":                  {rooms: []string{"."}, heavy: []string{"github.com/nats-io/nats.go"}},
 	"registry/schema":                {heavy: []string{"github.com/santhosh-tekuri/jsonschema/..."}},
-	"partition":                      {rooms: []string{".", "internal/deadline"}, tests: []string{"internal/deadline/deadlinetest"}},
-	"projector":                      {rooms: []string{"."}},
+	"partition":                      {rooms: []string{".", "internal/deadline", "internal/shutdown"}, tests: []string{"internal/deadline/deadlinetest"}},
+	"projector":                      {rooms: []string{".", "internal/shutdown"}},
 	"projector/mongosink": {
 		rooms: []string{".", "projector", "internal/mongolink"},
 		heavy: []string{"go.mongodb.org/mongo-driver/v2/..."},
 		tests: []string{"embedded/mongod", "embedded/mongod/mongotest", "github.com/nats-io/nats.go"}, // faults of the stand-in; connections that die with a replica
 	},
 	"changefeed": {
-		rooms: []string{"."},
+		rooms: []string{".", "internal/shutdown"},
 		heavy: []string{"go.mongodb.org/mongo-driver/v2/..."},
 		tests: []string{"embedded/mongod", "embedded/mongod/mongotest"}, // faults that only the stand-in has
 	},
@@ -91,12 +92,12 @@ var rooms = map[string]room{
 	"metrics":         {rooms: []string{".", "partition", "projector"}, heavy: []string{"github.com/prometheus/client_golang/..."}},
 	"tracing":         {rooms: []string{"."}, heavy: []string{"go.opentelemetry.io/otel/..."}, tests: []string{"partition"}}, // whose handlers are traced, too
 	"gateway": {
-		rooms: []string{".", "internal/frame"},
+		rooms: []string{".", "internal/frame", "internal/shutdown"},
 		heavy: []string{"github.com/coder/websocket/...", "github.com/golang-jwt/jwt/v5/..."},
 		tests: []string{"gateway/client"},
 	},
 	"gateway/client": {
-		rooms: []string{".", "internal/frame"},
+		rooms: []string{".", "internal/frame", "internal/shutdown"},
 		heavy: []string{"github.com/coder/websocket/..."},
 		tests: []string{"gateway"},
 	},
@@ -104,6 +105,7 @@ var rooms = map[string]room{
 	"registry/rest":  {rooms: []string{".", "registry"}},
 
 	"embedded": {
+		rooms: []string{"internal/shutdown"},
 		heavy: []string{"github.com/nats-io/nats-server/v2/...", "github.com/nats-io/nats.go/..."},
 		tests: []string{"."},
 	},
@@ -136,7 +138,7 @@ var rooms = map[string]room{
 	"cmd/jetbus": {
 		rooms: []string{everyRoom},
 		heavy: []string{
-			"github.com/spf13/cobra/...", "github.com/shirou/gopsutil/v4/...", "golang.org/x/term",
+			"github.com/spf13/cobra/...", "github.com/spf13/pflag", "github.com/shirou/gopsutil/v4/...", "golang.org/x/term",
 			"go.mongodb.org/mongo-driver/v2/...",
 			"github.com/jackc/pgx/v5/stdlib", "modernc.org/sqlite", // drivers of jetbus outbox, which package outbox does not bring
 			"github.com/nats-io/nats.go/...", // it makes the connection that adapter.Open is given

@@ -55,7 +55,7 @@ func (b *Bus) publishBatch(ctx context.Context, events []jetbus.Event, o jetbus.
 	if err := b.enter(ctx); err != nil {
 		return nil, err
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, b.cfg.Timeout+time.Duration(len(events))*timePerEvent)

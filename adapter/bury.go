@@ -15,7 +15,7 @@ func (b *Bus) Bury(ctx context.Context, d jetbus.DeadLetter) error {
 	if err := b.enter(ctx); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	if err := d.Validate(); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/internal/link"
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 // API levels of the server, by the feature they brought.
@@ -58,10 +59,10 @@ type Bus struct {
 	swept    time.Time      // when groups lost those that are old
 	retired  sync.WaitGroup // what pruneReceipts has dropped
 	survived survived
-	records  breaker        // of the attempts
-	alone    alone          // suspects run one at a time
-	calls    sync.WaitGroup // calls under way; Add under mu while not closed
-	present  present        // of the durables
+	records  breaker // of the attempts
+	alone    alone   // suspects run one at a time
+	calls    calls   // under way; begun under mu while not closed
+	present  present // of the durables
 }
 
 var _ jetbus.Backend = (*Bus)(nil)
@@ -145,7 +146,7 @@ func (b *Bus) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // enter begins a call: it fails when the bus is closed or ctx is over. The
-// caller must call b.calls.Done.
+// caller must call b.calls.end.
 func (b *Bus) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -155,7 +156,7 @@ func (b *Bus) enter(ctx context.Context) error {
 	if b.closed || b.link.IsClosed() {
 		return jetbus.ErrClosed
 	}
-	b.calls.Add(1)
+	b.calls.begin()
 	return nil
 }
 
@@ -167,7 +168,7 @@ func (b *Bus) enterNew(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closing {
-		b.calls.Done()
+		b.calls.end()
 		return jetbus.ErrClosed
 	}
 	return nil
@@ -223,7 +224,7 @@ func (b *Bus) Health(ctx context.Context) error {
 	if err := b.enter(ctx); err != nil {
 		return fmt.Errorf("health: %w", err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	if !b.link.IsUp() {
 		return fmt.Errorf("health: %w: not connected", jetbus.ErrUnavailable)
 	}
@@ -240,9 +241,13 @@ func (b *Bus) Health(ctx context.Context) error {
 // calls with [jetbus.ErrClosed], waits for other calls under way, gives back what
 // Receive handed out and nobody settled, waits until the server has what was sent,
 // where there is a connection, and lets go of it without closing it. When ctx ends
-// first, handlers are canceled, calls that wait for the server fail with
-// [jetbus.ErrClosed], and the error says so. Closing twice is fine.
+// while it waits, handlers are canceled, calls that wait for the server fail with
+// [jetbus.ErrClosed], and the error says so. A ctx that was canceled before, as that of
+// signal.NotifyContext in a deferred Close, shortens nothing: handlers have their
+// ShutdownTimeout, calls Config.Timeout. One whose deadline has passed leaves no time. Nothing left to do is no error. Closing twice is fine.
 func (b *Bus) Close(ctx context.Context) error {
+	late := ctx.Err() != nil
+	ctx = shutdown.Context(ctx)
 	b.mu.Lock()
 	first := !b.closing
 	b.closing = true
@@ -270,6 +275,11 @@ func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
+	if late { // calls may have any deadline
+		var cancel context.CancelFunc
+		ctx, cancel = b.bound(ctx)
+		defer cancel()
+	}
 	errs = append(errs, b.awaitCalls(ctx))
 	b.giveBackReceipts(ctx)
 	b.retired.Wait()
@@ -286,13 +296,16 @@ func (b *Bus) Close(ctx context.Context) error {
 func (b *Bus) awaitCalls(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() { // ends with the last call, each of which is bounded
-		b.calls.Wait()
+		b.calls.wait()
 		close(done)
 	}()
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
+	}
+	if b.calls.none() {
+		return nil
 	}
 	b.link.GiveUp()
 	<-done

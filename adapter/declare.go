@@ -29,7 +29,7 @@ func (b *Bus) EnsureTopic(ctx context.Context, c jetbus.TopicConfig) (jetbus.Top
 	if err := b.enter(ctx); err != nil {
 		return jetbus.TopicInfo{}, fmt.Errorf("ensure topic %s: %w", c.Name, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	if jetbus.IsDeadLetterTopic(c.Name) {
@@ -326,7 +326,7 @@ func (b *Bus) TopicInfo(ctx context.Context, name string) (jetbus.TopicInfo, err
 	if err := b.enter(ctx); err != nil {
 		return jetbus.TopicInfo{}, fmt.Errorf("topic info %s: %w", name, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	t, info, err := b.inspect(ctx, name)
@@ -368,7 +368,7 @@ func (b *Bus) ListTopics(ctx context.Context) ([]jetbus.TopicInfo, error) {
 	if err := b.enter(ctx); err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	streams, err := b.topicStreams(ctx)
@@ -459,7 +459,7 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 	if err := b.enter(ctx); err != nil {
 		return fmt.Errorf("delete topic %s: %w", name, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	t, info, err := b.inspect(ctx, name)

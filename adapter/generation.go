@@ -145,7 +145,7 @@ func (b *Bus) Generations(ctx context.Context, topic string) ([]jetbus.Generatio
 	if err := b.enter(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	t, _, err := b.inspect(ctx, topic)
@@ -182,7 +182,7 @@ func (b *Bus) repartition(ctx context.Context, name string, n int, grow func(con
 	if err := b.enter(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	if n < 1 || n > jetbus.MaxPartitions {

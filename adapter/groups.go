@@ -17,7 +17,7 @@ func (b *Bus) Groups(ctx context.Context, name string) ([]jetbus.GroupInfo, erro
 	if err := b.enter(ctx); err != nil {
 		return nil, fmt.Errorf("groups of %s: %w", name, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	t, info, err := b.inspect(ctx, name)
@@ -109,7 +109,7 @@ func (b *Bus) EnsureGroup(ctx context.Context, topic string, c jetbus.GroupConfi
 	if err := b.enterNew(ctx); err != nil {
 		return jetbus.GroupInfo{}, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	info, err := b.ensureGroup(ctx, topic, c)
@@ -263,7 +263,7 @@ func (b *Bus) onGroup(ctx context.Context, verb, topic, group string, f func(con
 	if err := b.enter(ctx); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	err := jetbus.ValidGroup(group)

@@ -27,7 +27,7 @@ func (b *Bus) KeyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, 
 	if err := b.enterKeys(ctx, bucket, key); err != nil {
 		return jetbus.KeyEntry{}, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	entry, err := b.keyGet(ctx, bucket, key)
@@ -167,7 +167,7 @@ func (b *Bus) keyWrite(ctx context.Context, op, bucket, key string, value []byte
 	if err := b.enterKeys(ctx, bucket, key); err != nil {
 		return 0, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	return b.writeKey(ctx, op, bucket, key, value, h, revision)
 }
 

@@ -25,7 +25,7 @@ func (b *Bus) LatestByKey(ctx context.Context, topic string, keys ...string) (ma
 	if err := b.enter(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	out := make(map[string]jetbus.Event, len(keys))
@@ -111,7 +111,7 @@ func (b *Bus) ScanLatest(ctx context.Context, topic string, q jetbus.LatestQuery
 	if err := b.enter(ctx); err != nil {
 		return 0, fmt.Errorf("%s: %w", op, err)
 	}
-	b.calls.Done() // Close does not wait for the caller's function, it ends the scan
+	b.calls.end() // Close does not wait for the caller's function, it ends the scan
 	ctx, untie := b.tie(ctx)
 	defer untie()
 	t, err := b.keyedTopic(ctx, topic)

@@ -165,7 +165,7 @@ func (b *Bus) JoinPartitions(ctx context.Context, name, group string, o jetbus.S
 	if err := b.enterNew(ctx); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, untie := b.tie(ctx) // it may have to wait for members to let go of their events
 	defer untie()
 	o, err := partitionOptions(group, o)
@@ -392,7 +392,7 @@ func (b *Bus) GroupPartitions(ctx context.Context, topic, group string) ([]jetbu
 	if err := b.enter(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	err := jetbus.ValidGroup(group)

@@ -22,7 +22,7 @@ func (b *Bus) SubscribePartition(ctx context.Context, topic, group string, turn 
 	if err := b.enterNew(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	o, err := partitionOptions(group, o)
 	if err == nil && h == nil {
 		err = fmt.Errorf("%w: no handler", jetbus.ErrInvalidOption)

@@ -25,7 +25,7 @@ const (
 func (b *Bus) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.PublishOptions) (jetbus.Receipt, error) {
 	began := time.Now()
 	r, err := b.publish(ctx, &e, o, began)
-	if err != nil {
+	if _, named := errors.AsType[*jetbus.PublishError](err); err != nil && !named {
 		err = fmt.Errorf("publish %s: %w", e.Topic, err)
 	}
 	if b.cfg.Observer != nil {
@@ -42,7 +42,7 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 	if err := b.enter(ctx); err != nil {
 		return jetbus.Receipt{}, err
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	var options jetbus.PublishOptions
@@ -78,7 +78,11 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 		}
 	}
 	if err != nil {
-		return jetbus.Receipt{}, b.publishError(e, m.Subject, err)
+		failed := b.publishError(e, m.Subject, err)
+		if want := options.ExpectLastSeq; want != nil && errors.Is(failed, jetbus.ErrWrongSequence) {
+			failed.Err = fmt.Errorf("key %q: %w, not %d", e.Key, failed.Err, *want)
+		}
+		return jetbus.Receipt{}, failed
 	}
 	r := jetbus.Receipt{Event: *e, Duplicate: ack.duplicate, Scheduled: m.Header["Nats-Schedule"] != nil}
 	if !r.Scheduled {
@@ -435,7 +439,12 @@ func (b *Bus) refusal(subject string, err error) error {
 		return out
 	case !ok:
 		return b.translate("store", subject, err)
-	case isWrongSequence(err), api.ErrorCode == codeWrongLastID:
+	case isWrongSequence(err):
+		if is, ok := strings.CutPrefix(api.Description, jetbus.ErrWrongSequence.Error()+": "); ok {
+			return fmt.Errorf("%w: it is %s", jetbus.ErrWrongSequence, is)
+		}
+		return fmt.Errorf("%w: %s", jetbus.ErrWrongSequence, api.Description)
+	case api.ErrorCode == codeWrongLastID:
 		return fmt.Errorf("%w: %s", jetbus.ErrWrongSequence, api.Description)
 	case api.ErrorCode == codeStreamStoreFailed && strings.Contains(api.Description, "maximum"):
 		return fmt.Errorf("%w: %s", jetbus.ErrTopicFull, api.Description)

@@ -32,7 +32,7 @@ func sequence[T any](ctx context.Context, b *Bus, op string, run func(context.Co
 	return func(yield func(T, error) bool) {
 		err := b.enter(ctx)
 		if err == nil {
-			b.calls.Done()
+			b.calls.end()
 			tied, untie := b.tie(ctx)
 			defer untie()
 			err = run(tied, yield)

@@ -40,7 +40,7 @@ func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.Receive
 	if err := b.enterNew(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, untie := b.tie(ctx)
 	defer untie()
 	o, err := o.Normalize()

@@ -126,7 +126,7 @@ func (b *Bus) Retried(ctx context.Context, topic, group string, names ...string)
 	if err := b.enter(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	if err := errors.Join(jetbus.ValidTopic(topic), jetbus.ValidGroup(group)); err != nil {
@@ -286,7 +286,7 @@ func (b *Bus) RemoveEvents(ctx context.Context, topic string, seqs ...uint64) (i
 	if err := b.enter(ctx); err != nil {
 		return 0, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	t, err := b.known(ctx, topic)

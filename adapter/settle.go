@@ -13,7 +13,7 @@ func (b *Bus) Ack(ctx context.Context, topic, group, id string) error {
 	if err != nil {
 		return err
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	return l.Ack(ctx)
 }
 
@@ -23,7 +23,7 @@ func (b *Bus) Nack(ctx context.Context, topic, group, id, reason string) error {
 	if err != nil {
 		return err
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	return l.Nack(ctx, jetbus.NackOptions{Reason: reason})
 }
 
@@ -41,7 +41,7 @@ func (b *Bus) heldLease(ctx context.Context, verb, topic, group, id string) (jet
 	if len(found) == 1 {
 		return found[0].current(), nil
 	}
-	b.calls.Done()
+	b.calls.end()
 	if len(found) > 1 {
 		return nil, fmt.Errorf("%s: %w: %d events of this ID are held; settle each by its delivery", op, jetbus.ErrConflict, len(found))
 	}

@@ -17,7 +17,7 @@ func (b *Bus) StateAt(ctx context.Context, topic string, at time.Time) (jetbus.S
 	if err := b.enter(ctx); err != nil {
 		return jetbus.State{}, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	ctx, untie := b.tie(ctx)
 	defer untie()
 	out, err := b.stateAt(ctx, topic, at)

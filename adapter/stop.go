@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 // cancelGrace is how long Stop waits for handlers that it canceled. One that
@@ -94,6 +95,7 @@ func (s *subscription) Stop(ctx context.Context) error {
 	if inside { // the handler cannot wait for itself
 		return nil
 	}
+	ctx = shutdown.Context(ctx)
 	select {
 	case <-s.done:
 		return s.stragglers()

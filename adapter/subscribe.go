@@ -21,7 +21,7 @@ func (b *Bus) Subscribe(ctx context.Context, topic, group string, h jetbus.Handl
 	if err := b.enterNew(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	defer b.calls.Done()
+	defer b.calls.end()
 	o, err := o.Normalize()
 	switch {
 	case err != nil:

@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 // Backend is what a feed needs of a bus; every jetbus.Backend has it.
@@ -77,9 +78,10 @@ func Start(ctx context.Context, b Backend, client *mongo.Client, o Options) (*Fe
 
 // Stop ends the feed: the position is saved, the lock is released. What is on its way
 // to the broker then is not waited for: whoever goes on finds out. It may be called twice, and concurrently. The error is
-// that of ctx, when it ends first; the feed ends all the same.
+// that of ctx, when it ends while Stop waits; the feed ends all the same.
 func (f *Feed) Stop(ctx context.Context) error {
 	f.cancel()
+	ctx = shutdown.Context(ctx)
 	select {
 	case <-f.done:
 		return nil

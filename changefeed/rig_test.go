@@ -119,7 +119,11 @@ func (r *rig) start(o changefeed.Options) *changefeed.Feed {
 	r.Helper()
 	f, err := changefeed.Start(r.Context(), r.bus, r.client, o)
 	r.must(err)
-	r.Cleanup(func() { r.stop(f) })
+	r.Cleanup(func() { // by a context that was canceled, as a program's is that is to stop
+		if err := f.Stop(r.Context()); err != nil {
+			r.Error(err)
+		}
+	})
 	r.until("it streams", func() bool {
 		s := f.Status().State
 		return s == changefeed.Streaming || s == changefeed.Failed

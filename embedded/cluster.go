@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 const (
@@ -225,9 +227,10 @@ func (c *Cluster) node(i int) (*Broker, error) {
 }
 
 // Stop stops all nodes and removes the folder if it is a temporary one. It may
-// be called again and concurrently. If ctx ends first, its error is returned
+// be called again and concurrently. If ctx ends while it waits, its error is returned
 // while the shutdown goes on, and a further Stop completes it.
 func (c *Cluster) Stop(ctx context.Context) error {
+	ctx = shutdown.Context(ctx)
 	if err := c.stopNodes(ctx); err != nil {
 		return err
 	}

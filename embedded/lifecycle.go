@@ -3,6 +3,8 @@ package embedded
 import (
 	"context"
 	"fmt"
+
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 // Restart stops the server cleanly if it runs, and starts it again on the same
@@ -26,10 +28,11 @@ func (b *Broker) Restart(ctx context.Context) error {
 
 // Stop shuts the server down cleanly, closes the store and removes the folder
 // if it is a temporary one. It may be called again, concurrently and after
-// Kill; calls after the first do nothing. If ctx ends first, its error is
-// returned while the shutdown goes on, and a further Stop waits for it.
+// Kill; calls after the first do nothing. If ctx ends while it waits, its error is
+// returned while the shutdown goes on, and a further Stop waits for it. A ctx that
+// was canceled before the call shortens nothing.
 func (b *Broker) Stop(ctx context.Context) error {
-	return b.do(ctx, "stop", func(context.Context) error {
+	return b.do(shutdown.Context(ctx), "stop", func(context.Context) error {
 		if b.isStopped() {
 			return nil
 		}
@@ -48,7 +51,7 @@ func (b *Broker) Stop(ctx context.Context) error {
 // operation then still comes to its end, and the next one waits for that.
 func (b *Broker) do(ctx context.Context, op string, f func(context.Context) error) error {
 	if err := b.acquire(ctx); err != nil {
-		return fmt.Errorf("embedded: %s: %w", op, err)
+		return fmt.Errorf("%s broker: %w", op, err)
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -67,7 +70,7 @@ func (b *Broker) do(ctx context.Context, op string, f func(context.Context) erro
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("embedded: %s: %w", op, err)
+		return fmt.Errorf("%s broker: %w", op, err)
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 // drainTime is how long Drain takes at most where its context does not say.
@@ -174,8 +176,10 @@ func (g *Gateway) track(ctx context.Context, who Principal) (tracked context.Con
 // connection when nothing is held there or ctx ends (25 seconds where ctx has no deadline),
 // and returns when nothing of the gateway runs any more. What clients still hold then is
 // given back; what clients hold over HTTP, who cannot be told, after 5 seconds. The error
-// is that of ctx where it came to that. It may be called again, and concurrently.
+// is that of ctx where it came to that; a ctx that was canceled before the call is as one without
+// deadline. It may be called again, and concurrently.
 func (g *Gateway) Drain(ctx context.Context) error {
+	ctx = shutdown.Context(ctx)
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, drainTime)

@@ -97,44 +97,50 @@ func TestAnswersNobodyReads(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
-	inBubble(t, gateway.Config{}, func(r *wsRig) {
-		c := r.member(`"ackTimeoutMs":60000`)
-		idle := r.dial()
-		idle.next(frame.Hello)
-		r.publish("orders", "1")
-		e := c.next(frame.Event)
-		drained := make(chan error, 1)
-		go func() { drained <- r.g.Drain(context.Background()) }() // ends below
-		if m := c.next(frame.GoAway); m.DeadlineMs < 24_000 || m.DeadlineMs > 25_000 {
-			r.Errorf("%+v", m)
-		}
-		idle.next(frame.GoAway)
-		r.publish("orders", "2")
-		for _, text := range []string{`{"op":"PUBLISH","topic":"orders","payload":1}`, `{"op":"SUBSCRIBE","topic":"orders"}`} {
-			if m := c.ask(text, frame.Err); m.Code != "draining" || !m.Retryable {
-				r.Errorf("%s: %+v", text, m)
-			}
-		}
-		if code := idle.closed(); code != frame.CloseGoingAway {
-			r.Errorf("closed with %d", code)
-		}
-		c.quiet(10 * time.Second)
-		if m := c.ask(`{"op":"ACK","ack_id":"`+e.AckID+`","corr":"a"}`, frame.OK); !*m.Applied {
-			r.Errorf("%+v", m)
-		}
-		if code := c.closed(); code != frame.CloseGoingAway {
-			r.Errorf("closed with %d", code)
-		}
-		if err := <-drained; err != nil {
-			r.Error(err)
-		}
-		if err := r.g.Drain(r.Context()); err != nil {
-			r.Errorf("again: %v", err)
-		}
-		if _, status, err := r.tryDial([]string{frame.Subprotocol}); err == nil || status != 503 {
-			r.Errorf("a connection after the end: %v", err)
-		}
-	})
+	over, end := context.WithCancel(context.Background())
+	end()
+	for name, ctx := range map[string]context.Context{"without a deadline": context.Background(), "with one that was canceled": over} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, gateway.Config{}, func(r *wsRig) {
+				c := r.member(`"ackTimeoutMs":60000`)
+				idle := r.dial()
+				idle.next(frame.Hello)
+				r.publish("orders", "1")
+				e := c.next(frame.Event)
+				drained := make(chan error, 1)
+				go func() { drained <- r.g.Drain(ctx) }() // ends below
+				if m := c.next(frame.GoAway); m.DeadlineMs < 24_000 || m.DeadlineMs > 25_000 {
+					r.Errorf("%+v", m)
+				}
+				idle.next(frame.GoAway)
+				r.publish("orders", "2")
+				for _, text := range []string{`{"op":"PUBLISH","topic":"orders","payload":1}`, `{"op":"SUBSCRIBE","topic":"orders"}`} {
+					if m := c.ask(text, frame.Err); m.Code != "draining" || !m.Retryable {
+						r.Errorf("%s: %+v", text, m)
+					}
+				}
+				if code := idle.closed(); code != frame.CloseGoingAway {
+					r.Errorf("closed with %d", code)
+				}
+				c.quiet(10 * time.Second)
+				if m := c.ask(`{"op":"ACK","ack_id":"`+e.AckID+`","corr":"a"}`, frame.OK); !*m.Applied {
+					r.Errorf("%+v", m)
+				}
+				if code := c.closed(); code != frame.CloseGoingAway {
+					r.Errorf("closed with %d", code)
+				}
+				if err := <-drained; err != nil {
+					r.Error(err)
+				}
+				if err := r.g.Drain(r.Context()); err != nil {
+					r.Errorf("again: %v", err)
+				}
+				if _, status, err := r.tryDial([]string{frame.Subprotocol}); err == nil || status != 503 {
+					r.Errorf("a connection after the end: %v", err)
+				}
+			})
+		})
+	}
 }
 
 // TestDrainGivesUp ends a gateway whose client keeps what it holds.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 const (
@@ -144,9 +145,11 @@ func (m *Membership) Owned() []int {
 // Stop gives up all partitions and leaves the group. It returns when all is over;
 // when ctx ends first, the contexts of what still runs are canceled ([jetbus.ErrStopped])
 // and Stop waits on for it to return, and returns the error of ctx. It may be called
-// again, and returns nil where the membership has ended.
+// again, and returns nil where the membership has ended. A ctx that was canceled before
+// the call shortens nothing.
 func (m *Membership) Stop(ctx context.Context) error {
 	m.stop()
+	ctx = shutdown.Context(ctx)
 	select {
 	case <-m.done:
 		return nil

@@ -273,6 +273,22 @@ func TestStopInAHurry(t *testing.T) {
 	})
 }
 
+// TestStopWithEndedContext: one that ended before the call leaves what runs its time.
+func TestStopWithEndedContext(t *testing.T) {
+	bubble(t, 2, func(r *rig) {
+		m := r.start("a")[0]
+		m.drain = 5 * time.Second
+		r.settled(2*time.Second, "a")
+		over, end := context.WithCancel(r.Context())
+		end()
+		began := time.Now()
+		r.wants("Stop", m.Stop(over), error(nil))
+		if took := time.Since(began); took < 5*time.Second || took > 6*time.Second {
+			r.Errorf("Stop took %v", took)
+		}
+	})
+}
+
 // TestContextStops: the end of Join's context is a Stop.
 func TestContextStops(t *testing.T) {
 	bubble(t, 2, func(r *rig) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 const (
@@ -223,11 +224,13 @@ func setPaused(l jetbus.PartitionSubscription, paused bool) {
 // return, and returns the error of ctx. It may be called again. From inside a handler,
 // OnAssigned or OnRevoked it does not wait if ctx is their context or one made from it;
 // given another one it waits for who waits for it, until ShutdownTimeout or ctx ends that.
+// A ctx that was canceled before the call shortens nothing.
 func (s *Subscription) Stop(ctx context.Context) error {
 	s.stop()
 	if ctx.Value(insideKey{}) == s {
 		return nil
 	}
+	ctx = shutdown.Context(ctx)
 	select {
 	case <-s.done:
 		return nil

@@ -594,6 +594,26 @@ func TestStopStuck(t *testing.T) {
 	})
 }
 
+// TestStopLate: a context that ended before the call leaves handlers their time.
+func TestStopLate(t *testing.T) {
+	inService(t, 2, func(s *service) {
+		ended := make(chan error, 1)
+		s.handles = func(ctx context.Context, d *jetbus.Delivery) error {
+			time.Sleep(10 * time.Second)
+			ended <- context.Cause(ctx)
+			return nil
+		}
+		m := s.start("a")[0]
+		time.Sleep(time.Second)
+		s.publish("k", "1")
+		time.Sleep(time.Second)
+		over, end := context.WithCancel(s.Context())
+		end()
+		s.wants("Stop", m.Stop(over), error(nil))
+		s.wants("the handler's context", <-ended, error(nil))
+	})
+}
+
 // TestStopAnytime: a subscription may be stopped, by several at once, at each moment of
 // its beginning, and while its topic grows.
 func TestStopAnytime(t *testing.T) {

@@ -142,11 +142,12 @@ func TestStopLetsTheBatchBeWritten(t *testing.T) {
 
 func TestStopOfAWriteThatHangs(t *testing.T) {
 	for name, c := range map[string]struct {
-		patience time.Duration // of Stop's context; 0: none
+		patience time.Duration // of Stop's context; 0: none, below: it was canceled before
 		took     time.Duration
 	}{
 		"ShutdownTimeout": {0, 10 * time.Second},
 		"context":         {3 * time.Second, 3 * time.Second},
+		"canceled before": {-1, 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
@@ -161,9 +162,12 @@ func TestStopOfAWriteThatHangs(t *testing.T) {
 				<-h.entered
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
-				if c.patience > 0 {
+				switch {
+				case c.patience > 0:
 					ctx, cancel = context.WithTimeout(ctx, c.patience)
 					defer cancel()
+				case c.patience < 0:
+					cancel()
 				}
 				began := time.Now()
 				_ = p.Stop(ctx)

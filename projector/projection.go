@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 // Backend is what a projection needs of a bus; every [jetbus.Backend] has it.
@@ -222,10 +223,11 @@ func (p *Projection) untilStopped(ctx context.Context) (context.Context, func())
 // Stop ends the replica: no more events are taken, a batch in hand is written or
 // given back to the other replicas, and nothing of it runs any more when Stop
 // returns. When ShutdownTimeout has passed or ctx ends, a batch that is still being
-// written is canceled. It may be called twice and concurrently. The error is that of
-// the subscription's Stop.
+// written is canceled; a ctx that was canceled before the call shortens nothing. It may be
+// called twice and concurrently. The error is that of the subscription's Stop.
 func (p *Projection) Stop(ctx context.Context) error {
 	p.stop()
+	ctx = shutdown.Context(ctx)
 	select {
 	case <-p.done:
 	case <-ctx.Done():

@@ -132,9 +132,11 @@ func TestClose(t *testing.T) {
 		}()
 		synctest.Wait()
 		var wg sync.WaitGroup
-		for range 3 {
+		over, end := context.WithCancel(t.Context())
+		end()
+		for _, ctx := range []context.Context{t.Context(), t.Context(), over} {
 			wg.Go(func() {
-				if err := reg.Close(t.Context()); err != nil {
+				if err := reg.Close(ctx); err != nil {
 					t.Error(err)
 				}
 			})

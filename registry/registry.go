@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/internal/link"
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 // Registry is a schema registry. Open makes one; it is safe for concurrent use.
@@ -103,10 +104,11 @@ func (r *Registry) begin(ctx context.Context) error {
 }
 
 // Close ends the registry: calls under way fail with jetbus.ErrClosed. It may be
-// called again and concurrently; each waits for the end, within ctx: at once where
-// the broker answers, and up to 5 seconds where it does not. The connection stays
-// open.
+// called again and concurrently; each waits for the end, within ctx unless that was canceled
+// before: at once where the broker answers, and up to 5 seconds where it does not. The
+// connection stays open.
 func (r *Registry) Close(ctx context.Context) error {
+	ctx = shutdown.Context(ctx)
 	r.mu.Lock()
 	first := !r.closed
 	r.closed = true

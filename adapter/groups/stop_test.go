@@ -251,6 +251,77 @@ func TestCloseWithRunningHandlers(t *testing.T) {
 	})
 }
 
+// A program that ends because its context has ended hands that to Close: handlers finish
+// all the same, and where there is nothing to do there is no error.
+func TestCloseWithEndedContext(t *testing.T) {
+	over, end := context.WithCancel(t.Context())
+	end()
+	t.Run("a handler runs", func(t *testing.T) {
+		inBubble(t, func(r *rig) {
+			_, b := r.Open(adapter.Config{})
+			r.Ensure(jetbus.TopicConfig{Name: "a"})
+			r.Publish("a", "1")
+			running := make(chan struct{})
+			r.Subscribe(b, func(ctx context.Context, _ *jetbus.Delivery) error {
+				close(running)
+				time.Sleep(2 * time.Second) // of the bubble
+				return context.Cause(ctx)
+			}, jetbus.SubscribeOptions{})
+			<-running
+			began := time.Now()
+			r.OK(b.Close(over))
+			r.Equal("it took", time.Since(began).Round(time.Second), 2*time.Second)
+			r.Equal("acknowledged", r.Group("a", "g").AckedSeq, 1)
+		})
+	})
+	t.Run("nothing runs", func(t *testing.T) {
+		inBubble(t, func(r *rig) {
+			_, b := r.Open(adapter.Config{})
+			r.OK(b.Close(over))
+			r.OK(b.Close(over))
+		})
+	})
+	t.Run("a call goes on for longer than Config.Timeout", func(t *testing.T) {
+		inBubble(t, func(r *rig) {
+			w, b := r.OpenWired(adapter.Config{Timeout: 3 * time.Second})
+			r.Ensure(jetbus.TopicConfig{Name: "a"})
+			must(b.Publish(r.Context(), adaptertest.Event("a", "before")))(r.T) // now it knows the topic
+			w.Deaf.Store(true)
+			published := make(chan error, 1)
+			go func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+				defer cancel()
+				_, err := b.Publish(ctx, adaptertest.Event("a", "k"))
+				published <- err
+			}()
+			synctest.Wait()
+			began := time.Now()
+			r.WantErr(b.Close(over), context.DeadlineExceeded)
+			if took := time.Since(began); took < 3*time.Second || took > 10*time.Second {
+				r.Errorf("it took %v", took)
+			}
+			r.WantErr(<-published, jetbus.ErrClosed)
+		})
+	})
+}
+
+// A context that ends while a handler runs is what cancels that; it is no error of Close.
+func TestCloseCancelsHandlers(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		_, b := r.Open(adapter.Config{})
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		r.Publish("a", "1")
+		h := newBlock()
+		r.Subscribe(b, h.handle, jetbus.SubscribeOptions{})
+		<-h.running
+		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		r.OK(b.Close(ctx))
+		r.Equal("it took", time.Since(began).Round(time.Second), time.Second)
+	})
+}
+
 // Close waits for a server that says nothing for a while as long as it may, and for
 // one that is lost no longer.
 func TestCloseOnBadConnection(t *testing.T) {

@@ -104,6 +104,7 @@ func TestConditionalPublishAgain(t *testing.T) {
 		r.Publish("a", "k")
 		_, err := r.Bus.Publish(r.Context(), e, jetbus.PublishOptions{ExpectLastSeq: &last})
 		r.WantErr(err, jetbus.ErrWrongSequence)
+		r.Equal("text", err.Error(), `publish a once (stored: no): key "k": wrong last sequence: it is 3, not 1`)
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 var lifecycleBehaviors = []Behavior{
 	{Name: "a group without members is still there after more than a day", Cases: []int{52}, Needs: NeedFakeTime | NeedPower, play: idleGroup},
 	{Name: "Stop lets a running handler finish with a live context, and its ack reaches the server", Cases: []int{53}, play: stopWaits},
+	{Name: "Stop with a context that was canceled before lets a running handler finish as well", Cases: []int{53}, play: stopLate},
 	{Name: "Stop cancels a handler at ShutdownTimeout, and its event comes back as the same attempt", Cases: []int{25, 53}, play: stopCancels},
 	{Name: "Stop cancels handlers when its own context ends", Cases: []int{53}, play: stopContext},
 	{Name: "the end of Subscribe's context is a graceful Stop", Cases: []int{53, 57}, play: contextStops},
@@ -37,14 +38,24 @@ func idleGroup(r *run) {
 	r.settled(topic, "g", e.Seq)
 }
 
-func stopWaits(r *run) {
+func stopWaits(r *run) { r.stopWaits(r.ctx) }
+
+// stopLate stops as programs do whose context has ended because they are to stop.
+func stopLate(r *run) {
+	ctx, end := context.WithCancel(r.ctx)
+	end()
+	r.stopWaits(ctx)
+}
+
+func (r *run) stopWaits(ctx context.Context) {
+	r.Helper()
 	topic := r.topic("t")
 	g := newGate()
 	s := r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{})
 	e := r.publish(topic, "k")[0]
 	receive(r.T, "the handler's start", g.entered)
 	stopped := make(chan error, 1)
-	go func() { stopped <- s.Stop(r.ctx) }()
+	go func() { stopped <- s.Stop(ctx) }()
 	r.pause(300 * time.Millisecond)
 	select {
 	case err := <-stopped:

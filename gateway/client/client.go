@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 // Client is a bus over a gateway. It is safe for concurrent use; end it with Close.
@@ -71,10 +72,13 @@ func Dial(ctx context.Context, config Config) (*Client, error) {
 
 // Close ends the client: it stops all subscriptions as [jetbus.Subscription.Stop] does, lets
 // what is on its way be answered, closes the connections and returns when nothing runs any more;
-// when ctx ends, what still runs is cut short. Afterwards calls return [jetbus.ErrClosed]. It may be called
+// when ctx ends, what still runs is cut short. A ctx that was canceled before is not minded: handlers
+// have their ShutdownTimeout, answers Config.Timeout. Afterwards calls return [jetbus.ErrClosed]. It may be called
 // again, and concurrently, but not from inside a handler; calls behind the first wait for it, and fail
 // when their ctx ends.
 func (c *Client) Close(ctx context.Context) error {
+	late := ctx.Err() != nil
+	ctx = shutdown.Context(ctx)
 	c.mu.Lock()
 	first := !c.closing
 	c.closing = true
@@ -101,6 +105,11 @@ func (c *Client) Close(ctx context.Context) error {
 		all.Go(func() { _ = m.Stop(ctx) }) // it ends, whatever it says
 	}
 	all.Wait()
+	if late {
+		var cancel context.CancelFunc
+		ctx, cancel = c.bound(ctx)
+		defer cancel()
+	}
 	for range maxPublishes { // all have their answers then
 		select {
 		case c.publishes <- struct{}{}:

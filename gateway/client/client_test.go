@@ -239,8 +239,10 @@ func TestCloseIsTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	over, end := context.WithCancel(ctx)
+	end()
 	var work sync.WaitGroup
-	for range 3 {
+	for _, ctx := range []context.Context{over, ctx, over} {
 		work.Go(func() {
 			if err := bus.Close(ctx); err != nil {
 				t.Error(err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 // insideKey finds, in the context of a handler, whose it is.
@@ -151,7 +152,7 @@ func (m *member) Stop(ctx context.Context) error {
 	if ctx.Value(insideKey{m}) != nil { // the caller's own handler is one of those to wait for
 		return nil
 	}
-	unhook := context.AfterFunc(ctx, m.hurry)
+	unhook := context.AfterFunc(shutdown.Context(ctx), m.hurry)
 	defer unhook()
 	<-m.done
 	return nil
