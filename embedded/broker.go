@@ -84,14 +84,14 @@ func startMember(ctx context.Context, cfg Config, m *member) (*Broker, error) {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("embedded: start: %w", err)
+		return nil, fmt.Errorf("start broker: %w", err)
 	}
 	b := &Broker{cfg: cfg.withDefaults(), member: m, ops: make(chan struct{}, 1)}
 	if err := b.claimDir(); err != nil {
-		return nil, fmt.Errorf("embedded: start: %w", err)
+		return nil, fmt.Errorf("start broker: %w", err)
 	}
 	if err := b.boot(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("embedded: start: %w", err), b.releaseDir())
+		return nil, errors.Join(fmt.Errorf("start broker: %w", err), b.releaseDir())
 	}
 	return b, nil
 }

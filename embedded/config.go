@@ -128,6 +128,9 @@ func (c Config) validateCredentials() error {
 	return nil
 }
 
+// ErrReachable says that a listener would take anybody who reaches this machine, without credentials.
+var ErrReachable = errors.New("is reachable from other machines")
+
 func (c Config) validateListener(field, addr string) error {
 	if addr == "" {
 		return nil
@@ -137,7 +140,7 @@ func (c Config) validateListener(field, addr string) error {
 		return fmt.Errorf("%s: %w", field, err)
 	}
 	if !loopback(host) && c.User == "" && c.Token == "" {
-		return fmt.Errorf("%s %q is reachable from other machines: set User and Password, or Token, or listen on 127.0.0.1", field, addr)
+		return fmt.Errorf("%s %q %w: set User and Password, or Token, or listen on 127.0.0.1", field, addr, ErrReachable)
 	}
 	return nil
 }

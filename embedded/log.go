@@ -26,8 +26,12 @@ func (l *serverLog) write(level slog.Level, format string, v []any) {
 	}
 }
 
-// Noticef implements server.Logger.
-func (l *serverLog) Noticef(format string, v ...any) { l.write(slog.LevelInfo, format, v) }
+// Noticef implements server.Logger. A server that cannot start still says that it is ready.
+func (l *serverLog) Noticef(format string, v ...any) {
+	if l.err() == nil {
+		l.write(slog.LevelInfo, format, v)
+	}
+}
 
 // Warnf implements server.Logger.
 func (l *serverLog) Warnf(format string, v ...any) { l.write(slog.LevelWarn, format, v) }

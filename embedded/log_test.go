@@ -45,3 +45,18 @@ func TestLogger(t *testing.T) {
 		}
 	}
 }
+
+// A server whose port is taken does not say that it is ready.
+func TestNotReady(t *testing.T) {
+	b := start(t, embedded.Config{Listen: "127.0.0.1:0"})
+	var buf bytes.Buffer
+	_, err := embedded.Start(t.Context(), embedded.Config{
+		Listen: strings.TrimPrefix(b.URL(), "nats://"), Logger: slog.New(slog.NewTextHandler(&buf, nil)),
+	})
+	if err == nil || !strings.HasPrefix(err.Error(), "start broker: ") {
+		t.Errorf("got %v", err)
+	}
+	if strings.Contains(buf.String(), "is ready") {
+		t.Errorf("the log says\n%s", buf.String())
+	}
+}

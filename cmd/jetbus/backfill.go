@@ -55,7 +55,7 @@ is 5, as it is where the work ended in between.`,
 	flags.StringVar(&f.since, "since", "", "only events stored since this time (RFC 3339, epoch milliseconds), or in the last while (2h)")
 	flags.StringVar(&f.until, "until", "", "only events stored before this time, or before a while ago (10m)")
 	flags.Float64Var(&f.Rate, "rate", 0, "events a second at most (default as fast as it goes)")
-	flags.IntVar(&f.Limit, "limit", 0, "at most that many events in this run (default all)")
+	flags.Var((*limitFlag)(&f.Limit), "limit", "at most that many events in this run (default all)")
 	flags.BoolVar(&f.DryRun, "dry-run", false, "write nothing, say what would happen")
 	flags.StringVarP(&f.output, "output", "o", "table", "table, json or ndjson")
 	flags.StringVar(&f.bucket, "bucket", "SCHEMAS", "key-value bucket of the registry")

@@ -73,7 +73,7 @@ func TestBackfillRefuses(t *testing.T) {
 		"orders orders.total -o yaml":                `--output "yaml"`,
 		"orders orders.total --since never":          `--since: "never" is no time`,
 		"orders orders.total --rate -1":              "Rate is -1",
-		"orders orders.total --limit -1":             "Limit is -1",
+		"orders orders.total --limit -1":             `"--limit" flag: use 1 or more`,
 		"orders orders.total --upcasters /no/no":     "--upcasters",
 		"payments orders.total --upcasters " + edits: "there is no edit for payments",
 		"orders orders.total --upcasters " + file(t, "bad.json", `{"orders":{"1":{"raname":{}}}}`): "raname",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -80,6 +81,49 @@ func TestPub(t *testing.T) {
 	}
 	if string(events[1].Payload) != "from stdin\n" || string(events[2].Payload) != "\xff\x00" || len(events[3].Payload) != 0 {
 		t.Errorf("payloads %q, %q, %q", events[1].Payload, events[2].Payload, events[3].Payload)
+	}
+}
+
+// What another program writes is the payload; a terminal, or none, is not read.
+func TestPubFromAPipe(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.ok(t, "", "topics", "create", "orders")
+	publish := func(text string, args ...string) {
+		t.Helper()
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		if _, err := w.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+		_ = w.Close() // the reader sees the end, or the test fails
+		var out, errOut bytes.Buffer
+		args = append([]string{"--server", b.url, "pub", "orders"}, args...)
+		if code := run(t.Context(), args, r, &out, &errOut, func(string) string { return "" }); code != 0 {
+			t.Errorf("%q: exit code %d: %s", args, code, errOut.String())
+		}
+	}
+	publish(`{"a":1}`)
+	publish(`{"b":1}`, "")
+	publish(`{"c":1}`, `{"d":1}`)
+	publish(`{"e":1}`+"\n"+`{"f":1}`+"\n", "--lines")
+	file, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if isFed(file) || isFed(strings.NewReader("")) {
+		t.Error("a device, or what is no file, is read")
+	}
+	var got []string
+	for _, e := range records(t, b.ok(t, "", "sub", "orders", "--no-follow", "-o", "json")) {
+		got = append(got, string(e.Payload))
+	}
+	if want := []string{`{"a":1}`, "", `{"d":1}`, `{"e":1}`, `{"f":1}`}; !slices.Equal(got, want) {
+		t.Errorf("stored %q, want %q", got, want)
 	}
 }
 

@@ -249,7 +249,7 @@ func TestChangefeedWrong(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"follow"}, `jetbus changefeed has no command "follow"`},
+		{[]string{"follow"}, `changefeed has no command "follow"`},
 		{[]string{"run"}, "name the topic with --topic, such as orders.changed"},
 		{[]string{"run", "--collection", "bills"}, "name the topic with --topic, such as bills.changed"},
 		{[]string{"run", "--topic", "a"}, "name the MongoDB with --mongo or MONGODB_URI"},

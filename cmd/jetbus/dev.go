@@ -64,6 +64,7 @@ type devOptions struct {
 	interval    time.Duration
 	plain       bool
 	runFor      time.Duration
+	again       string // how to start anew, for the end
 }
 
 func newDev(a *app) *cobra.Command {
@@ -118,10 +119,14 @@ it goes on where it was.`,
 
 // dev runs until the context ends, --for is over or something fails.
 func (a *app) dev(cmd *cobra.Command, o devOptions, open func()) (err error) {
+	if err := refuse(cmd, "server", "user", "password", "token", "creds", "tls-ca", "timeout"); err != nil {
+		return err
+	}
 	c, err := o.config(cmd.Context())
 	if err != nil {
 		return err
 	}
+	o.again = againLine(cmd)
 	o.metrics = address(a.env(o.metrics, "JETBUS_METRICS"))
 	d := &devRun{o: o, out: cmd.OutOrStdout(), started: time.Now(), prefix: a.prefix, mongo: devMongo{uri: o.mongo}}
 	d.tty, d.live = terminalOf(d.out)
@@ -166,8 +171,11 @@ func (o devOptions) config(ctx context.Context) (embedded.Config, error) {
 			c.Listen = "127.0.0.1:0"
 		}
 	}
-	if err := c.Validate(); err != nil {
-		return c, usagef("%w; jetbus serve takes credentials", err)
+	switch err := c.Validate(); {
+	case errors.Is(err, embedded.ErrReachable):
+		return c, usagef("--listen %s %w, and dev lets in whoever comes: listen on 127.0.0.1, or use jetbus serve, which takes credentials", o.listen, embedded.ErrReachable)
+	case err != nil:
+		return c, &usageError{err}
 	}
 	return c, nil
 }

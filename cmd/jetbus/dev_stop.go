@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
@@ -110,18 +113,31 @@ func (d *devRun) summary(ctx context.Context) []string {
 		}
 		kept += ": " + strings.Join(parts, ", ")
 	}
-	again := "again   " + commandName() + " dev"
-	if d.o.dir != "" {
-		again += " --dir " + d.o.dir
-	}
-	if d.o.mongo != "" {
-		again += " --mongo " + mongoAddress(d.o.mongo)
-	}
 	lines := []string{first, kept}
 	if d.mongo.projection != nil {
 		lines = append(lines, d.mongo.summary(ctx), d.feed.summary(d.mongo.standIn != nil))
 	}
-	return append(lines, again)
+	return append(lines, d.o.again)
+}
+
+// againLine says how to start anew what a command line started: with its flags but for how long
+// it was to run, and without the password of a database.
+func againLine(cmd *cobra.Command) string {
+	line := "again   " + commandName() + " dev"
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		value := f.Value.String()
+		switch {
+		case f.Name == "for":
+			return
+		case f.Name == "mongo":
+			value = mongoAddress(value)
+		case f.Value.Type() == "bool":
+			line += " --" + f.Name
+			return
+		}
+		line += " --" + f.Name + " " + value
+	})
+	return line
 }
 
 // maxNotes bounds what is kept for the end.

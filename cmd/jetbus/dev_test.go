@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed-63e9a637/jetbus/changefeed"
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
@@ -102,11 +103,55 @@ func TestPicture(t *testing.T) {
 	if strings.Contains(text, "299 ") {
 		t.Errorf("a process that ended is shown as the busiest:\n%s", text)
 	}
+	if !strings.Contains(text, "and 287 more") {
+		t.Errorf("the screen does not say how many it leaves out:\n%s", text)
+	}
 	if line := p.line(); strings.ContainsAny(line, "\x1b\n") || !strings.Contains(line, "heartbeat.received 12,345 +200/s  collection processes 4,321 documents lag 17 (away)  processes 270 alive 30 stale  busiest ") {
 		t.Errorf("line %q", line)
 	}
 	if got := frame([]string{"a", "b"}); got != "\x1b[?2026h\x1b[Ha\x1b[K\r\nb\x1b[K\x1b[J\x1b[?2026l" {
 		t.Errorf("frame %q", got)
+	}
+}
+
+// However small the window is, there are processes in it.
+func TestPictureOfSmallWindows(t *testing.T) {
+	t.Parallel()
+	p := picture{
+		head: []string{
+			"broker  nats://127.0.0.1:4222", "gateway http://127.0.0.1:8080", "metrics http://127.0.0.1:9090/metrics", "store   /x", "mongo   stand-in",
+			"try     a", "        b", "        c", "        d", "        e", "up 1s, Ctrl-C ends it",
+		},
+		now: time.UnixMilli(1_000_000), topics: make([]topicCount, 4),
+		collection: collectionCount{name: "processes", phase: projector.Following}, feed: feedState{topic: devChanged, state: changefeed.Streaming},
+	}
+	for i := range 27 {
+		p.processes = append(p.processes, projector.Process{ProcessID: strconv.Itoa(i), PID: 1000 + i, Name: "shell", LastSeen: 1_000_000, Status: projector.Alive})
+	}
+	for _, c := range []struct {
+		width, height, rows  int
+		shows, doesNotAnyway []string
+	}{
+		{80, 60, 27, []string{"        e", "FEED"}, []string{"more"}},
+		{80, 24, 6, []string{"broker", "FEED", "TOPIC", "and 21 more"}, []string{"try"}},
+		{60, 12, 5, []string{"broker", "up 1s", "and 22 more"}, []string{"FEED", "TOPIC"}},
+		{60, 6, 2, []string{"and 25 more"}, []string{"broker"}},
+		{60, 4, 1, []string{"27 alive"}, []string{"more"}},
+	} {
+		text := strings.Join(p.screen(c.width, c.height), "\n")
+		if n := strings.Count(text, "shell"); n != c.rows {
+			t.Errorf("%d processes in a window of %d x %d, want %d:\n%s", n, c.width, c.height, c.rows, text)
+		}
+		for _, want := range c.shows {
+			if !strings.Contains(text, want) {
+				t.Errorf("a window of %d x %d does not show %q:\n%s", c.width, c.height, want, text)
+			}
+		}
+		for _, no := range c.doesNotAnyway {
+			if strings.Contains(text, no) {
+				t.Errorf("a window of %d x %d shows %q:\n%s", c.width, c.height, no, text)
+			}
+		}
 	}
 }
 

@@ -126,17 +126,57 @@ func (p picture) split() (alive, stale []projector.Process) {
 
 // screen is the picture as lines that fit a window.
 func (p picture) screen(width, height int) []string {
-	lines := slices.Clone(p.head)
-	lines = append(lines, "", bold+cut(fmt.Sprintf("%-24s %12s %10s %10s", "TOPIC", "EVENTS", "SIZE", "RATE"), width)+plain)
-	for _, t := range p.topics {
-		lines = append(lines, fmt.Sprintf("%-24s %12s %10s %8.0f/s", t.name, count(t.events), size(t.bytes), t.rate))
+	var lines []string
+	for less := range nothingElse + 1 {
+		if lines = p.above(width, less); height-len(lines) >= min(len(p.processes), leastRows) {
+			break
+		}
 	}
-	if c := p.collection; c.phase != "" {
-		lines = append(lines, "", bold+cut(fmt.Sprintf("%-24s %12s %10s  %s", "COLLECTION", "DOCUMENTS", "LAG", "STATE"), width)+plain,
+	lines = append(lines, p.rows(width, height-len(lines))...)
+	lines = lines[:min(len(lines), height)]
+	for i, l := range lines {
+		if !strings.HasPrefix(l, "\x1b") {
+			lines[i] = cut(l, width)
+		}
+	}
+	return lines
+}
+
+// leastRows is how many processes are to be seen in any window, if it has that many lines.
+const leastRows = 6
+
+// What is left out above the processes of a small window, one thing after the other.
+const (
+	oneToTry = iota + 1
+	nothingToTry
+	addresses
+	noCollection
+	noTopics
+	nothingElse
+)
+
+// above is what stands above the processes, with less of it the smaller the window is.
+func (p picture) above(width, less int) []string {
+	heading := func(format string, columns ...any) string {
+		return bold + cut(fmt.Sprintf(format, columns...), width) + plain
+	}
+	lines := slices.DeleteFunc(slices.Clone(p.head), func(l string) bool {
+		what, _, _ := strings.Cut(l, " ")
+		return less >= oneToTry && what == "" || less >= nothingToTry && what == "try" ||
+			less >= addresses && what != "broker" && what != "gateway" && what != "up" || less >= nothingElse
+	})
+	if less < noTopics {
+		lines = append(lines, "", heading("%-24s %12s %10s %10s", "TOPIC", "EVENTS", "SIZE", "RATE"))
+		for _, t := range p.topics {
+			lines = append(lines, fmt.Sprintf("%-24s %12s %10s %8.0f/s", t.name, count(t.events), size(t.bytes), t.rate))
+		}
+	}
+	if c := p.collection; c.phase != "" && less < noCollection {
+		lines = append(lines, "", heading("%-24s %12s %10s  %s", "COLLECTION", "DOCUMENTS", "LAG", "STATE"),
 			fmt.Sprintf("%-24s %12s %10s  %s", c.name, count(c.documents), count(c.lag), c.phase))
 	}
-	if f := p.feed; f.state != "" {
-		lines = append(lines, bold+cut(fmt.Sprintf("%-24s %12s %10s  %s", "FEED", "PUBLISHED", "LAG", "STATE"), width)+plain,
+	if f := p.feed; f.state != "" && less < noCollection {
+		lines = append(lines, heading("%-24s %12s %10s  %s", "FEED", "PUBLISHED", "LAG", "STATE"),
 			fmt.Sprintf("%-24s %12s %10v  %s", f.topic, count(f.published), f.lag, f.state))
 	}
 	alive, stale := p.split()
@@ -144,23 +184,32 @@ func (p picture) screen(width, height int) []string {
 	if p.waiting > 0 {
 		title += fmt.Sprintf(", %s waiting", plural(p.waiting, "heartbeat"))
 	}
-	lines = append(lines, "", title, bold+cut(fmt.Sprintf("%8s  %-24s %8s %10s %9s  %s", "PID", "NAME", "CPU %", "MEM MiB", "SEEN", "STATUS"), width)+plain)
-	room := max(height-len(lines), 0)
+	return append(lines, "", title, heading("%8s  %-24s %8s %10s %9s  %s", "PID", "NAME", "CPU %", "MEM MiB", "SEEN", "STATUS"))
+}
+
+// rows are the processes that there is room for, and how many more there are.
+func (p picture) rows(width, room int) []string {
+	alive, stale := p.split()
+	room = max(room, 0)
+	more := len(alive) + len(stale) - room
+	if more > 0 && room > 1 {
+		room, more = room-1, more+1
+	} else {
+		more = 0
+	}
 	last := min(len(stale), staleRows, room)
 	if spare := room - last - len(alive); spare > 0 {
 		last = min(last+spare, len(stale))
 	}
+	var lines []string
 	for _, q := range alive[:min(len(alive), room-last)] {
 		lines = append(lines, p.row(q))
 	}
 	for _, q := range stale[:last] {
 		lines = append(lines, dim+cut(p.row(q), width)+plain)
 	}
-	lines = lines[:min(len(lines), height)]
-	for i, l := range lines {
-		if !strings.HasPrefix(l, "\x1b") {
-			lines[i] = cut(l, width)
-		}
+	if more > 0 {
+		lines = append(lines, fmt.Sprintf("%8s  and %s more", "", count(more)))
 	}
 	return lines
 }

@@ -53,7 +53,7 @@ func (f *deadFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.id, "id", "", "only of the event with this id")
 	flags.StringVar(&f.text, "error", "", "only with this text in the error")
 	flags.StringSliceVar(&f.seqs, "seq", nil, "only these positions: 17,20-25")
-	flags.IntVar(&f.limit, "limit", 0, "at most that many, the oldest first (default all)")
+	flags.Var((*limitFlag)(&f.limit), "limit", "at most that many, the oldest first (default all)")
 }
 
 func (f *deadFlags) addOpen(cmd *cobra.Command) {

@@ -281,7 +281,7 @@ func TestDLQWithout(t *testing.T) {
 func TestDLQUsage(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"rn":                            `jetbus dlq has no command "rn"`,
+		"rn":                            `dlq has no command "rn"`,
 		"ls Bad":                        "invalid topic",
 		"ls a b":                        "2 arguments given",
 		"ls a -o yaml":                  `--output "yaml"`,
@@ -290,7 +290,7 @@ func TestDLQUsage(t *testing.T) {
 		"ls a --seq 9-3":                `--seq "9-3"`,
 		"ls a --seq 1-9999999":          "at most 10,000",
 		"ls a --seq 1-9000,10000-19000": "at most 10,000",
-		"ls a --limit -1":               "Limit is -1",
+		"ls a --limit -1":               `"--limit" flag: use 1 or more`,
 		"ls a --group x/y":              "invalid group",
 		"show a x":                      `"x" is no position`,
 		"show a 1-2":                    `"1-2" is no position`,

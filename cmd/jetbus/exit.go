@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -137,13 +138,35 @@ func remedy(err error) string {
 	return feedRemedy(err)
 }
 
+// flagError says what is wrong with a flag's value without naming functions of Go.
+func flagError(err error) error {
+	var number *strconv.NumError
+	switch {
+	case errors.As(err, &number):
+		what := "no number"
+		if errors.Is(number.Err, strconv.ErrRange) {
+			what = "out of range"
+		}
+		return fmt.Errorf("%s: %q is %s", beforeValue(err), number.Num, what)
+	case strings.Contains(err.Error(), "time: "):
+		return fmt.Errorf("%s: use a duration as 90s or 1h30m", beforeValue(err))
+	}
+	return err
+}
+
+// beforeValue is what the parser of flags says of a value before it says why.
+func beforeValue(err error) string {
+	text, _, _ := strings.Cut(err.Error(), " flag: ")
+	return text + " flag"
+}
+
 // exactly and atLeast are cobra's argument checks as usage errors that name the usage.
 func exactly(n int) cobra.PositionalArgs { return between(n, n) }
 
 func between(low, high int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < low || high >= 0 && len(args) > high {
-			return usagef("%s: %s given; usage: %s; see %s --help", cmd.CommandPath(), plural(len(args), "argument"), cmd.UseLine(), cmd.CommandPath())
+			return usagef("%s given; usage: %s; see %s --help", plural(len(args), "argument"), cmd.UseLine(), cmd.CommandPath())
 		}
 		return nil
 	}
@@ -159,5 +182,9 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 		hint = fmt.Sprintf(", did you mean %s?", strings.Join(s, " or "))
 	}
-	return usagef("%s has no command %q%s; see %s --help", cmd.CommandPath(), args[0], hint, cmd.CommandPath())
+	what := "there is"
+	if cmd.HasParent() {
+		what = cmd.Name() + " has"
+	}
+	return usagef("%s no command %q%s; see %s --help", what, args[0], hint, cmd.CommandPath())
 }

@@ -60,7 +60,7 @@ func TestReportIsOneLine(t *testing.T) {
 
 func TestUsageErrors(t *testing.T) {
 	tests := []struct{ args, want string }{
-		{"publish", `jetbus has no command "publish"`},
+		{"publish", `there is no command "publish"; see jetbus --help`},
 		{"sbu", "did you mean sub?"},
 		{"pub", "0 arguments given; usage: jetbus pub TOPIC [PAYLOAD|-] [flags]; see jetbus pub --help"},
 		{"pub a b c", "3 arguments given"},
@@ -78,17 +78,27 @@ func TestUsageErrors(t *testing.T) {
 		{"sub a --from seq=x", "not a sequence"},
 		{"sub a --from after=", "the value is missing"},
 		{"sub a --filter nope=1", `--filter "nope=1"`},
-		{"sub a --limit -1", "--limit -1"},
-		{"topics rn a", `jetbus topics has no command "rn"`},
+		{"sub a --limit -1", `"--limit" flag: use 1 or more; see jetbus sub --help`},
+		{"sub a --limit 0", `"--limit" flag: use 1 or more`},
+		{"dlq ls a --limit 0", `"--limit" flag: use 1 or more`},
+		{"backfill a b --limit x", `"--limit" flag: use 1 or more`},
+		{"pub a x --count x", `"--count" flag: "x" is no number; see jetbus pub --help`},
+		{"pub a x --count 99999999999999999999", "is out of range"},
+		{"pub a x --ttl soon", `"--ttl" flag: use a duration as 90s or 1h30m`},
+		{"topics rn a", `topics has no command "rn"`},
 		{"topics ls -o yaml", `--output "yaml"`},
 		{"topics create a --max-bytes much", "is no size"},
 		{"serve", "name the folder of the store with --dir"},
 		{"serve --dir x --tls-cert a", "--tls-cert and --tls-key go together"},
-		{"serve --dir x --listen 0.0.0.0:4222", "is reachable from other machines: set User and Password"},
+		{"serve --dir x --listen 0.0.0.0:4222", "is reachable from other machines needs --user and --password"},
+		{"serve --dir x --prefix a.b", "--prefix says nothing to jetbus serve"},
+		{"serve --dir x --server foo", "--server says nothing to jetbus serve"},
+		{"dev --server foo", "--server says nothing to jetbus dev; see jetbus dev --help"},
+		{"dev --timeout 1s", "--timeout says nothing to jetbus dev"},
 		{"serve --dir x --log-format xml", `--log-format "xml"`},
 		{"serve --dir x --user a", `no Password for User "a"`},
 		{"dev --interval 1ms", "--interval 1ms"},
-		{"dev --dir x --listen 0.0.0.0:0", "reachable from other machines"},
+		{"dev --dir x --listen 0.0.0.0:0", "--listen 0.0.0.0:0 is reachable from other machines, and dev lets in whoever comes"},
 		{"topics --user a --token b", "give one of"},
 		{"topics --timeout 0s", "--timeout 0s"},
 		{"topics --creds /does/not/exist", "--creds"},
@@ -96,7 +106,7 @@ func TestUsageErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		r := command(t, "", strings.Fields(tt.args)...)
-		if r.code != exitUsage || !strings.Contains(r.errOut, tt.want) || strings.Count(r.errOut, "\n") != 1 || !strings.HasPrefix(r.errOut, "jetbus: ") {
+		if r.code != exitUsage || !strings.Contains(r.errOut, tt.want) || strings.Contains(r.errOut, "jetbus: jetbus") || strings.Contains(r.errOut, "strconv") || strings.Count(r.errOut, "\n") != 1 || !strings.HasPrefix(r.errOut, "jetbus: ") {
 			t.Errorf("jetbus %s: exit code %d, want 2, with one line that says %q, got %q", tt.args, r.code, tt.want, r.errOut)
 		}
 		if r.out != "" {
@@ -111,8 +121,16 @@ func TestHelp(t *testing.T) {
 			t.Errorf("jetbus %s: exit code %d, no examples in:\n%s%s", args, r.code, r.out, r.errOut)
 		}
 	}
-	if r := command(t, "", "version"); r.code != 0 || !strings.HasPrefix(r.out, "jetbus ") || strings.Count(r.out, "\n") != 1 {
-		t.Errorf("version: %+v", r)
+	for _, arg := range []string{"version", "--version"} {
+		if r := command(t, "", arg); r.code != 0 || !strings.HasPrefix(r.out, "jetbus ") || strings.Count(r.out, "\n") != 1 {
+			t.Errorf("%s: %+v", arg, r)
+		}
+	}
+	if r := command(t, "", "--help"); strings.Count(r.out, "\n  pub ") != 1 || !strings.Contains(r.out, "--tls-ca string") {
+		t.Errorf("help does not list each command once, and all flags:\n%s", r.out)
+	}
+	if r := command(t, "", "version", "--help"); strings.Count(r.out, "\n") > 12 || !strings.Contains(r.out, "see jetbus --help") {
+		t.Errorf("help of a command:\n%s", r.out)
 	}
 }
 

@@ -379,7 +379,7 @@ func TestOutboxWrong(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"drain"}, `jetbus outbox has no command "drain"`},
+		{[]string{"drain"}, `outbox has no command "drain"`},
 		{[]string{"run"}, "name the database with --db or JETBUS_OUTBOX_DB"},
 		{[]string{"run", "--db", "mysql://u:geheim@h/db"}, "use postgres://, sqlite:FILE or mongodb://"},
 		{[]string{"run", "--db", db, "x"}, "1 argument given"},

@@ -39,8 +39,8 @@ func newPub(a *app) *cobra.Command {
 		Short: "Publish an event, or one for each line of standard input",
 		Long: `Publishes an event and returns when it is stored.
 
-PAYLOAD is stored as it is; "-" reads it from standard input, and without it the
-event has none. A payload that is not JSON gets the content type text/plain or
+PAYLOAD is stored as it is; "-" reads it from standard input, as does no PAYLOAD where
+that is a pipe or a file. Otherwise the event has none, as with ''. A payload that is not JSON gets the content type text/plain or
 application/octet-stream, unless --content-type says another.
 
 With --lines each line of standard input is the payload of an event. Lines must be
@@ -48,6 +48,7 @@ JSON unless --content-type is given; empty ones are skipped. If it fails half wa
 the exit code is 5 and the message says how many lines are stored.`,
 		Example: `  jetbus pub orders.created '{"id": 7}' --key 7
   jetbus pub orders.created '{"id": 7}' --id order-7 --header x-source=shop
+  jq .order shop.json | jetbus pub orders.created
   jetbus pub reminders.due '{"id": 7}' --at 10m
   jetbus pub orders.created --lines < orders.ndjson`,
 		Args: between(1, 2),
@@ -80,15 +81,12 @@ func (a *app) pub(cmd *cobra.Command, o pubOptions, args []string) error {
 	case o.id != "" && o.count > 1:
 		return usagef("--id with --count: all but the first would be duplicates")
 	}
-	if len(args) > 1 {
+	switch in := cmd.InOrStdin(); {
+	case len(args) > 1 && args[1] != "-":
 		e.Payload = []byte(args[1])
-		if args[1] == "-" {
-			if e.Payload, err = io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxPayload+1)); err != nil {
-				return fmt.Errorf("read standard input: %w", err)
-			}
-			if len(e.Payload) > maxPayload {
-				return fmt.Errorf("standard input has more than %s: %w", size(int64(maxPayload)), jetbus.ErrPayloadTooLarge)
-			}
+	case len(args) > 1 || !o.lines && isFed(in):
+		if e.Payload, err = readPayload(in); err != nil {
+			return err
 		}
 	}
 	setContentType(&e)
@@ -102,6 +100,18 @@ func (a *app) pub(cmd *cobra.Command, o pubOptions, args []string) error {
 		}
 		return p.publishTimes(cmd.Context(), bus, e, po, o.count)
 	})
+}
+
+// readPayload reads the payload of one event.
+func readPayload(in io.Reader) ([]byte, error) {
+	payload, err := io.ReadAll(io.LimitReader(in, maxPayload+1))
+	if err != nil {
+		return nil, fmt.Errorf("read standard input: %w", err)
+	}
+	if len(payload) > maxPayload {
+		return nil, fmt.Errorf("standard input has more than %s: %w", size(int64(maxPayload)), jetbus.ErrPayloadTooLarge)
+	}
+	return payload, nil
 }
 
 // event is the event without its payload, and the instructions for it.

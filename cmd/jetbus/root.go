@@ -1,6 +1,8 @@
 package main
 
 import (
+	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,21 +27,6 @@ func newRoot(getenv func(string) string) *cobra.Command {
 		Short: "A durable event bus on NATS JetStream",
 		Long: `JetBus is a durable event bus on NATS JetStream.
 
-  jetbus dev         runs a broker on this machine, with real events in it
-  jetbus serve       runs a broker for a team
-  jetbus pub         publishes events
-  jetbus sub         reads topics
-  jetbus topics      lists, declares and removes topics
-  jetbus groups      lists groups, how far behind they are, and who has which partition
-  jetbus dlq         lists, replays and purges events that could not be processed
-  jetbus schema      keeps the schemas of topics, and proves that new ones are compatible
-  jetbus backfill    copies a topic's events into another, in a newer version of the schema
-  jetbus project     keeps a MongoDB collection up to date with a topic
-  jetbus changefeed  publishes what changes in a MongoDB collection to a topic
-  jetbus outbox      publishes what services have put into an outbox in their database
-  jetbus token       makes tokens for the gateway, for development
-  jetbus lint        checks Go programs that use the bus
-
 Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 partly done.`,
 		Example: `  jetbus dev
   jetbus topics
@@ -49,9 +36,12 @@ Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       version(debug.ReadBuildInfo()),
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w; see %s --help", err, cmd.CommandPath())
+		return usagef("%w; see %s --help", flagError(err), cmd.CommandPath())
 	})
 	f := root.PersistentFlags()
 	f.StringVar(&a.server, "server", "", "NATS server, or several separated by commas (env NATS_URL; default "+defaultServer+")")
@@ -64,6 +54,24 @@ Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 
 	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "bound of each request")
 	root.AddCommand(newDev(a), newServe(a), newPub(a), newSub(a), newTopics(a), newGroups(a), newDLQ(a), newSchema(a), newBackfill(a), newProject(a), newChangefeed(a), newOutbox(a), newToken(a), newLint(), newVersion())
 	return root
+}
+
+// usageTemplate is cobra's template without the flags that all commands share, which the help
+// of jetbus itself explains.
+func usageTemplate(all string) string {
+	const shared = "\n\nGlobal Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}"
+	return strings.Replace(all, shared, "\n\nThe server and how to log in: --server, --user, --password, --token, --creds, --tls-ca, --prefix,\n--timeout; see {{.Root.CommandPath}} --help.", 1)
+}
+
+// refuse is an error where one of the shared flags was given to a command that does not use it.
+// What the environment says is for other commands.
+func refuse(cmd *cobra.Command, names ...string) error {
+	for _, name := range names {
+		if cmd.Flags().Changed(name) {
+			return usagef("--%s says nothing to %s; see %s --help", name, cmd.CommandPath(), cmd.CommandPath())
+		}
+	}
+	return nil
 }
 
 // env returns a flag's value, or that of an environment variable.

@@ -222,7 +222,7 @@ func TestSchemaHelp(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"nonsense":                  `jetbus schema has no command "nonsense"`,
+		"nonsense":                  `schema has no command "nonsense"`,
 		"get":                       "0 arguments given",
 		"get a 0":                   `"0" is no version`,
 		"register a - --metadata x": `--metadata "x"`,

@@ -120,7 +120,10 @@ func (o serveOptions) config(a *app, stderr io.Writer) (embedded.Config, error) 
 		return c, err
 	}
 	c.Logger = logger
-	if err := c.Validate(); err != nil {
+	switch err := c.Validate(); {
+	case errors.Is(err, embedded.ErrReachable):
+		return c, usagef("serve: an address that %w needs --user and --password, or --token; or listen on 127.0.0.1", embedded.ErrReachable)
+	case err != nil:
 		return c, &usageError{err}
 	}
 	return c, nil
@@ -128,20 +131,29 @@ func (o serveOptions) config(a *app, stderr io.Writer) (embedded.Config, error) 
 
 // serve runs the broker until it is interrupted; it calls open when all of it is there.
 func (a *app) serve(cmd *cobra.Command, o serveOptions, open func()) error {
+	if err := refuse(cmd, "server", "creds", "tls-ca", "timeout"); err != nil {
+		return err
+	}
 	c, err := o.config(a, cmd.ErrOrStderr())
 	if err != nil {
 		return err
+	}
+	if o.gateway.Listen == "" && a.env(o.metrics, "JETBUS_METRICS") == "" {
+		if err := refuse(cmd, "prefix"); err != nil { // which is that of the bus
+			return err
+		}
 	}
 	edgeConfig, err := o.gateway.prepare(a)
 	if err != nil {
 		return err
 	}
 	ctx := cmd.Context()
+	log := c.Logger
+	c.Logger = slog.New(demoted{log.Handler()})
 	b, err := embedded.Start(ctx, c)
 	if err != nil {
 		return listenError(err, c.Listen)
 	}
-	log := c.Logger
 	m, err := startMeter(ctx, b, a.prefix, address(a.env(o.metrics, "JETBUS_METRICS")), c.TLS, log)
 	if err != nil {
 		return errors.Join(err, stopBroker(ctx, b))
@@ -187,6 +199,27 @@ func stopBroker(ctx context.Context, b *embedded.Broker) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	return b.Stop(ctx)
+}
+
+// demoted lowers what is said for information to debugging: the server's banner, above all.
+type demoted struct{ slog.Handler }
+
+// Enabled implements slog.Handler.
+func (d demoted) Enabled(ctx context.Context, l slog.Level) bool {
+	return d.Handler.Enabled(ctx, lowered(l))
+}
+
+// Handle implements slog.Handler.
+func (d demoted) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = lowered(r.Level)
+	return d.Handler.Handle(ctx, r)
+}
+
+func lowered(l slog.Level) slog.Level {
+	if l == slog.LevelInfo {
+		return slog.LevelDebug
+	}
+	return l
 }
 
 // newLogger makes the logger that the flags name.

@@ -55,7 +55,7 @@ Characters that a terminal would not print but obey are shown as escapes.`,
 	f.StringVar(&o.from, "from", "", "where to begin (default latest, with --no-follow earliest)")
 	f.StringArrayVar(&o.filters, "filter", nil, "only events with key=K, prefix=P (of the key), x-name=VALUE or header.NAME=VALUE; may be repeated")
 	f.StringVarP(&o.output, "output", "o", "text", "text or json")
-	f.IntVar(&o.limit, "limit", 0, "end after that many events")
+	f.Var((*limitFlag)(&o.limit), "limit", "end after that many events (default never)")
 	f.BoolVar(&o.noFollow, "no-follow", false, "end with the last event there is")
 	return cmd
 }
@@ -78,8 +78,6 @@ func (a *app) sub(cmd *cobra.Command, o subOptions, topics []string) error {
 		return err
 	case o.output != "text" && o.output != "json":
 		return usagef("--output %q: use text or json", o.output)
-	case o.limit < 0:
-		return usagef("--limit %d: use 1 or more", o.limit)
 	}
 	p := newPrinter(cmd.OutOrStdout(), o.output == "json", o.limit)
 	return untilInterrupted(cmd.Context(), func(open func()) error {

@@ -23,6 +23,16 @@ func isFile(w io.Writer) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
+// isFed reports whether r reads what another program writes, or a file, and not a terminal.
+func isFed(r io.Reader) bool {
+	f, ok := r.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && (info.Mode().IsRegular() || info.Mode()&os.ModeNamedPipe != 0)
+}
+
 // windowOf returns the size of a terminal in characters, or a usual one if it does not say.
 func windowOf(f *os.File) (width, height int) {
 	width, height, err := term.GetSize(descriptor(f))

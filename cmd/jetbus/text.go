@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -87,7 +88,7 @@ func jsonLine(v any) ([]byte, error) {
 // eventLine is an event as one line for people.
 func eventLine(e *jetbus.Event) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s #%d", e.Time.Local().Format("15:04:05.000"), e.Topic, e.Seq)
+	fmt.Fprintf(&b, "%s %s #%d", eventTime(e.Time.Local(), time.Now()), e.Topic, e.Seq)
 	if e.Key != "" {
 		fmt.Fprintf(&b, " key=%s", e.Key)
 	}
@@ -96,6 +97,15 @@ func eventLine(e *jetbus.Event) string {
 		b.Write(e.Payload)
 	}
 	return printable(b.String()) + "\n"
+}
+
+// eventTime is a time for people, with the date where that is not today's.
+func eventTime(t, now time.Time) string {
+	const clock = "15:04:05.000"
+	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return t.Format(clock)
+	}
+	return t.Format(time.DateOnly + " " + clock)
 }
 
 // table is rows with aligned columns, safe to show. The first row is the heading.
@@ -168,6 +178,21 @@ func (f *sizeFlag) Set(s string) error {
 		return fmt.Errorf("%q is no size: use bytes, 64KiB, 1.5GiB, or -1 for no limit", s)
 	}
 	*f = sizeFlag(n * factor)
+	return nil
+}
+
+// limitFlag is a flag that is a number of 1 or more; none is given by leaving it out.
+type limitFlag int
+
+func (f *limitFlag) String() string { return "" } // no default to show
+func (f *limitFlag) Type() string   { return "int" }
+
+func (f *limitFlag) Set(s string) error {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		return errors.New("use 1 or more")
+	}
+	*f = limitFlag(n)
 	return nil
 }
 

@@ -130,3 +130,18 @@ func TestParseFilter(t *testing.T) {
 		t.Errorf("%+v, %v", f, err)
 	}
 }
+
+// A time says which day it was where that is not today.
+func TestEventTime(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 0, 30, 0, 0, time.UTC)
+	for at, want := range map[time.Time]string{
+		now.Add(-20 * time.Minute): "00:10:00.000",
+		now.Add(-40 * time.Minute): "2026-02-28 23:50:00.000",
+		now.AddDate(1, 0, 0):       "2027-03-01 00:30:00.000",
+	} {
+		if got := eventTime(at, now); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

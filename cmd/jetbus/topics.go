@@ -137,7 +137,7 @@ func describe(t jetbus.TopicInfo) string {
 		{"Sequences", count(t.FirstSeq) + " to " + count(t.LastSeq)},
 		{"Last event", moment(t.LastTime)},
 		{"Retention", period(t.Config.Retention)},
-		{"Max size", limit(t.Config.MaxBytes, size)},
+		{"Max bytes", limit(t.Config.MaxBytes, size)},
 		{"Max events", limit(t.Config.MaxEvents, count)},
 		{"When full", "discard " + string(t.Config.Discard)},
 		{"Storage", string(t.Config.Storage)},
