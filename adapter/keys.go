@@ -322,27 +322,85 @@ func (b *Bus) watchKeys(ctx context.Context, bucket, prefix string, yield func(j
 		return b.translate("watch", b.api+"CONSUMER.CREATE."+bucketStream(bucket)+".", err) // the name and the filter follow
 	}
 	defer func() { _ = w.Stop() }() // closed with the connection
-	synced := false
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-b.link.Closed():
-			return jetbus.ErrClosed
-		case update, open := <-w.Updates():
-			if !open {
-				return jetbus.ErrClosed
-			}
-			entry, ok := keyEntry(update, prefix)
-			synced = synced || entry.Synced
-			if !ok || entry.Deleted && !synced { // a deleted key is none of those present
-				continue
-			}
-			if !yield(entry, nil) {
+	return b.followKeys(ctx, bucket, prefix, w, yield)
+}
+
+// followKeys yields what a watcher brings. The server counts the keys that are there when the
+// watch begins, and one that is written again from then on is not among those that it sends
+// first: its new message comes behind them. So all are present when the last message of all
+// that there is after the count has come, or one behind it.
+func (b *Bus) followKeys(ctx context.Context, bucket, prefix string, w jetstream.KeyWatcher, yield func(jetbus.KeyEntry, error) bool) error {
+	look := time.NewTicker(keysLook)
+	defer look.Stop()
+	var seen, last uint64 // revisions: the newest that came, and the one to wait for
+	var counted, synced bool
+	for !synced {
+		update, came, err := b.nextKey(ctx, w, look.C)
+		switch {
+		case err != nil:
+			return err
+		case came && update != nil:
+			seen = max(seen, update.Revision())
+			if entry, ok := keyEntry(update, prefix); ok && !entry.Deleted && !yield(entry, nil) { // a deleted key is none of those present
 				return nil
 			}
+		case came:
+			if last, err = b.lastKeyWritten(ctx, bucket, prefix); err != nil {
+				return err
+			}
+			counted = true
+		case counted: // what is waited for may have been removed without a trace
+			now, err := b.lastKeyWritten(ctx, bucket, prefix)
+			if err != nil {
+				return err
+			}
+			last = min(last, now)
 		}
+		synced = counted && seen >= last
 	}
+	for entry, ok := (jetbus.KeyEntry{Synced: true}), true; ; {
+		if ok && !yield(entry, nil) {
+			return nil
+		}
+		update, _, err := b.nextKey(ctx, w, nil)
+		if err != nil {
+			return err
+		}
+		entry, ok = keyEntry(update, prefix)
+	}
+}
+
+// nextKey waits for what a watcher brings, which is nil when the server has sent what it
+// counted. It comes back without where tick is first.
+func (b *Bus) nextKey(ctx context.Context, w jetstream.KeyWatcher, tick <-chan time.Time) (update jetstream.KeyValueEntry, came bool, err error) {
+	select {
+	case <-ctx.Done():
+		return nil, false, context.Cause(ctx)
+	case <-b.link.Closed():
+		return nil, false, jetbus.ErrClosed
+	case <-tick:
+		return nil, false, nil
+	case update, open := <-w.Updates():
+		if !open {
+			return nil, false, jetbus.ErrClosed
+		}
+		return update, true, nil
+	}
+}
+
+// keysLook is how soon a watch asks again for the last message.
+const keysLook = 100 * time.Millisecond
+
+// lastKeyWritten is the revision of the last message of all keys with a prefix; 0 where there is none.
+func (b *Bus) lastKeyWritten(ctx context.Context, bucket, prefix string) (last uint64, err error) {
+	for _, filter := range keyFilters(prefix) {
+		m, err := b.leaderMessage(ctx, bucketStream(bucket), map[string]any{"last_by_subj": "$KV." + bucket + "." + filter})
+		if err != nil {
+			return 0, b.translate("watch", b.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
+		}
+		last = max(last, m.seq)
+	}
+	return last, nil
 }
 
 // keyFilters are the filters that let through all keys with a prefix, as narrow as
@@ -361,7 +419,7 @@ func keyFilters(prefix string) []string {
 // keyEntry turns a watcher's update into an entry, if the prefix wants it.
 func keyEntry(update jetstream.KeyValueEntry, prefix string) (jetbus.KeyEntry, bool) {
 	if update == nil {
-		return jetbus.KeyEntry{Synced: true}, true
+		return jetbus.KeyEntry{}, false
 	}
 	key, ok := parseBucketKey(update.Key())
 	if !ok || !strings.HasPrefix(key, prefix) {

@@ -293,6 +293,51 @@ func TestKeyWatchNarrow(t *testing.T) {
 	})
 }
 
+// TestKeyWatchBesideUpdates: a key that is written again while a watch begins is there all the same
+// when the watch has seen what is present.
+func TestKeyWatchBesideUpdates(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		_, writer := r.Open(adapter.Config{})
+		keys := []string{"m/0", "m/1", "m/2", "m/3"}
+		revisions := make([]uint64, len(keys))
+		for i, key := range keys {
+			revisions[i] = r.set(key, "", 0, 0)
+		}
+		stop := make(chan struct{})
+		var writing sync.WaitGroup
+		writing.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				var err error
+				i := n % len(keys)
+				if revisions[i], err = writer.KeySet(r.Context(), "b", keys[i], nil, revisions[i], time.Hour); err != nil {
+					r.Error(err)
+					return
+				}
+			}
+		})
+		for range 300 {
+			seen := map[string]bool{}
+			for e, err := range r.Bus.KeyWatch(r.Context(), "b", "m/") {
+				r.OK(err)
+				if e.Synced {
+					break
+				}
+				seen[e.Key] = true
+			}
+			if len(seen) != len(keys) {
+				r.Errorf("of %d keys a watch has seen %v", len(keys), seen)
+			}
+		}
+		close(stop)
+		writing.Wait()
+	})
+}
+
 // TestKeysOfAnOldBucket: one whose keys cannot expire says so.
 func TestKeysOfAnOldBucket(t *testing.T) {
 	inBubble(t, func(r *rig) {
