@@ -105,8 +105,8 @@ type Subscription interface {
 	// has started (others get it at once), lets running handlers finish and settle,
 	// cancels them after ShutdownTimeout or when ctx ends meanwhile, and returns when nothing
 	// of the subscription runs any more. A ctx that was canceled before the call
-	// shortens nothing: programs stop because their context has ended. One whose deadline
-	// has passed leaves no time. It may be called twice, and
+	// shortens nothing: programs stop because their context has ended. Its deadline holds
+	// all the same. It may be called twice, and
 	// concurrently.
 	//
 	// From inside a handler it does not wait if ctx is the handler's context or one made

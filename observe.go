@@ -1,6 +1,9 @@
 package jetbus
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // ObservationKind names what happened.
 type ObservationKind string
@@ -48,5 +51,19 @@ type Observer func(Observation)
 func (o Observer) Observe(what Observation) {
 	if o != nil {
 		o(what)
+	}
+}
+
+// Observers returns an observer that tells each of the list, in its order: metrics and a log of
+// your own, say. Those that are nil are left out; without any other it is nil.
+func Observers(list ...Observer) Observer {
+	list = slices.DeleteFunc(slices.Clone(list), func(o Observer) bool { return o == nil })
+	if len(list) < 2 {
+		return append(list, nil)[0]
+	}
+	return func(what Observation) {
+		for _, o := range list {
+			o(what)
+		}
 	}
 }

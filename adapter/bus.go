@@ -244,10 +244,8 @@ func (b *Bus) Health(ctx context.Context) error {
 // while it waits, handlers are canceled, calls that wait for the server fail with
 // [jetbus.ErrClosed], and the error says so. A ctx that was canceled before, as that of
 // signal.NotifyContext in a deferred Close, shortens nothing: handlers have their
-// ShutdownTimeout, calls Config.Timeout. One whose deadline has passed leaves no time. Nothing left to do is no error. Closing twice is fine.
+// ShutdownTimeout, calls Config.Timeout. Its deadline holds all the same. Nothing left to do is no error. Closing twice is fine.
 func (b *Bus) Close(ctx context.Context) error {
-	late := ctx.Err() != nil
-	ctx = shutdown.Context(ctx)
 	b.mu.Lock()
 	first := !b.closing
 	b.closing = true
@@ -257,14 +255,12 @@ func (b *Bus) Close(ctx context.Context) error {
 	}
 	b.mu.Unlock()
 	if !first {
-		select {
-		case <-b.ended:
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("close: %w", ctx.Err())
-		}
+		return b.awaitEnd(ctx)
 	}
 	defer close(b.ended)
+	late := ctx.Err() != nil
+	ctx, release := shutdown.Context(ctx, 0)
+	defer release()
 	errs := make([]error, len(members))
 	var wg sync.WaitGroup
 	for i, m := range members {
@@ -290,6 +286,21 @@ func (b *Bus) Close(ctx context.Context) error {
 		return fmt.Errorf("close: %w", err)
 	}
 	return nil
+}
+
+// awaitEnd waits for the end that another Close brings about.
+func (b *Bus) awaitEnd(ctx context.Context) error {
+	select {
+	case <-b.ended:
+		return nil
+	default:
+	}
+	select {
+	case <-b.ended:
+		return nil
+	case <-ctx.Done(): // that of a handler, perhaps, for which the other one waits
+		return fmt.Errorf("close: %w", ctx.Err())
+	}
 }
 
 // awaitCalls waits for the calls under way. When ctx ends, they are made to fail.

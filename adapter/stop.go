@@ -95,7 +95,8 @@ func (s *subscription) Stop(ctx context.Context) error {
 	if inside { // the handler cannot wait for itself
 		return nil
 	}
-	ctx = shutdown.Context(ctx)
+	ctx, release := shutdown.Context(ctx, 0)
+	defer release()
 	select {
 	case <-s.done:
 		return s.stragglers()

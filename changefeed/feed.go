@@ -78,10 +78,12 @@ func Start(ctx context.Context, b Backend, client *mongo.Client, o Options) (*Fe
 
 // Stop ends the feed: the position is saved, the lock is released. What is on its way
 // to the broker then is not waited for: whoever goes on finds out. It may be called twice, and concurrently. The error is
-// that of ctx, when it ends while Stop waits; the feed ends all the same.
+// that of ctx, when it ends while Stop waits; the feed ends all the same. A ctx that was canceled
+// before the call leaves 30 seconds, or until its deadline if it has one.
 func (f *Feed) Stop(ctx context.Context) error {
 	f.cancel()
-	ctx = shutdown.Context(ctx)
+	ctx, release := shutdown.Context(ctx, stopTime)
+	defer release()
 	select {
 	case <-f.done:
 		return nil
@@ -89,6 +91,9 @@ func (f *Feed) Stop(ctx context.Context) error {
 		return fmt.Errorf("stop change feed %s: %w", f.o.Name, context.Cause(ctx))
 	}
 }
+
+// stopTime bounds a Stop whose context was canceled before: a MongoDB that hangs may not answer.
+const stopTime = 30 * time.Second
 
 // Done is closed when the feed has ended, for whatever reason.
 func (f *Feed) Done() <-chan struct{} { return f.done }

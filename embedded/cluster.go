@@ -230,7 +230,8 @@ func (c *Cluster) node(i int) (*Broker, error) {
 // be called again and concurrently. If ctx ends while it waits, its error is returned
 // while the shutdown goes on, and a further Stop completes it.
 func (c *Cluster) Stop(ctx context.Context) error {
-	ctx = shutdown.Context(ctx)
+	ctx, release := shutdown.Context(ctx, 0)
+	defer release()
 	if err := c.stopNodes(ctx); err != nil {
 		return err
 	}

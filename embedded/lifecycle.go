@@ -32,7 +32,9 @@ func (b *Broker) Restart(ctx context.Context) error {
 // returned while the shutdown goes on, and a further Stop waits for it. A ctx that
 // was canceled before the call shortens nothing.
 func (b *Broker) Stop(ctx context.Context) error {
-	return b.do(shutdown.Context(ctx), "stop", func(context.Context) error {
+	ctx, release := shutdown.Context(ctx, 0)
+	defer release()
+	return b.do(ctx, "stop", func(context.Context) error {
 		if b.isStopped() {
 			return nil
 		}

@@ -176,10 +176,11 @@ func (g *Gateway) track(ctx context.Context, who Principal) (tracked context.Con
 // connection when nothing is held there or ctx ends (25 seconds where ctx has no deadline),
 // and returns when nothing of the gateway runs any more. What clients still hold then is
 // given back; what clients hold over HTTP, who cannot be told, after 5 seconds. The error
-// is that of ctx where it came to that; a ctx that was canceled before the call is as one without
-// deadline. It may be called again, and concurrently.
+// is that of ctx where it came to that; a ctx that was canceled before the call is as one that
+// was not. It may be called again, and concurrently.
 func (g *Gateway) Drain(ctx context.Context) error {
-	ctx = shutdown.Context(ctx)
+	ctx, release := shutdown.Context(ctx, drainTime)
+	defer release()
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, drainTime)

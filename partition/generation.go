@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 // generation is a subscription's part in the partitions of one generation.
@@ -222,7 +223,7 @@ func (s *Subscription) serve(ctx context.Context, t *Turn, turn *jetbus.Partitio
 	s.mu.Unlock()
 	select {
 	case <-t.Revoked():
-		err = sub.Stop(ctx)
+		err = sub.Stop(shutdown.Firm(ctx)) // it is canceled when the partition is lost
 	case <-ctx.Done():
 	case <-sub.Done():
 	}

@@ -146,10 +146,11 @@ func (m *Membership) Owned() []int {
 // when ctx ends first, the contexts of what still runs are canceled ([jetbus.ErrStopped])
 // and Stop waits on for it to return, and returns the error of ctx. It may be called
 // again, and returns nil where the membership has ended. A ctx that was canceled before
-// the call shortens nothing.
+// the call leaves jetbus.DefaultShutdownTimeout, or until its deadline if it has one.
 func (m *Membership) Stop(ctx context.Context) error {
 	m.stop()
-	ctx = shutdown.Context(ctx)
+	ctx, release := shutdown.Context(ctx, jetbus.DefaultShutdownTimeout) // what the caller's function does has no bound
+	defer release()
 	select {
 	case <-m.done:
 		return nil

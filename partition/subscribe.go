@@ -230,7 +230,8 @@ func (s *Subscription) Stop(ctx context.Context) error {
 	if ctx.Value(insideKey{}) == s {
 		return nil
 	}
-	ctx = shutdown.Context(ctx)
+	ctx, release := shutdown.Context(ctx, 0)
+	defer release()
 	select {
 	case <-s.done:
 		return nil

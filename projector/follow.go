@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 const (
@@ -95,7 +96,7 @@ func (p *Projection) follow(ctx context.Context) (err error) {
 	wg.Go(func() {
 		<-live.Done()
 		giveBack(ctx, p.queue.end()) // while the loop writes what it has in hand
-		err := p.sub.Stop(leaving)
+		err := p.sub.Stop(shutdown.Firm(leaving))
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.stopErr = err

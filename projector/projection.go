@@ -227,7 +227,8 @@ func (p *Projection) untilStopped(ctx context.Context) (context.Context, func())
 // called twice and concurrently. The error is that of the subscription's Stop.
 func (p *Projection) Stop(ctx context.Context) error {
 	p.stop()
-	ctx = shutdown.Context(ctx)
+	ctx, release := shutdown.Context(ctx, 0)
+	defer release()
 	select {
 	case <-p.done:
 	case <-ctx.Done():

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
@@ -308,6 +309,31 @@ func TestDualWriteAtomic(t *testing.T) {
 		mains, twins := d.scan("people"), d.scan("people.v2")
 		if len(mains) != 902 || len(twins) != 902 || mains[901].ID != "last" || twins[901].ID != "last" {
 			t.Errorf("%d and %d events are stored", len(mains), len(twins))
+		}
+	})
+}
+
+// Where the server refuses one of the two events of an atomic write, it stores neither.
+func TestDualWriteAtomicRefused(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		d := newDualDesk(t, "SHARED")
+		b := registry.DualWrite(d.bus, d.reg, registry.DualWriteOptions{Atomic: true})
+		_, err := b.Publish(t.Context(), person("first"))
+		d.ok(err)
+		others := bustest.Open(t, d.broker, adapter.Config{})
+		d.ok(others.DeleteTopic(t.Context(), "people.v2")) // which the writer has not heard of
+		if _, err := b.Publish(t.Context(), person("second")); err == nil {
+			t.Error("stored without its twin")
+		}
+		if got := d.ids("people"); got != "first/2" {
+			t.Errorf("stored %s", got)
+		}
+		d.declare(jetbus.TopicConfig{Name: "people.v2", Stream: "SHARED", KeyInSubject: true})
+		time.Sleep(time.Minute) // the server takes no more batches until it has given up those that lack an event
+		_, err = b.Publish(t.Context(), person("second"))
+		d.ok(err)
+		if mains, twins := d.ids("people"), d.ids("people.v2"); mains != "first/2 second/2" || twins != "second/2" {
+			t.Errorf("stored %s and %s", mains, twins)
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -225,43 +224,51 @@ func (n *Normalizer) learn(ctx context.Context, from int, t target) (target, err
 // deleted, which nobody is to follow: a new version is compared with the latest live one, and
 // need not follow from a mistake that was taken back.
 func (n *Normalizer) hop(ctx context.Context, e jetbus.Event, from int, t target) (out jetbus.Event, to int, err error) {
-	fail := func(err error) error { return &UpcastError{Topic: t.topic, From: from, To: from + 1, Err: err} }
+	fail := func(to int, err error) error { return &UpcastError{Topic: t.topic, From: from, To: to, Err: err} }
 	if up := n.o.Upcasters[t.topic][from]; up != nil {
 		out, err := upcast(ctx, up, e)
 		if err != nil && !steers(ctx, err) {
-			err = fail(err)
+			err = fail(from+1, err)
 		}
 		return out, from + 1, err
 	}
-	no := errNoHop // why there is no way to the next version
+	deleted := 0 // the nearest version that is proved and was deleted
+	no := errNoHop
 	for to = from + 1; ; to++ {
 		proved, err := n.proved(ctx, from, to, t)
-		gone := errors.Is(err, ErrErased) || errors.Is(err, ErrNoVersion)
-		switch {
-		case proved:
-			return e, to, nil
-		case err != nil && !gone:
-			return e, 0, err
-		case gone && to == from+1:
+		if gone := errors.Is(err, ErrErased) || errors.Is(err, ErrNoVersion); gone && to == from+1 {
 			no = fmt.Errorf("%w: %w", errNoHop, err)
+		} else if err != nil && !gone {
+			return e, 0, err
 		}
-		if over, err := n.passesOver(ctx, to, t); err != nil || !over {
-			return e, 0, cmp.Or(err, fail(no))
+		live, err := n.isFollowed(ctx, to, t)
+		switch {
+		case err != nil:
+			return e, 0, err
+		case proved && (live || n.o.Upcasters[t.topic][to] != nil): // which leads on from a deleted one
+			return e, to, nil
+		case proved && deleted == 0:
+			deleted = to
+		}
+		if live && deleted > 0 {
+			return e, deleted, nil // the way goes on from there, or ends
+		}
+		if live {
+			return e, 0, fail(to, no)
 		}
 	}
 }
 
-// passesOver reports whether an event that cannot be brought to a version may be brought to
-// one behind it: whether it was deleted and no upcaster leads on from it.
-func (n *Normalizer) passesOver(ctx context.Context, version int, t target) (bool, error) {
-	if version == t.version || n.o.Upcasters[t.topic][version] != nil {
-		return false, nil
+// isFollowed reports whether a version is live, or the one that events are brought to.
+func (n *Normalizer) isFollowed(ctx context.Context, version int, t target) (bool, error) {
+	if version >= t.version {
+		return true, nil
 	}
 	v, err := n.r.Version(ctx, t.topic, version)
 	if errors.Is(err, ErrErased) || errors.Is(err, ErrNoVersion) {
-		return true, nil
+		return false, nil
 	}
-	return err == nil && !v.Live(), err
+	return err == nil && v.Live(), err
 }
 
 // proved reports whether it is proved that what is valid for one version is valid

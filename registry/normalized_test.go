@@ -231,24 +231,31 @@ func TestNormalizedDeadLetters(t *testing.T) {
 // A version that broke the topic and was taken back stands in nobody's way.
 func TestNormalizeOverDeleted(t *testing.T) {
 	const good, bad = `{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}`, `{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}`
+	const loose = `{"type":"object","properties":{"a":{"type":"string"}}}` // which good is proved to fit, and wider is not
 	const wider = `{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"string"}},"required":["a"],"additionalProperties":false}`
 	for name, c := range map[string]struct {
-		kept      bool  // version 2 is not deleted
-		erased    []int // for good
+		second    string // default bad
+		kept      bool   // version 2 is not deleted
+		erased    []int  // for good
 		upcasters registry.Upcasters
 		want      string // "": there is no way
 	}{
 		"deleted":            {want: "4"},
 		"erased":             {erased: []int{2, 3}, want: "4"},
 		"one of them erased": {erased: []int{3}, want: "4"},
+		"proved to fit it":   {second: loose, want: "4"},
 		"live":               {kept: true},
-		"upcast from it":     {upcasters: registry.Upcasters{"t": {3: rename}}},
+		"upcast from it":     {upcasters: registry.Upcasters{"t": {3: rename}}, want: "4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bustest.Run(t, func(t *testing.T) {
 				d := newDesk(t)
 				d.register("t", good)
-				d.force("t", bad)
+				if c.second == loose {
+					d.register("t", loose)
+				} else {
+					d.force("t", bad)
+				}
 				d.force("t", `{"type":"object","properties":{"a":{"type":"boolean"}},"required":["a"]}`)
 				if !c.kept {
 					must(d.reg.Delete(t.Context(), "t", 2, registry.DeleteOptions{}))(t)

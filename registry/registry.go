@@ -108,7 +108,8 @@ func (r *Registry) begin(ctx context.Context) error {
 // before: at once where the broker answers, and up to 5 seconds where it does not. The
 // connection stays open.
 func (r *Registry) Close(ctx context.Context) error {
-	ctx = shutdown.Context(ctx)
+	ctx, release := shutdown.Context(ctx, 0)
+	defer release()
 	r.mu.Lock()
 	first := !r.closed
 	r.closed = true

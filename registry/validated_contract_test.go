@@ -98,13 +98,13 @@ func (c closing) Close(ctx context.Context) error {
 	return err
 }
 
-// decorated makes subjects whose A, B and Open are decorated; with schemas or
-// without.
-func decorated(decorate decoration, schemas func(*admin)) func(t *testing.T) bustest.Subject {
+// decorated makes subjects whose A, B and Open are decorated, on topics that are stored so;
+// with schemas or without.
+func decorated(decorate decoration, storage jetbus.Storage, schemas func(*admin)) func(t *testing.T) bustest.Subject {
 	return func(t *testing.T) bustest.Subject {
 		t.Helper()
 		broker := bustest.Start(t, embedded.Config{})
-		s := bustest.SubjectOn(t, broker, adapter.Config{Storage: jetbus.MemoryStorage})
+		s := bustest.SubjectOn(t, broker, adapter.Config{Storage: storage})
 		a := &admin{Backend: s.Admin, reg: openOn(t, bustest.Connect(t, broker), registry.Config{})}
 		outside := func(b jetbus.Backend) jetbus.Backend { return b }
 		if schemas != nil {
@@ -158,7 +158,7 @@ var larger = []string{atLimit, tooLarge}
 // a processor long by make contract.
 func contract(t *testing.T, open func(t *testing.T) bustest.Subject, but ...string) {
 	t.Helper()
-	without := bustest.NeedRestart // the broker is in memory
+	without := bustest.NeedRestart // topics are in memory
 	if len(but) > 0 {
 		without |= bustest.NeedMany
 	}
@@ -178,6 +178,17 @@ func contract(t *testing.T, open func(t *testing.T) bustest.Subject, but ...stri
 		Without: without,
 		Long:    *each,
 		Only:    func(b bustest.Behavior) bool { return !slices.Contains(but, b.Name) },
+	}, open)
+}
+
+// contractOfRestarts runs what contract leaves out since topics are in memory there.
+func contractOfRestarts(t *testing.T, open func(t *testing.T) bustest.Subject, but ...string) {
+	t.Helper()
+	bustest.Contract(t, bustest.Options{
+		Without: bustest.NeedAging | bustest.NeedMany,
+		Only: func(b bustest.Behavior) bool {
+			return b.Needs&bustest.NeedRestart != 0 && !slices.Contains(but, b.Name)
+		},
 	}, open)
 }
 
@@ -245,7 +256,12 @@ func TestContract(t *testing.T) {
 		{"DualWrite, atomic", true, dualAtomic, shared, append(partitioned(), notAtomic...)},
 	} {
 		if !c.each || *each {
-			t.Run(c.name, func(t *testing.T) { contract(t, decorated(c.decorate, c.schemas), c.but...) })
+			t.Run(c.name, func(t *testing.T) { contract(t, decorated(c.decorate, jetbus.MemoryStorage, c.schemas), c.but...) })
+		}
+		if *each {
+			t.Run(c.name+", in files", func(t *testing.T) {
+				contractOfRestarts(t, decorated(c.decorate, jetbus.FileStorage, c.schemas), c.but...)
+			})
 		}
 	}
 }

@@ -109,6 +109,16 @@ func TestPubFromAPipe(t *testing.T) {
 	publish(`{"a":1}`)
 	publish(`{"b":1}`, "")
 	publish(`{"c":1}`, `{"d":1}`)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	_ = w.Close()
+	var out, errOut bytes.Buffer
+	if code := run(t.Context(), []string{"--server", b.url, "pub", "orders"}, r, &out, &errOut, func(string) string { return "" }); code != exitUsage || !strings.Contains(errOut.String(), "standard input is empty: say ''") {
+		t.Errorf("of an empty pipe: exit code %d: %s", code, errOut.String())
+	}
 	publish(`{"e":1}`+"\n"+`{"f":1}`+"\n", "--lines")
 	file, err := os.Open(os.DevNull)
 	if err != nil {

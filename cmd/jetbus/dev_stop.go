@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -132,12 +133,22 @@ func againLine(cmd *cobra.Command) string {
 		case f.Name == "mongo":
 			value = mongoAddress(value)
 		case f.Value.Type() == "bool":
-			line += " --" + f.Name
+			line += " --" + f.Name + "=" + value
 			return
 		}
-		line += " --" + f.Name + " " + value
+		line += " --" + f.Name + " " + quoted(value)
 	})
 	return line
+}
+
+// quoted is an argument as a shell takes it.
+func quoted(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./:,=@%+", r)
+	}) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // maxNotes bounds what is kept for the end.

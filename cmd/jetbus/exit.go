@@ -143,11 +143,13 @@ func flagError(err error) error {
 	var number *strconv.NumError
 	switch {
 	case errors.As(err, &number):
-		what := "no number"
-		if errors.Is(number.Err, strconv.ErrRange) {
-			what = "out of range"
+		switch {
+		case number.Func == "ParseBool":
+			return fmt.Errorf("%s: use true or false", beforeValue(err))
+		case errors.Is(number.Err, strconv.ErrRange):
+			return fmt.Errorf("%s: %q is out of range", beforeValue(err), number.Num)
 		}
-		return fmt.Errorf("%s: %q is %s", beforeValue(err), number.Num, what)
+		return fmt.Errorf("%s: %q is no number", beforeValue(err), number.Num)
 	case strings.Contains(err.Error(), "time: "):
 		return fmt.Errorf("%s: use a duration as 90s or 1h30m", beforeValue(err))
 	}

@@ -84,13 +84,14 @@ func TestUsageErrors(t *testing.T) {
 		{"backfill a b --limit x", `"--limit" flag: use 1 or more`},
 		{"pub a x --count x", `"--count" flag: "x" is no number; see jetbus pub --help`},
 		{"pub a x --count 99999999999999999999", "is out of range"},
+		{"dev --plain=maybe", `"--plain" flag: use true or false`},
 		{"pub a x --ttl soon", `"--ttl" flag: use a duration as 90s or 1h30m`},
 		{"topics rn a", `topics has no command "rn"`},
 		{"topics ls -o yaml", `--output "yaml"`},
 		{"topics create a --max-bytes much", "is no size"},
 		{"serve", "name the folder of the store with --dir"},
 		{"serve --dir x --tls-cert a", "--tls-cert and --tls-key go together"},
-		{"serve --dir x --listen 0.0.0.0:4222", "is reachable from other machines needs --user and --password"},
+		{"serve --dir x --listen 0.0.0.0:4222", "--listen 0.0.0.0:4222 is reachable from other machines: give --user and --password"},
 		{"serve --dir x --prefix a.b", "--prefix says nothing to jetbus serve"},
 		{"serve --dir x --server foo", "--server says nothing to jetbus serve"},
 		{"dev --server foo", "--server says nothing to jetbus dev; see jetbus dev --help"},
@@ -115,6 +116,16 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
+// The prefix of the bus is minded where there is one: for a gateway, whoever names it, or for metrics.
+func TestServePrefix(t *testing.T) {
+	for name, env := range map[string]map[string]string{"gateway": {"JETBUS_GATEWAY": "127.0.0.1:nowhere"}, "metrics": {"JETBUS_METRICS": "127.0.0.1:nowhere"}} {
+		r := commandEnv(t, env, "", "serve", "--dir", t.TempDir(), "--listen", "0", "--prefix", "shop")
+		if r.code == 0 || strings.Contains(r.errOut, "--prefix") || !strings.Contains(r.errOut, "nowhere") {
+			t.Errorf("%s: exit code %d: %s", name, r.code, r.errOut)
+		}
+	}
+}
+
 func TestHelp(t *testing.T) {
 	for _, args := range []string{"", "--help", "help pub", "pub --help", "sub -h", "dev -h", "serve -h", "topics -h", "topics create -h"} {
 		if r := command(t, "", strings.Fields(args)...); r.code != 0 || !strings.Contains(r.out, "Examples:") {
@@ -129,8 +140,11 @@ func TestHelp(t *testing.T) {
 	if r := command(t, "", "--help"); strings.Count(r.out, "\n  pub ") != 1 || !strings.Contains(r.out, "--tls-ca string") {
 		t.Errorf("help does not list each command once, and all flags:\n%s", r.out)
 	}
-	if r := command(t, "", "version", "--help"); strings.Count(r.out, "\n") > 12 || !strings.Contains(r.out, "see jetbus --help") {
-		t.Errorf("help of a command:\n%s", r.out)
+	if r := command(t, "", "topics", "ls", "--help"); strings.Contains(r.out, "--tls-ca string") || !strings.Contains(r.out, "see jetbus --help") {
+		t.Errorf("help of a command that connects:\n%s", r.out)
+	}
+	if r := command(t, "", "version", "--help"); strings.Count(r.out, "\n") > 10 || strings.Contains(r.out, "--server") {
+		t.Errorf("help of a command that does not connect:\n%s", r.out)
 	}
 }
 

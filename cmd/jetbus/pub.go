@@ -40,7 +40,8 @@ func newPub(a *app) *cobra.Command {
 		Long: `Publishes an event and returns when it is stored.
 
 PAYLOAD is stored as it is; "-" reads it from standard input, as does no PAYLOAD where
-that is a pipe or a file. Otherwise the event has none, as with ''. A payload that is not JSON gets the content type text/plain or
+that is a pipe or a file (so in a loop that reads standard input, say PAYLOAD, or </dev/null).
+Otherwise the event has none, as with ''. A payload that is not JSON gets the content type text/plain or
 application/octet-stream, unless --content-type says another.
 
 With --lines each line of standard input is the payload of an event. Lines must be
@@ -85,8 +86,11 @@ func (a *app) pub(cmd *cobra.Command, o pubOptions, args []string) error {
 	case len(args) > 1 && args[1] != "-":
 		e.Payload = []byte(args[1])
 	case len(args) > 1 || !o.lines && isFed(in):
-		if e.Payload, err = readPayload(in); err != nil {
+		if e.Payload, err = readPayload(cmd.Context(), in); err != nil {
 			return err
+		}
+		if len(args) == 1 && len(e.Payload) == 0 { // what was to write it may have failed
+			return usagef("standard input is empty: say '' for an event without a payload")
 		}
 	}
 	setContentType(&e)
@@ -102,9 +106,22 @@ func (a *app) pub(cmd *cobra.Command, o pubOptions, args []string) error {
 	})
 }
 
-// readPayload reads the payload of one event.
-func readPayload(in io.Reader) ([]byte, error) {
-	payload, err := io.ReadAll(io.LimitReader(in, maxPayload+1))
+// readPayload reads the payload of one event. A read that has nothing to read goes on when
+// ctx ends, and ends with the process.
+func readPayload(ctx context.Context, in io.Reader) ([]byte, error) {
+	var payload []byte
+	read := make(chan error, 1)
+	go func() {
+		text, err := io.ReadAll(io.LimitReader(in, maxPayload+1))
+		payload = text
+		read <- err
+	}()
+	var err error
+	select {
+	case err = <-read:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read standard input: %w", err)
 	}

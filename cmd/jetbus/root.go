@@ -52,7 +52,9 @@ Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 
 	f.StringVar(&a.tlsCA, "tls-ca", "", "file with certificates of authorities to trust, PEM")
 	f.StringVar(&a.prefix, "prefix", "ev", "first token of the bus's subjects")
 	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "bound of each request")
-	root.AddCommand(newDev(a), newServe(a), newPub(a), newSub(a), newTopics(a), newGroups(a), newDLQ(a), newSchema(a), newBackfill(a), newProject(a), newChangefeed(a), newOutbox(a), newToken(a), newLint(), newVersion())
+	dev, serve, token, lint, about := newDev(a), newServe(a), newToken(a), newLint(), newVersion()
+	alone(dev, serve, token, lint, about)
+	root.AddCommand(dev, serve, newPub(a), newSub(a), newTopics(a), newGroups(a), newDLQ(a), newSchema(a), newBackfill(a), newProject(a), newChangefeed(a), newOutbox(a), token, lint, about)
 	return root
 }
 
@@ -60,7 +62,20 @@ Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 
 // of jetbus itself explains.
 func usageTemplate(all string) string {
 	const shared = "\n\nGlobal Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}"
-	return strings.Replace(all, shared, "\n\nThe server and how to log in: --server, --user, --password, --token, --creds, --tls-ca, --prefix,\n--timeout; see {{.Root.CommandPath}} --help.", 1)
+	return strings.Replace(all, shared, `{{if ne (index .Annotations "`+connection+`") "none"}}
+
+The server and how to log in: --server, --user, --password, --token, --creds, --tls-ca, --prefix,
+--timeout; see {{.Root.CommandPath}} --help.{{end}}`, 1)
+}
+
+// connection is the annotation of commands that connect to no server: "none".
+const connection = "connection"
+
+// alone marks commands that connect to no server.
+func alone(commands ...*cobra.Command) {
+	for _, cmd := range commands {
+		cmd.Annotations = map[string]string{connection: "none"}
+	}
 }
 
 // refuse is an error where one of the shared flags was given to a command that does not use it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -122,7 +123,11 @@ func (o serveOptions) config(a *app, stderr io.Writer) (embedded.Config, error) 
 	c.Logger = logger
 	switch err := c.Validate(); {
 	case errors.Is(err, embedded.ErrReachable):
-		return c, usagef("serve: an address that %w needs --user and --password, or --token; or listen on 127.0.0.1", embedded.ErrReachable)
+		flag := "--listen " + o.listen
+		if !strings.Contains(err.Error(), "Listen ") {
+			flag = "--websocket " + o.webSocket
+		}
+		return c, usagef("serve: %s %w: give --user and --password, or --token, or listen on 127.0.0.1", flag, embedded.ErrReachable)
 	case err != nil:
 		return c, &usageError{err}
 	}
@@ -138,14 +143,14 @@ func (a *app) serve(cmd *cobra.Command, o serveOptions, open func()) error {
 	if err != nil {
 		return err
 	}
-	if o.gateway.Listen == "" && a.env(o.metrics, "JETBUS_METRICS") == "" {
-		if err := refuse(cmd, "prefix"); err != nil { // which is that of the bus
-			return err
-		}
-	}
 	edgeConfig, err := o.gateway.prepare(a)
 	if err != nil {
 		return err
+	}
+	if edgeConfig == nil && a.env(o.metrics, "JETBUS_METRICS") == "" { // there is no bus
+		if err := refuse(cmd, "prefix"); err != nil {
+			return err
+		}
 	}
 	ctx := cmd.Context()
 	log := c.Logger
@@ -214,6 +219,12 @@ func (d demoted) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = lowered(r.Level)
 	return d.Handler.Handle(ctx, r)
 }
+
+// WithAttrs implements slog.Handler.
+func (d demoted) WithAttrs(list []slog.Attr) slog.Handler { return demoted{d.Handler.WithAttrs(list)} }
+
+// WithGroup implements slog.Handler.
+func (d demoted) WithGroup(name string) slog.Handler { return demoted{d.Handler.WithGroup(name)} }
 
 func lowered(l slog.Level) slog.Level {
 	if l == slog.LevelInfo {

@@ -145,3 +145,14 @@ func TestEventTime(t *testing.T) {
 		}
 	}
 }
+
+func TestQuoted(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"./dev-store": "./dev-store", "127.0.0.1:4333": "127.0.0.1:4333", "my store": "'my store'", "it's": `'it'\''s'`, "": "''", "a?b&c": "'a?b&c'",
+	} {
+		if got := quoted(in); got != want {
+			t.Errorf("quoted(%q) = %s, want %s", in, got, want)
+		}
+	}
+}

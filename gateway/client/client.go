@@ -78,7 +78,8 @@ func Dial(ctx context.Context, config Config) (*Client, error) {
 // when their ctx ends.
 func (c *Client) Close(ctx context.Context) error {
 	late := ctx.Err() != nil
-	ctx = shutdown.Context(ctx)
+	ctx, release := shutdown.Context(ctx, 0)
+	defer release()
 	c.mu.Lock()
 	first := !c.closing
 	c.closing = true

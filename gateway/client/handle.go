@@ -152,7 +152,9 @@ func (m *member) Stop(ctx context.Context) error {
 	if ctx.Value(insideKey{m}) != nil { // the caller's own handler is one of those to wait for
 		return nil
 	}
-	unhook := context.AfterFunc(shutdown.Context(ctx), m.hurry)
+	ctx, release := shutdown.Context(ctx, 0)
+	defer release()
+	unhook := context.AfterFunc(ctx, m.hurry)
 	defer unhook()
 	<-m.done
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
@@ -12,17 +13,43 @@ type key struct{}
 
 func TestContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, 1))
-	alive := shutdown.Context(ctx)
+	bounded, release := context.WithTimeout(ctx, time.Hour)
+	defer release()
+	want, _ := bounded.Deadline()
+	alive, done := shutdown.Context(ctx, time.Minute)
+	defer done()
+	if _, ok := alive.Deadline(); ok {
+		t.Error("one that lives is bounded")
+	}
 	cancel()
 	if alive.Err() == nil {
 		t.Error("one that lives is not the caller's any more")
 	}
-	if got := shutdown.Context(ctx); got.Err() != nil || got.Value(key{}) != 1 {
-		t.Errorf("of one that was canceled: %v, value %v", got.Err(), got.Value(key{}))
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		own  time.Duration
+		want func(at time.Time, ok bool) bool
+	}{
+		"canceled":                    {ctx, 0, func(_ time.Time, ok bool) bool { return !ok }},
+		"canceled, with own bound":    {ctx, time.Minute, func(at time.Time, ok bool) bool { return ok && time.Until(at) <= time.Minute }},
+		"canceled, with its deadline": {bounded, time.Minute, func(at time.Time, ok bool) bool { return ok && at.Equal(want) }},
+	} {
+		got, done := shutdown.Context(c.ctx, c.own)
+		if at, ok := got.Deadline(); got.Err() != nil || got.Value(key{}) != 1 || !c.want(at, ok) {
+			t.Errorf("%s: %v, value %v, deadline %v", name, got.Err(), got.Value(key{}), at)
+		}
+		done()
 	}
 	late, end := context.WithTimeout(t.Context(), -1)
 	defer end()
-	if err := shutdown.Context(late).Err(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("of one whose time is over: %v", err)
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		want error
+	}{"time over": {late, context.DeadlineExceeded}, "firm": {shutdown.Firm(ctx), context.Canceled}} {
+		got, done := shutdown.Context(c.ctx, time.Minute)
+		if !errors.Is(got.Err(), c.want) {
+			t.Errorf("%s: %v", name, got.Err())
+		}
+		done()
 	}
 }

@@ -194,7 +194,7 @@ func attack(t *testing.T, from, to *Schema, m Model, tries int, seed uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v, found := searchOf(from, reader, m).witness(tries, seed); found {
+	if v, _, found := searchOf(from, reader, m).attack(tries, seed); found {
 		t.Errorf("a wrong yes: %s is accepted by\n%s\nand not by\n%s", textOf(v), from.Text(), to.Text())
 	}
 }

@@ -47,6 +47,7 @@ var motifs = []string{
 	`{"oneOf":[{"type":"integer"},{"type":"object","properties":{"a":{"$ref":"#"},"b":{"$ref":"#"}},"required":["a"]}]}`,
 	`{"$ref":"#/$defs/d","$defs":{"d":{"type":"object","properties":{"a":{"$ref":"#/$defs/e"},"b":{"type":"string"}}},"e":{"type":"object","properties":{"a":{"$ref":"#/$defs/d"}}}}}`,
 	`{"anyOf":[{"$ref":"#/$defs/d"},{"$ref":"#/$defs/e"}],"$defs":{"d":{"type":"object","properties":{"a":{"$ref":"#/$defs/e"},"b":{"type":"string"}}},"e":{"type":"object","properties":{"a":{"$ref":"#/$defs/d"}}}}}`,
+	`{"type":"object","properties":{"a":{"anyOf":[{"$ref":"#/$defs/d"},{"type":"object"}]},"b":{"$ref":"#/$defs/e"}},"$defs":{"d":{"type":"object","properties":{"a":{"$ref":"#/$defs/e"}}},"e":{"type":"object","patternProperties":{"^a":{"$ref":"#/$defs/d"},"^b":{"type":"string"}}}}}`,
 	`{"type":"object","required":["a"],"properties":{"a":{"enum":["a","b",1,null]}},"oneOf":[{"properties":{"a":{"const":"a"}}},{"properties":{"a":{"const":"b"},"b":{"type":"integer"}},"required":["b"]}]}`,
 	`{"if":{"required":["a"]},"then":{"required":["b"]},"else":{"properties":{"c":{"type":"integer"}}},"properties":{"a":{"type":"string"}}}`,
 	`{"type":"string","minLength":1,"maxLength":3,"pattern":"^[a-c]*$","not":{"enum":["ab","a"]}}`,

@@ -16,14 +16,17 @@ var (
 	pairSeed  = flag.Uint64("pairseed", 1, "what the pairs are drawn from")
 )
 
-// tally counts the verdicts of a run.
-type tally struct{ pairs, refused, proved, refuted, unproved atomic.Int64 }
+// tally counts the verdicts of a run, and the values that attacked proofs: those that the old
+// schema accepts, since no other can show that a yes is wrong. A proof is spared where fewer than half of
+// what it was to meet are accepted, and idle where none is: mostly since there is no such value.
+type tally struct{ pairs, refused, proved, refuted, unproved, attacks, spared, idle atomic.Int64 }
 
 func (n *tally) String() string {
 	all := max(n.proved.Load()+n.refuted.Load()+n.unproved.Load(), 1)
 	share := func(k int64) string { return fmt.Sprintf("%d (%.1f %%)", k, 100*float64(k)/float64(all)) }
-	return fmt.Sprintf("%d pairs, %d more do not compile; in both models %s proved, %s refuted, %s unproved",
-		n.pairs.Load(), n.refused.Load(), share(n.proved.Load()), share(n.refuted.Load()), share(n.unproved.Load()))
+	return fmt.Sprintf("%d pairs, %d more do not compile; in both models %s proved, %s refuted, %s unproved; of %d proofs %d met no value, %d more fewer than half of %d, and all together %d",
+		n.pairs.Load(), n.refused.Load(), share(n.proved.Load()), share(n.refuted.Load()), share(n.unproved.Load()),
+		n.proved.Load(), n.idle.Load(), n.spared.Load(), *instances, n.attacks.Load())
 }
 
 // No yes is wrong: pairs of schemas, most of them one or some changes apart, are
@@ -52,6 +55,9 @@ func TestSoundness(t *testing.T) {
 	t.Logf("%v", &n)
 	if n.proved.Load() == 0 || n.refuted.Load() == 0 {
 		t.Errorf("all pairs are alike")
+	}
+	if n.spared.Load()*20 > n.proved.Load()-n.idle.Load() {
+		t.Error("proofs are hardly attacked")
 	}
 }
 
@@ -105,7 +111,15 @@ func (n *tally) judge(t *testing.T, old, next *Schema, m Model, i uint64) {
 	}
 	if yes, _ := prove(old.root, reader.root, m); yes {
 		n.proved.Add(1)
-		if v, found := searchOf(old, reader, m).witness(*instances, i); found {
+		v, met, found := searchOf(old, reader, m).attack(*instances, i)
+		n.attacks.Add(int64(met))
+		switch {
+		case met == 0:
+			n.idle.Add(1)
+		case met < *instances/2:
+			n.spared.Add(1)
+		}
+		if found {
 			a, b := smallestPair(old.doc, next.doc, m, i)
 			t.Errorf("pair %d, %s: proved, and refuted by %s\nold %s\nnew %s\nshrunk:\nold %s\nnew %s",
 				i, m, textOf(v), old.Text(), next.Text(), textOf(a), textOf(b))
@@ -121,6 +135,23 @@ func (n *tally) judge(t *testing.T, old, next *Schema, m Model, i uint64) {
 	default:
 		n.unproved.Add(1)
 	}
+}
+
+// attack makes values until so many of them were accepted by the old schema, or ten times as
+// many were not. It returns one that the new schema refuses, if it finds any, and how many the
+// old one accepted.
+func (s search) attack(instances int, seed uint64) (v any, accepted int, found bool) {
+	g := newGenerator(s.old, s.new, s.closed, seed)
+	for i := 0; accepted < instances && i < 10*instances; i++ {
+		v := g.try(i)
+		if s.work(v) > heaviestWork || !s.accepts(v) {
+			continue
+		}
+		if accepted++; s.refuses(v) {
+			return s.shrink(v), accepted, true
+		}
+	}
+	return nil, accepted, false
 }
 
 // smallestPair drops parts of both schemas for as long as the yes stays wrong.
@@ -141,7 +172,7 @@ func smallestPair(a, b any, m Model, seed uint64) (any, any) {
 		if yes, _ := prove(old.root, reader.root, m); !yes {
 			return false
 		}
-		_, found := searchOf(old, reader, m).witness(max(*instances, 1000), seed)
+		_, _, found := searchOf(old, reader, m).attack(max(*instances, 1000), seed)
 		return found
 	}
 	for again := true; again; {

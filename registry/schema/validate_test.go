@@ -50,8 +50,9 @@ func TestViolations(t *testing.T) {
 		{`{"properties":{"a":false}}`, `{"a":1}`, "#/properties/a", "is not allowed"},
 		{`{"dependentRequired":{"a":["b"]}}`, `{"a":1}`, "#/dependentRequired/a/0", "property 'b' is required, if 'a' property exists"},
 		{`{"propertyNames":{"maxLength":1}}`, `{"ab":1}`, "#/propertyNames/maxLength", "the name of the property must have at most 1 character but has 2"},
-		{`{"not":{"type":"null"}}`, `null`, "#/not", "must not be what the schema of not describes"},
-		{`{"oneOf":[{},true]}`, `1`, "#/oneOf", "must fit exactly one of oneOf: valid against schemas at indexes 0 and 1"},
+		{`{"not":{"const":"root"}}`, `"root"`, "#/not", `must not be "root"`},
+		{`{"not":{"type":"null"}}`, `null`, "#/not", "must not fit the schema of not, and does: null"},
+		{`{"oneOf":[{},true]}`, `1`, "#/oneOf", "fits the alternatives 0 and 1 of oneOf, counted from 0, and may fit only one"},
 		{`{"$ref":"#/$defs/a~1b","$defs":{"a/b":{"type":"null"}}}`, `1`, "#/$defs/a~1b/type", "must be null but is number"},
 	} {
 		t.Run(test.schema, func(t *testing.T) {

@@ -100,8 +100,14 @@ func word(n *node, keyword string, value any, library string) string {
 	case "uniqueItems":
 		return "must not have equal items: " + library
 	case "not":
-		return "must not be what the schema of not describes"
+		if n.not != nil && n.not.values != nil {
+			return "must not be " + oneOf(n.not.values)
+		}
+		return "must not fit the schema of not, and does: " + show(value)
 	case "oneOf":
+		if both, ok := strings.CutPrefix(library, "valid against schemas at indexes "); ok {
+			return "fits the alternatives " + both + " of oneOf, counted from 0, and may fit only one"
+		}
 		return "must fit exactly one of oneOf: " + library
 	case "minContains":
 		return fmt.Sprintf("must have at least %s as contains describes, but has %s", count(n.minContains, "item", "items"), lastWord(library))
