@@ -268,7 +268,8 @@ func (p *prover) describe(left []conj, at *declaration, m mask) string {
 		}
 	case tObj:
 		var with []string
-		for _, name := range sortedKeys(requiredBy(left)) {
+		required := sortedKeys(requiredBy(left))
+		for _, name := range required {
 			of, _ := p.property(left, at, name)
 			of, _ = p.flatten(of, tAll)
 			if vals, ok := finite(of, 0); ok && len(vals) == 1 && len(with) < 2 {
@@ -277,6 +278,9 @@ func (p *prover) describe(left []conj, at *declaration, m mask) string {
 		}
 		if len(with) > 0 {
 			return "objects with " + listing(with)
+		}
+		if len(required) > 0 {
+			return "objects that have " + listing(required[:min(len(required), 2)])
 		}
 	default:
 	}

@@ -39,6 +39,11 @@ func TestProveReasons(t *testing.T) {
 		{object(`"a":true,"b":true`, `,"additionalProperties":false`), object(`"a":true`, `,"additionalProperties":false`), []string{"additionalProperties #: property b is no longer accepted"}},
 		{object(`"a":true`, ``), object(`"a":true`, `,"additionalProperties":false`), []string{"additionalProperties #: further properties are no longer accepted"}},
 		{object(`"a":true`, ``), object(`"a":true,"b":{"type":"string"}`, ``), []string{"properties #/properties/b: property b was not declared before and could have any value; it is restricted now"}},
+		{
+			`{"oneOf":[{"type":"object","properties":{"card":{"type":"string"}},"required":["card"]},{"type":"object","properties":{"iban":{"type":"string"}},"required":["iban"]}]}`,
+			`{"oneOf":[{"type":"object","properties":{"card":{"type":"string"}},"required":["card"]}]}`,
+			[]string{"oneOf #: objects that have iban are no longer accepted: no branch of oneOf is for them"},
+		},
 		{kind("a", "b"), kind("a"), []string{`oneOf #: objects with kind "b" are no longer accepted: no branch of oneOf is for them`}},
 		{`{"type":"array","items":{"type":"string"}}`, `{"type":"array","items":{"type":"string"},"uniqueItems":true,"minItems":1}`, []string{"minItems #: minItems 1 is new", "uniqueItems #: items must differ from one another now"}},
 		{
