@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -83,6 +85,11 @@ func (a *app) sub(cmd *cobra.Command, o subOptions, topics []string) error {
 	return untilInterrupted(cmd.Context(), func(open func()) error {
 		return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
 			open()
+			if w, ok := terminalOf(cmd.ErrOrStderr()); ok && !o.noFollow { // a quiet topic looks like a command that hangs
+				if _, err := fmt.Fprintln(w, listening(topics, o.group, from)); err != nil {
+					return err
+				}
+			}
 			switch {
 			case o.group == "":
 				err = p.read(cmd.Context(), bus, topics, jetbus.ReadOptions{From: start, Follow: !o.noFollow, Filter: filter})
@@ -94,6 +101,15 @@ func (a *app) sub(cmd *cobra.Command, o subOptions, topics []string) error {
 			return errors.Join(err, p.flush())
 		})
 	})
+}
+
+// listening says what a command waits for that has nothing to print yet.
+func listening(topics []string, group, from string) string {
+	text := "listening to " + strings.Join(topics, ", ")
+	if group != "" {
+		text += " as a member of " + group + ", which goes on where it was, or if it is new"
+	}
+	return printable(text + " from " + from + "; Ctrl-C ends it")
 }
 
 // printer prints events up to a limit.

@@ -156,3 +156,15 @@ func TestQuoted(t *testing.T) {
 		}
 	}
 }
+
+func TestListening(t *testing.T) {
+	t.Parallel()
+	for want, got := range map[string]string{
+		"listening to a, b from latest; Ctrl-C ends it":                                                           listening([]string{"a", "b"}, "", "latest"),
+		"listening to a as a member of g, which goes on where it was, or if it is new from seq=7; Ctrl-C ends it": listening([]string{"a"}, "g", "seq=7"),
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
