@@ -47,6 +47,7 @@ func TestOptions(t *testing.T) {
 		{mongosink.Options{Collection: "x", TombstoneTTL: 1, HardDelete: true}, "HardDelete"},
 		{mongosink.Options{Collection: "x", Timeout: -1}, "Timeout"},
 		{mongosink.Options{Collection: "x", Indexes: []mongosink.Index{{}}}, "no Keys"},
+		{mongosink.Options{Collection: "x", Indexes: []mongosink.Index{{Keys: bson.D{{Key: "a", Value: 1}, {Key: "b", Value: "hashed"}}}}}, `of the kind "hashed", use 1, -1 or "2dsphere"`},
 		{mongosink.Options{Collection: "x", Indexes: []mongosink.Index{{Keys: key}, {Keys: key}}}, "name a_1"},
 		{mongosink.Options{Collection: "x", Indexes: []mongosink.Index{{Keys: key, Sparse: true, Partial: key}}}, "Partial"},
 		{mongosink.Options{Collection: "x", Indexes: []mongosink.Index{{Name: "_expireAt_1", Keys: key}}}, "_expireAt_1"},

@@ -52,7 +52,9 @@ type Options struct {
 type Index struct {
 	// Name is its name. Default: the fields and their directions, as MongoDB has it.
 	Name string
-	// Keys are the fields in their order, with 1, -1 or a kind such as "2dsphere".
+	// Keys are the fields in their order, with 1, -1 or "2dsphere". A document that such an
+	// index refuses becomes a dead letter; what other kinds refuse cannot be told from what
+	// passes, so make no such index on the collection.
 	Keys bson.D
 	// Unique refuses a document that has the same values as another; its event becomes
 	// a dead letter. The index is sparse as well, unless it is partial: documents of
@@ -119,6 +121,11 @@ func normalizeIndexes(indexes []Index) ([]Index, error) {
 		}
 		if ix.Name == "" {
 			ix.Name = indexName(ix.Keys)
+		}
+		for _, k := range ix.Keys {
+			if kind, ok := k.Value.(string); ok && kind != "2dsphere" {
+				return nil, fmt.Errorf("%w: index %s is of the kind %q, use 1, -1 or \"2dsphere\": documents that other kinds refuse would hold up the projection", jetbus.ErrInvalidOption, ix.Name, kind)
+			}
 		}
 		switch {
 		case ix.Sparse && ix.Partial != nil:
