@@ -49,7 +49,7 @@ test: ## Vet and test what needs no real clock, under the race detector; RERUN=2
 # What it tests waits for processes, elections and leases most of the time.
 e2e: ## Vet and test the module e2e: processes, clusters, cuts, other people's libraries
 	cd e2e && go vet ./...
-	@.ci/suite e2e -timeout 10m -p $$(( 2 * $$(getconf _NPROCESSORS_ONLN) ))
+	@.ci/suite e2e -count=1 -timeout 10m -p $$(( 2 * $$(getconf _NPROCESSORS_ONLN) ))
 
 stress: ## Test PKG=./... matching RUN=. COUNT=5 times (DIR=e2e: of that module); NOISE=1 beside two busy loops
 	@$(if $(NOISE),.ci/noise) .ci/stress $(DIR) $(COUNT) -run '$(RUN)' $(PKG)

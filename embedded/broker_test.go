@@ -46,6 +46,23 @@ func connect(t *testing.T, b *embedded.Broker, o ...nats.Option) jetstream.JetSt
 	return js
 }
 
+// comesBack waits until the client has an answer from the broker. A flush is over with an
+// error when the connection that it was written to ends, which the client may not know yet.
+func comesBack(t *testing.T, nc *nats.Conn) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		err := nc.FlushWithContext(ctx)
+		switch {
+		case err == nil:
+			return
+		case ctx.Err() != nil || nc.IsClosed():
+			t.Fatalf("the client did not come back: %v; its last error: %v", err, nc.LastError())
+		}
+	}
+}
+
 // stream creates the file stream S of the subjects s.>.
 func stream(t *testing.T, js jetstream.JetStream, replicas int) jetstream.Stream {
 	t.Helper()

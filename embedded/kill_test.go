@@ -201,11 +201,7 @@ func TestKillAndImpatientClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, nc := range clients {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			if err := nc.FlushWithContext(ctx); err != nil {
-				t.Errorf("the client did not come back: %v", err)
-			}
-			cancel()
+			comesBack(t, nc)
 		}
 	}
 	if n := waitMsgs(t, js); n != 32 {

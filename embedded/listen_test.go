@@ -1,7 +1,6 @@
 package embedded_test
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -176,11 +175,7 @@ func TestPortsAreKeptOverRestart(t *testing.T) {
 		}
 		roundTrip(t, url)
 		roundTrip(t, ws)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		if err := nc.FlushWithContext(ctx); err != nil {
-			t.Fatalf("the client did not come back: %v", err)
-		}
+		comesBack(t, nc)
 	}
 }
 

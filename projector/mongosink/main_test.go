@@ -8,7 +8,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil { // see newRig
+	if err := flag.Set("test.parallel", "8"); err != nil { // see beside
 		panic(err)
 	}
 	os.Exit(m.Run())

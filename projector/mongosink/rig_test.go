@@ -35,13 +35,18 @@ var running sync.Map
 // alone has a test run while no other does.
 func alone(t *testing.T) { running.Store(t, true) }
 
-func newRig(t testing.TB) *rig {
-	t.Helper()
+// beside has a test run beside others, if it does not run alone.
+func beside(t testing.TB) {
 	if t, ok := t.(*testing.T); ok {
 		if _, already := running.LoadOrStore(t, true); !already {
 			t.Parallel()
 		}
 	}
+}
+
+func newRig(t testing.TB) *rig {
+	t.Helper()
+	beside(t)
 	r := &rig{TB: t, srv: mongotest.Start(t)}
 	r.db = r.client().Database(r.srv.Database())
 	return r

@@ -21,6 +21,7 @@ import (
 // newCountingStandIn is a counting with a server of its own whose faults are made.
 func newCountingStandIn(t *testing.T) (*counting, *mongod.Server) {
 	t.Helper()
+	beside(t)
 	c := &counting{T: t}
 	return c, c.standIn()
 }

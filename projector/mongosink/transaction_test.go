@@ -34,6 +34,7 @@ type counting struct {
 
 func newCounting(t *testing.T) *counting {
 	t.Helper()
+	beside(t)
 	srv := mongotest.Start(t)
 	client, err := mongo.Connect(options.Client().ApplyURI(srv.URI()).SetHeartbeatInterval(500 * time.Millisecond))
 	if err != nil {
