@@ -71,9 +71,14 @@ func Example_gracefulShutdown() {
 
 	served := make(chan error)
 	go func() { served <- serve(ctx, nc) }()
-	for subscribed := false; !subscribed; time.Sleep(10 * time.Millisecond) {
-		groups, err := bus.Groups(ctx, "orders.created")
-		subscribed = err == nil && len(groups) == 2
+	for working := 0; working < 2; time.Sleep(10 * time.Millisecond) {
+		working = 0
+		groups, _ := bus.Groups(ctx, "orders.created") // there is no topic at first
+		for _, g := range groups {
+			if g.Waiting > 0 { // a member asks for events
+				working++
+			}
+		}
 	}
 	_, err = bus.Publish(ctx, jetbus.Event{Topic: "orders.created", Key: "7"})
 	check(err)

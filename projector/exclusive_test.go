@@ -296,6 +296,44 @@ func TestExclusiveDeadLetters(t *testing.T) {
 	})
 }
 
+// slowBurial is a bus that stores dead letters when it may.
+type slowBurial struct {
+	*adapter.Bus
+	may chan struct{}
+}
+
+func (b *slowBurial) Bury(ctx context.Context, d jetbus.DeadLetter) error {
+	<-b.may
+	return b.Bus.Bury(ctx, d)
+}
+
+// What is rejected is counted once it is a dead letter, and what is behind it once it is in
+// the sink.
+func TestExclusiveStatsOfRejected(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		l := newLedger()
+		sink := &ledgerSink{l: l, fail: func(c projector.Change) error {
+			if c.Event.Seq == 2 {
+				return jetbus.Reject(errors.New("never"))
+			}
+			return nil
+		}}
+		r.publish(numbered(0, 4, 4)...)
+		bus := &slowBurial{Bus: r.bus, may: make(chan struct{})}
+		p := r.project(bus, sink, exclusively(true))
+		time.Sleep(time.Second)
+		if s := p.Stats(); s.Seq > 1 || s.Rejected != 0 {
+			t.Errorf("without the dead letter: written up to %d, rejected %d", s.Seq, s.Rejected)
+		}
+		close(bus.may)
+		r.caughtUp(p)
+		if s := p.Stats(); s.Seq != 4 || s.Rejected != 1 {
+			t.Errorf("in the end: written up to %d, rejected %d", s.Seq, s.Rejected)
+		}
+		l.want(t, 4, 2)
+	})
+}
+
 // While the sink is away, the lock is kept and nothing is given up.
 func TestExclusiveSinkAway(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -311,8 +311,10 @@ func (h *hand) settle(ctx context.Context, refusals []refusal) {
 
 // refuse makes a dead letter. Where that cannot be stored, the event comes again.
 func (h *hand) refuse(ctx context.Context, d *jetbus.Delivery, cause error) {
-	h.p.writer.refused(ctx, &d.Event, cause)
-	_ = d.Reject(ctx, cause.Error())
+	h.p.writer.logRefused(ctx, &d.Event, cause)
+	if d.Reject(ctx, cause.Error()) == nil {
+		h.p.count.rejected.Add(1)
+	}
 }
 
 // giveBack returns deliveries to the group.

@@ -79,17 +79,31 @@ func (c *counters) wrote(out Outcome, b Batch) {
 	c.applied.Add(uint64(out.Applied)) //nolint:gosec // not negative
 	c.stale.Add(uint64(out.Stale))     //nolint:gosec // not negative
 	c.raced.Add(uint64(out.Raced))     //nolint:gosec // not negative
-	seq := b.UpTo
-	for i := range b.Changes {
-		seq = max(seq, b.Changes[i].Event.Seq)
-	}
-	raise(&c.seq, seq)
 	if len(out.Rejected) == 0 {
 		raise(&c.upTo, b.UpTo)
+		raise(&c.seq, b.UpTo)
 	}
+	raise(&c.seq, highestWritten(out, b))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lastWrite, c.lastError = time.Now(), nil
+}
+
+// highestWritten is the highest sequence of a change that is in the sink. Of a batch with a
+// position none need be where some are rejected, and it is written again.
+func highestWritten(out Outcome, b Batch) (seq uint64) {
+	rejected := out.Rejected
+	if len(rejected) > 0 && b.UpTo > 0 {
+		return 0
+	}
+	for i := range b.Changes {
+		if len(rejected) > 0 && rejected[0].Index == i {
+			rejected = rejected[1:]
+			continue
+		}
+		seq = max(seq, b.Changes[i].Event.Seq)
+	}
+	return seq
 }
 
 // raise sets a number that never falls. One goroutine at a time calls it.

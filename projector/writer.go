@@ -168,8 +168,9 @@ func (w *writer) write(ctx context.Context, b Batch) (out Outcome, err error) {
 // bury makes a dead letter of an event that no delivery holds, through all that
 // passes. One that is a dead letter itself stays where it is.
 func (w *writer) bury(ctx context.Context, e jetbus.Event, cause error) error {
-	w.refused(ctx, &e, cause)
+	w.logRefused(ctx, &e, cause)
 	if jetbus.IsDeadLetterTopic(e.Topic) {
+		w.count.rejected.Add(1)
 		return nil
 	}
 	d := jetbus.DeadLetter{
@@ -179,12 +180,15 @@ func (w *writer) bury(ctx context.Context, e jetbus.Event, cause error) error {
 	if _, ok := errors.AsType[*gaveUpError](cause); ok {
 		d.Reason, d.Attempts = jetbus.DeadMaxAttempts, jetbus.DefaultMaxAttempts
 	}
-	return w.insist(ctx, func() error { return w.b.Bury(ctx, d) })
+	if err := w.insist(ctx, func() error { return w.b.Bury(ctx, d) }); err != nil {
+		return err
+	}
+	w.count.rejected.Add(1)
+	return nil
 }
 
-// refused counts an event that can never be written, and tells the log.
-func (w *writer) refused(ctx context.Context, e *jetbus.Event, cause error) {
-	w.count.rejected.Add(1)
+// logRefused tells the log of an event that can never be written.
+func (w *writer) logRefused(ctx context.Context, e *jetbus.Event, cause error) {
 	attrs := []slog.Attr{
 		slog.String("projection", w.o.Name), slog.String("topic", e.Topic), slog.String("id", e.ID), slog.Uint64("seq", e.Seq), slog.Any("error", cause),
 	}

@@ -54,17 +54,20 @@ func (r *rig) fail(mode any, data bson.D) {
 
 func times(n int) bson.D { return bson.D{{Key: "times", Value: n}} }
 
+// Row 4: the server's own duplicate key, where the guard does not match.
+func TestA8Row04Guard(t *testing.T) {
+	r := newRig(t)
+	s := r.open(mongosink.Options{}, source())
+	r.write(s, put("old", 5, `{}`))
+	r.wantOutcome(r.write(s, put("old", 5, `{}`), put("old", 4, `{}`)), 0, 2, 0)
+}
+
 // Row 4: of two upserts of a key one fails with a duplicate key. It looks again:
 // what lost to an older event is written once more, what lost to a newer is stale.
 func TestA8Row04Race(t *testing.T) {
-	r := newRig(t)
+	r, standIn := newFaultRig(t)
 	s := r.open(mongosink.Options{}, source())
-	r.write(s, put("old", 5, `{}`)) // the server's own E11000: the guard does not match
-	r.wantOutcome(r.write(s, put("old", 5, `{}`), put("old", 4, `{}`)), 0, 2, 0)
-	standIn := r.srv.StandIn()
-	if standIn == nil {
-		t.Skip("the faults are those of the stand-in")
-	}
+	r.write(s, put("old", 5, `{}`))
 	rival := r.open(mongosink.Options{}, source())
 	racing := false
 	remove := standIn.OnUpsert(func(ns string, id any) {
@@ -96,12 +99,8 @@ func TestA8Row04Race(t *testing.T) {
 // Row 4, when the race is lost again and again: an error, and the next Write goes
 // on. Here the document is removed whenever it was found.
 func TestA8Row04LostAlways(t *testing.T) {
-	r := newRig(t)
+	r, standIn := newFaultRig(t)
 	s := r.open(mongosink.Options{}, source())
-	standIn := r.srv.StandIn()
-	if standIn == nil {
-		t.Skip("the faults are those of the stand-in")
-	}
 	things := r.db.Collection("things")
 	ctx := t.Context()
 	var rounds atomic.Int32
@@ -209,10 +208,13 @@ func TestA8Row06Network(t *testing.T) {
 	}
 	r.fail("off", bson.D{})
 	r.wantOutcome(r.write(s, put("a", 2, `{}`)), 1, 0, 0)
-	standIn := r.srv.StandIn()
-	if standIn == nil {
-		t.Skip("the faults are those of the stand-in")
-	}
+}
+
+// Row 6: the answers get lost, and the connection with them.
+func TestA8Row06AnswersLost(t *testing.T) {
+	r, standIn := newFaultRig(t)
+	s := r.open(mongosink.Options{}, source())
+	r.write(s, put("a", 2, `{}`))
 	var lose, lost atomic.Int32
 	unheard := expires(t.Context())
 	remove := standIn.OnReply(func(c mongod.Command) error {
@@ -283,13 +285,9 @@ func TestA8Row15StepDown(t *testing.T) {
 // Row 15: without a majority nothing is acknowledged, neither what is applied nor
 // what is stale, whatever the client is set to.
 func TestA8Row15Majority(t *testing.T) {
-	r := newRig(t)
+	r, standIn := newFaultRig(t)
 	r.db = r.client().Database(r.db.Name())
 	s := r.open(mongosink.Options{}, source())
-	standIn := r.srv.StandIn()
-	if standIn == nil {
-		t.Skip("the faults are those of the stand-in")
-	}
 	r.write(s, put("b", 7, `{}`))
 	rival := r.open(mongosink.Options{}, source())
 	standIn.LoseMajority()
@@ -320,12 +318,8 @@ func TestA8Row15Majority(t *testing.T) {
 
 // What the server refuses for good is rejected, what it may accept later is an error.
 func TestServerRefuses(t *testing.T) {
-	r := newRig(t)
+	r, standIn := newFaultRig(t)
 	s := r.open(mongosink.Options{}, source())
-	standIn := r.srv.StandIn()
-	if standIn == nil {
-		t.Skip("the faults are those of the stand-in")
-	}
 	for _, tt := range []struct {
 		code  int
 		again bool
@@ -360,17 +354,13 @@ func TestServerRefuses(t *testing.T) {
 
 // A Write ends with its context and within the timeout, and says what is wrong.
 func TestWriteEnds(t *testing.T) {
-	r := newRig(t)
+	r, standIn := newFaultRig(t)
 	s := r.open(mongosink.Options{Timeout: 10 * time.Second}, source())
 	b := projector.Batch{Changes: []projector.Change{put("a", 1, `{}`)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Write(ctx, b); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
-	}
-	standIn := r.srv.StandIn()
-	if standIn == nil {
-		t.Skip("the faults are those of the stand-in")
 	}
 	standIn.Suspend()
 	began := time.Now()

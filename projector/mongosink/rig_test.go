@@ -47,8 +47,21 @@ func beside(t testing.TB) {
 func newRig(t testing.TB) *rig {
 	t.Helper()
 	beside(t)
-	r := &rig{TB: t, srv: mongotest.Start(t)}
-	r.db = r.client().Database(r.srv.Database())
+	return rigOn(t, mongotest.Start(t))
+}
+
+// newFaultRig is a rig whose server does what it is told.
+func newFaultRig(t testing.TB) (*rig, *mongod.Server) {
+	t.Helper()
+	beside(t)
+	srv := mongotest.StartStandIn(t)
+	return rigOn(t, srv), srv.StandIn()
+}
+
+func rigOn(t testing.TB, srv *mongotest.Server) *rig {
+	t.Helper()
+	r := &rig{TB: t, srv: srv}
+	r.db = r.client().Database(srv.Database())
 	return r
 }
 

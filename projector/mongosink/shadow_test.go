@@ -135,11 +135,7 @@ func TestA8Row12Leftover(t *testing.T) {
 // Row 12: a crash between any two steps of a swap leaves the old content or the new
 // one, and in the new one what the book says of it.
 func TestA8Row12Crashes(t *testing.T) {
-	r := newRig(t)
-	standIn := r.srv.StandIn()
-	if standIn == nil {
-		t.Skip("the faults are those of the stand-in")
-	}
+	r, standIn := newFaultRig(t)
 	src := exclusive() // its position has to be that of the content, always
 	live := r.open(mongosink.Options{}, src)
 	r.writeUpTo(live, 50, put("old", 50, `{}`))
@@ -195,11 +191,7 @@ func TestA8Row12Crashes(t *testing.T) {
 
 // Row 12: the answer to the rename gets lost.
 func TestA8Row12LostAnswer(t *testing.T) {
-	r := newRig(t)
-	standIn := r.srv.StandIn()
-	if standIn == nil {
-		t.Skip("the faults are those of the stand-in")
-	}
+	r, standIn := newFaultRig(t)
 	live := r.open(mongosink.Options{}, source())
 	for _, again := range []string{"swap", "drop"} {
 		sh := r.shadow(live, source())
@@ -336,13 +328,15 @@ func TestHardDelete(t *testing.T) {
 	if n := len(r.indexes()); n != 2 {
 		t.Errorf("%d indexes, want no TTL", n)
 	}
-	standIn := r.srv.StandIn()
-	if standIn == nil {
-		t.Log("the faults are those of the stand-in: the rest is not tested")
-		return
-	}
-	// A committed batch whose answer is lost, written again: it was committed.
-	three := r.open(o, src)
+}
+
+// A committed batch whose answer is lost, written again: it was committed.
+func TestHardDeleteAnswerLost(t *testing.T) {
+	r, standIn := newFaultRig(t)
+	src := exclusive()
+	src.Every = true
+	one := r.open(mongosink.Options{HardDelete: true}, src)
+	r.writeUpTo(one, 10, put("c", 6, `{"u": 3}`), put("f", 10, `{"u": 10}`))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var lost atomic.Int32
@@ -356,11 +350,11 @@ func TestHardDelete(t *testing.T) {
 		return mongod.ErrCut
 	})
 	b := projector.Batch{Changes: []projector.Change{put("g", 11, `{}`), del("f", 12)}, UpTo: 12}
-	if _, err := three.Write(ctx, b); err == nil {
+	if _, err := one.Write(ctx, b); err == nil {
 		t.Error("no error")
 	}
 	remove()
-	r.wantOutcome(r.writeUpTo(three, 12, b.Changes...), 0, 2, 0)
+	r.wantOutcome(r.writeUpTo(one, 12, b.Changes...), 0, 2, 0)
 	r.want(`c@6 {"u":3}`, "g@11")
-	r.wantOutcome(r.writeUpTo(three, 13, put("h", 13, `{}`)), 1, 0, 0)
+	r.wantOutcome(r.writeUpTo(one, 13, put("h", 13, `{}`)), 1, 0, 0)
 }

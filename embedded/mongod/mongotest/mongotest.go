@@ -4,8 +4,8 @@
 // [Start] looks for, in this order: the server that the environment variable
 // MONGODB_URI names; the program mongod on the PATH, which is started as a
 // replica set of one member in a temporary folder; the stand-in. It logs which
-// one it took. A test that needs faults which only the stand-in can produce asks
-// for [Server.StandIn], or starts package mongod itself. [FailCommand] makes commands
+// one it took. A test that needs faults which only the stand-in can produce takes
+// it with [StartStandIn], or starts package mongod itself. [FailCommand] makes commands
 // of any of them fail.
 package mongotest
 
@@ -68,16 +68,32 @@ func Start(t testing.TB) *Server {
 			t.Fatalf("mongotest: start %s: %v", path, err)
 		}
 	} else {
-		s.kind = "the stand-in (no database)"
-		if s.standIn, err = mongod.Start(t.Context(), mongod.Config{}); err != nil {
-			t.Fatalf("mongotest: %v", err)
-		}
-		t.Cleanup(s.standIn.Stop)
-		s.uri = s.standIn.URI()
+		return StartStandIn(t)
 	}
+	s.ready(t)
+	return s
+}
+
+// StartStandIn starts the stand-in, whatever else there is, for tests of faults that no real
+// server can be told to produce. The test fails if that does not work.
+func StartStandIn(t testing.TB) *Server {
+	t.Helper()
+	s := &Server{db: databaseName(t.Name()), kind: "the stand-in (no database)"}
+	var err error
+	if s.standIn, err = mongod.Start(t.Context(), mongod.Config{}); err != nil {
+		t.Fatalf("mongotest: %v", err)
+	}
+	t.Cleanup(s.standIn.Stop)
+	s.uri = s.standIn.URI()
+	s.ready(t)
+	return s
+}
+
+// ready says which server the test has, and has its database dropped with the test.
+func (s *Server) ready(t testing.TB) {
+	t.Helper()
 	t.Logf("mongotest: %s, database %s", s.kind, s.db)
 	t.Cleanup(func() { s.drop(t) })
-	return s
 }
 
 // URI is the connection string of the server.
