@@ -1,6 +1,7 @@
 package jetbus
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -404,4 +405,87 @@ func unescapeText(s string) (string, bool) {
 		i += 2
 	}
 	return b.String(), true
+}
+
+// Validate reports a dead letter that could not be read again: an Event that is
+// not valid or has no Seq, one of a topic of dead letters, which has none of its own, a
+// Group that is no name, or counts below 0. The error wraps that of [Event.Validate],
+// [ErrInvalidTopic], [ErrInvalidGroup] or [ErrInvalidOption].
+func (d *DeadLetter) Validate() error {
+	if err := d.Event.Validate(); err != nil {
+		return err
+	}
+	if err := ValidGroup(d.Group); err != nil {
+		return err
+	}
+	switch {
+	case IsDeadLetterTopic(d.Event.Topic):
+		return fmt.Errorf("%w: %s holds dead letters, which have none of their own", ErrInvalidTopic, d.Event.Topic)
+	case d.Event.Seq == 0:
+		return fmt.Errorf("%w: the event of a dead letter has no Seq, which says where it stands in %s", ErrInvalidOption, d.Event.Topic)
+	case d.Attempts < 0 || d.Replays < 0:
+		return fmt.Errorf("%w: Attempts is %d and Replays is %d, use 0 or more", ErrInvalidOption, d.Attempts, d.Replays)
+	case (d.Stream == "") != d.StreamCreated.IsZero():
+		return fmt.Errorf("%w: Stream is %q and StreamCreated is %v: set both or none", ErrInvalidOption, d.Stream, d.StreamCreated)
+	}
+	return nil
+}
+
+// deadLetterJSON is the JSON form of a DeadLetter without the original.
+type deadLetterJSON struct {
+	ID            string     `json:"id,omitempty"`
+	Seq           uint64     `json:"seq,omitempty"`
+	TS            *int64     `json:"ts,omitempty"`
+	Group         string     `json:"group"`
+	Reason        DeadReason `json:"reason"`
+	Error         string     `json:"error,omitempty"`
+	Attempts      int        `json:"attempts"`
+	FirstFailed   *int64     `json:"firstFailed,omitempty"`
+	LastFailed    *int64     `json:"lastFailed,omitempty"`
+	Replays       int        `json:"replays,omitempty"`
+	ReplayOf      uint64     `json:"replayOf,omitempty"`
+	Replayed      *int64     `json:"replayed,omitempty"`
+	Truncated     bool       `json:"truncated,omitempty"`
+	Stream        string     `json:"stream,omitempty"`
+	StreamCreated time.Time  `json:"streamCreated,omitzero"`
+}
+
+// MarshalJSON gives the members id, seq and ts of the dead letter itself, then
+// group, reason, error, attempts, firstFailed, lastFailed, replays,
+// replayOf, replayed, truncated, stream, streamCreated and, in the member event, the original as
+// [Event.MarshalJSON] gives it. Times are epoch milliseconds, but for
+// streamCreated, which names the stream and is RFC 3339 with all its digits.
+// Members that are empty are left out.
+func (d DeadLetter) MarshalJSON() ([]byte, error) {
+	text, err := json.Marshal(deadLetterJSON{
+		ID: d.ID, Seq: d.Seq, TS: toEpoch(d.Time), Group: d.Group, Reason: d.Reason, Error: d.Error, Attempts: d.Attempts,
+		FirstFailed: toEpoch(d.FirstFailed), LastFailed: toEpoch(d.LastFailed), Replays: d.Replays, ReplayOf: d.ReplayOf, Replayed: toEpoch(d.Replayed),
+		Truncated: d.Truncated, Stream: d.Stream, StreamCreated: d.StreamCreated.UTC(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("marshal dead letter %s: %w", d.ID, err)
+	}
+	text = append(text[:len(text)-len("}")], `,"event":`...)
+	if text, err = AppendJSON(text, &d.Event); err != nil {
+		return nil, fmt.Errorf("marshal dead letter %s: %w", d.ID, err)
+	}
+	return append(text, '}'), nil
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. It does not validate.
+func (d *DeadLetter) UnmarshalJSON(text []byte) error {
+	type form struct {
+		deadLetterJSON
+		Event Event `json:"event"`
+	}
+	w, err := unmarshal[form](text, "dead letter")
+	if err != nil {
+		return err
+	}
+	*d = DeadLetter{
+		Event: w.Event, ID: w.ID, Seq: w.Seq, Time: fromEpoch(w.TS), Group: w.Group, Reason: w.Reason, Error: w.Error, Attempts: w.Attempts,
+		FirstFailed: fromEpoch(w.FirstFailed), LastFailed: fromEpoch(w.LastFailed), Replays: w.Replays, ReplayOf: w.ReplayOf, Replayed: fromEpoch(w.Replayed),
+		Truncated: w.Truncated, Stream: w.Stream, StreamCreated: w.StreamCreated,
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package jetbus
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -351,4 +352,36 @@ func PurgeDeadLetters(ctx context.Context, b interface {
 		return removed, fmt.Errorf("purge dead letters of %s: %w", q.Topic, err)
 	}
 	return removed, nil
+}
+
+type plainDeadLetterQuery DeadLetterQuery
+
+type deadLetterQueryJSON struct {
+	plainDeadLetterQuery
+	Since *int64 `json:"since,omitempty"`
+	Until *int64 `json:"until,omitempty"`
+}
+
+func (w deadLetterQueryJSON) query() DeadLetterQuery {
+	q := DeadLetterQuery(w.plainDeadLetterQuery)
+	q.Since, q.Until = fromEpoch(w.Since), fromEpoch(w.Until)
+	return q
+}
+
+// MarshalJSON gives the members topic, group, reasons, since, until, key, id,
+// error, seqs, open and limit, times in epoch milliseconds, leaving out what is
+// zero, except topic.
+func (q DeadLetterQuery) MarshalJSON() ([]byte, error) { return json.Marshal(q.wire()) }
+
+// UnmarshalJSON reads what MarshalJSON writes. It does not validate.
+func (q *DeadLetterQuery) UnmarshalJSON(text []byte) error {
+	w, err := unmarshal[deadLetterQueryJSON](text, "dead letter query")
+	if err == nil {
+		*q = w.query()
+	}
+	return err
+}
+
+func (q DeadLetterQuery) wire() deadLetterQueryJSON {
+	return deadLetterQueryJSON{plainDeadLetterQuery(q), toEpoch(q.Since), toEpoch(q.Until)}
 }

@@ -3,6 +3,8 @@ package jetbus
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -35,33 +37,6 @@ type Delivery struct {
 	Stored time.Time
 
 	lease Lease // nil: see noLease
-}
-
-// Lease is a backend's side of a [Delivery]: the right to settle one event. The
-// errors are those of the Delivery's methods. Implementations are safe for
-// concurrent use.
-type Lease interface {
-	Ack(ctx context.Context) error
-	Nack(ctx context.Context, o NackOptions) error
-	Extend(ctx context.Context, d time.Duration) error
-	GiveBack(ctx context.Context) error
-	Snooze(ctx context.Context, d time.Duration) error
-	Reject(ctx context.Context, as DeadReason, reason string) error // as is not empty
-	Deadline() time.Time
-}
-
-// NackOptions say how an event is refused.
-type NackOptions struct {
-	// Delay until it comes back, at most [MaxRetryDelay], which a longer one is. Zero: the
-	// subscription's backoff for this attempt, unless AtOnce.
-	Delay  time.Duration `json:"-"`
-	AtOnce bool          `json:"atOnce,omitempty"` // it comes back without a delay
-	Reason string        `json:"reason,omitempty"` // for observers, logs and the dead letter it may become
-}
-
-// NewDelivery binds an event to a lease. Backends call it, and tests of handlers.
-func NewDelivery(e Event, group string, attempt, maxAttempts int, l Lease) *Delivery {
-	return &Delivery{Event: e, Group: group, Attempt: attempt, MaxAttempts: maxAttempts, lease: l}
 }
 
 // Cursor is the position of this event: what the group's cursor is once
@@ -119,6 +94,78 @@ func (d *Delivery) held() Lease {
 		return noLease{}
 	}
 	return d.lease
+}
+
+// NewDelivery binds an event to a lease. Backends call it, and tests of handlers.
+func NewDelivery(e Event, group string, attempt, maxAttempts int, l Lease) *Delivery {
+	return &Delivery{Event: e, Group: group, Attempt: attempt, MaxAttempts: maxAttempts, lease: l}
+}
+
+// Lease is a backend's side of a [Delivery]: the right to settle one event. The
+// errors are those of the Delivery's methods. Implementations are safe for
+// concurrent use.
+type Lease interface {
+	Ack(ctx context.Context) error
+	Nack(ctx context.Context, o NackOptions) error
+	Extend(ctx context.Context, d time.Duration) error
+	GiveBack(ctx context.Context) error
+	Snooze(ctx context.Context, d time.Duration) error
+	Reject(ctx context.Context, as DeadReason, reason string) error // as is not empty
+	Deadline() time.Time
+}
+
+// NackOptions say how an event is refused.
+type NackOptions struct {
+	// Delay until it comes back, at most [MaxRetryDelay], which a longer one is. Zero: the
+	// subscription's backoff for this attempt, unless AtOnce.
+	Delay  time.Duration `json:"-"`
+	AtOnce bool          `json:"atOnce,omitempty"` // it comes back without a delay
+	Reason string        `json:"reason,omitempty"` // for observers, logs and the dead letter it may become
+}
+
+// Validate reports a negative Delay, or one beside AtOnce. The error wraps [ErrInvalidOption].
+func (o NackOptions) Validate() error {
+	switch {
+	case o.Delay < 0:
+		return fmt.Errorf("%w: Delay is %v, use 0 for the backoff, or AtOnce", ErrInvalidOption, o.Delay)
+	case o.Delay > 0 && o.AtOnce:
+		return fmt.Errorf("%w: Delay is %v and AtOnce is set; choose one", ErrInvalidOption, o.Delay)
+	}
+	return nil
+}
+
+type plainNackOptions NackOptions
+
+type nackJSON struct {
+	plainNackOptions
+	DelayMs millis `json:"delayMs,omitempty"`
+}
+
+// MarshalJSON gives the members delayMs, atOnce and reason, leaving out what is zero.
+func (o NackOptions) MarshalJSON() ([]byte, error) {
+	return json.Marshal(nackJSON{plainNackOptions(o), millis(o.Delay)})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. It does not validate.
+func (o *NackOptions) UnmarshalJSON(text []byte) error {
+	w, err := unmarshal[nackJSON](text, "nack options")
+	if err != nil {
+		return err
+	}
+	*o = NackOptions(w.plainNackOptions)
+	o.Delay = time.Duration(w.DelayMs)
+	return nil
+}
+
+// Settler settles events by id. It knows the leases that this process holds and
+// no others ([ErrNotHeld]). Where it holds several events of one id, which publishers
+// gave them, it settles none ([ErrConflict]): their deliveries do.
+type Settler interface {
+	// Ack acknowledges the event. The errors are those of [Delivery.Ack].
+	Ack(ctx context.Context, topic, group, id string) error
+	// Nack refuses the event; it comes back after the subscription's backoff. The
+	// reason goes to observers and logs.
+	Nack(ctx context.Context, topic, group, id, reason string) error
 }
 
 // noLease is the lease of a Delivery without one.

@@ -43,10 +43,10 @@ var (
 	// ErrConflict: what exists differs from what was asked and cannot be changed to it; see ConflictError.
 	ErrConflict = errors.New("conflict")
 	// ErrNeedsKeySubject: the operation needs TopicConfig.KeyInSubject.
-	ErrNeedsKeySubject = errors.New("the topic does not keep keys in its subjects (TopicConfig.KeyInSubject)")
+	ErrNeedsKeySubject error = &RemedyError{errors.New("the topic does not keep keys in its subjects"), "TopicConfig.KeyInSubject"}
 	// ErrNoPartitions: the topic was declared without TopicConfig.Partitions, which
 	// cannot be added: declare another topic with them.
-	ErrNoPartitions = errors.New("the topic has no partitions (TopicConfig.Partitions)")
+	ErrNoPartitions error = &RemedyError{errors.New("the topic has no partitions"), "TopicConfig.Partitions"}
 	// ErrWrongSequence: ExpectLastSeq did not hold; nothing was stored.
 	ErrWrongSequence = errors.New("wrong last sequence")
 	// ErrOvertaken: the connection broke under a PublishBatch, or a cluster changed its
@@ -64,7 +64,7 @@ var (
 	// ErrNoDeadLetters: there are no dead letters, or none that were asked for.
 	ErrNoDeadLetters = errors.New("no such dead letters")
 	// ErrNoState: the topic is neither compacted nor has it a snapshot, so that there is nothing a tombstone could delete.
-	ErrNoState = errors.New("the topic keeps no state (TopicConfig.Compact, TopicConfig.SnapshotOf)")
+	ErrNoState error = &RemedyError{errors.New("the topic keeps no state"), "TopicConfig.Compact, TopicConfig.SnapshotOf"}
 	// ErrBeyondHorizon: the topic holds nothing as old as what was asked for.
 	ErrBeyondHorizon = errors.New("beyond the horizon of the topic")
 
@@ -81,6 +81,22 @@ var (
 	// ErrUndecodable: a stored message is no event and cannot be read as one.
 	ErrUndecodable = errors.New("undecodable event")
 )
+
+// RemedyError is an error together with what of this API does away with it: a field or a
+// method. It is data, so that a program whose users know these by other names can say those:
+// its flags, say.
+type RemedyError struct {
+	Err error
+	// See names fields with their types, and methods alone, separated by ", ":
+	// "TopicConfig.Delays", "EnsureTopic".
+	See string
+}
+
+// Error is the error's text and where to look.
+func (e *RemedyError) Error() string { return e.Err.Error() + "; see " + e.See }
+
+// Unwrap returns Err.
+func (e *RemedyError) Unwrap() error { return e.Err }
 
 // Stored says what a failed publish means for the log.
 type Stored int

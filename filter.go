@@ -1,6 +1,9 @@
 package jetbus
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // Filter selects events by their attributes; what it leaves out is acknowledged
 // unseen. All conditions that are set must hold. The zero value selects everything.
@@ -25,3 +28,12 @@ func (f *Filter) Match(e *Event) bool {
 
 // IsZero reports whether the filter selects everything.
 func (f *Filter) IsZero() bool { return f.Key == "" && f.KeyPrefix == "" && len(f.Headers) == 0 }
+
+// Validate reports a filter that can select nothing: a Key that does not start
+// with KeyPrefix. The error wraps [ErrInvalidOption].
+func (f *Filter) Validate() error {
+	if f.Key != "" && !strings.HasPrefix(f.Key, f.KeyPrefix) {
+		return fmt.Errorf("%w: Filter selects nothing: key %q does not start with %q", ErrInvalidOption, f.Key, f.KeyPrefix)
+	}
+	return nil
+}

@@ -2,6 +2,7 @@ package jetbus
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -348,4 +349,28 @@ func (r *replay) wait(ctx context.Context) error {
 	}
 	r.due = later(r.due, now).Add(time.Duration(float64(time.Second) / r.o.Rate))
 	return nil
+}
+
+type replayJSON struct {
+	deadLetterQueryJSON
+	Rate    float64 `json:"rate,omitempty"`
+	DryRun  bool    `json:"dryRun,omitempty"`
+	ToTopic string  `json:"toTopic,omitempty"`
+	Force   bool    `json:"force,omitempty"`
+}
+
+// MarshalJSON gives the members of the query, and rate, dryRun, toTopic and
+// force, leaving out what is zero, except topic. Transform and Progress have no
+// JSON form.
+func (o ReplayOptions) MarshalJSON() ([]byte, error) {
+	return json.Marshal(replayJSON{o.wire(), o.Rate, o.DryRun, o.ToTopic, o.Force})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. It does not validate.
+func (o *ReplayOptions) UnmarshalJSON(text []byte) error {
+	w, err := unmarshal[replayJSON](text, "replay options")
+	if err == nil {
+		*o = ReplayOptions{DeadLetterQuery: w.query(), Rate: w.Rate, DryRun: w.DryRun, ToTopic: w.ToTopic, Force: w.Force}
+	}
+	return err
 }

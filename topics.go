@@ -2,7 +2,9 @@ package jetbus
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -44,24 +46,6 @@ type Topics interface {
 	// ResumeGroup lets a paused group go on.
 	ResumeGroup(ctx context.Context, topic, group string) error
 }
-
-// Storage is where a topic's events are kept.
-type Storage string
-
-// The kinds of storage.
-const (
-	FileStorage   Storage = "file"   // on disk; the default
-	MemoryStorage Storage = "memory" // in memory: gone with the last replica
-)
-
-// Discard says what a topic does at MaxBytes or MaxEvents.
-type Discard string
-
-// The ways to treat a full topic.
-const (
-	DiscardOld Discard = "old" // remove the oldest events; the default
-	DiscardNew Discard = "new" // refuse new ones with ErrTopicFull
-)
 
 // TopicConfig declares a topic. The zero value of each field leaves a topic that exists as
 // it is, and is the default of a new one; a limit of -1 means none. So what is on cannot be
@@ -161,6 +145,248 @@ type TopicConfig struct {
 	Shrink bool `json:"-"`
 }
 
+// Storage is where a topic's events are kept.
+type Storage string
+
+// The kinds of storage.
+const (
+	FileStorage   Storage = "file"   // on disk; the default
+	MemoryStorage Storage = "memory" // in memory: gone with the last replica
+)
+
+// Discard says what a topic does at MaxBytes or MaxEvents.
+type Discard string
+
+// The ways to treat a full topic.
+const (
+	DiscardOld Discard = "old" // remove the oldest events; the default
+	DiscardNew Discard = "new" // refuse new ones with ErrTopicFull
+)
+
+// Defaults of TopicConfig.
+const (
+	DefaultRetention       = 7 * 24 * time.Hour
+	DefaultMaxBytes        = 10 << 30
+	DefaultReplicas        = 1
+	DefaultDuplicateWindow = 2 * time.Minute
+	DefaultHistory         = 1
+	DefaultTombstoneTTL    = 24 * time.Hour
+
+	minRetention        = 100 * time.Millisecond // the server's own bound, for the window too
+	maxReplicas         = 5
+	maxHistory          = 64 // the server's own, of its key-value buckets
+	maxDescriptionBytes = 4 << 10
+	maxStreamBytes      = 255
+	maxSubjectBytes     = 1 << 10
+)
+
+// Normalize returns the configuration of a topic that does not exist yet: with
+// defaults filled in, limits that are none as -1, or an error wrapping [ErrInvalidTopic] or [ErrInvalidOption] that
+// names the field. Stream stays empty where it was: the bus chooses the name.
+func (c TopicConfig) Normalize() (TopicConfig, error) {
+	if c.Compact || c.SnapshotOf != "" {
+		c.stateDefaults()
+	}
+	setDefault(&c.Retention, DefaultRetention)
+	if c.Delays {
+		setDefault(&c.MaxBytes, -1)
+	}
+	setDefault(&c.MaxBytes, DefaultMaxBytes)
+	setDefault(&c.MaxEvents, -1)
+	setDefault(&c.Discard, DiscardOld)
+	setDefault(&c.Storage, FileStorage)
+	setDefault(&c.Replicas, DefaultReplicas)
+	if c.DuplicateWindow == 0 {
+		c.DuplicateWindow = DefaultDuplicateWindow
+		if c.Retention > 0 {
+			c.DuplicateWindow = min(c.DuplicateWindow, c.Retention)
+		}
+	}
+	if err := ValidTopic(c.Name); err != nil {
+		return c, err
+	}
+	if err := c.validLimits(); err != nil {
+		return c, fmt.Errorf("topic %s: %w", c.Name, err)
+	}
+	if err := c.validPlace(); err != nil {
+		return c, fmt.Errorf("topic %s: %w", c.Name, err)
+	}
+	if err := c.validState(); err != nil {
+		return c, fmt.Errorf("topic %s: %w", c.Name, err)
+	}
+	return c, nil
+}
+
+// stateDefaults fills in what is different for topics that keep state.
+func (c *TopicConfig) stateDefaults() {
+	c.KeyInSubject = true
+	setDefault(&c.History, DefaultHistory)
+	setDefault(&c.Retention, -1)
+	if !c.Delays {
+		setDefault(&c.Discard, DiscardNew)
+	}
+	if c.Compact && c.TombstoneTTL == 0 {
+		c.TombstoneTTL = DefaultTombstoneTTL
+		if c.Retention > 0 {
+			c.TombstoneTTL = min(c.TombstoneTTL, max(c.Retention.Truncate(time.Second), time.Second))
+		}
+	}
+	if c.SnapshotOf != "" {
+		setDefault(&c.DuplicateWindow, -1)
+		if c.Storage != MemoryStorage {
+			setDefault(&c.MaxBytes, -1) // one that is full misses what its topic loses meanwhile
+		}
+	}
+}
+
+// validState checks what is said about state.
+func (c *TopicConfig) validState() error {
+	switch {
+	case !c.Compact && c.SnapshotOf == "":
+		if c.History != 0 || c.TombstoneTTL != 0 {
+			return fmt.Errorf("%w: History and TombstoneTTL need Compact", ErrInvalidOption)
+		}
+		return nil
+	case c.History < 1 || c.History > maxHistory:
+		return fmt.Errorf("%w: History is %d, use 1 to %d", ErrInvalidOption, c.History, maxHistory)
+	case c.Compact && (c.TombstoneTTL < time.Second || c.TombstoneTTL > maxTTL || c.TombstoneTTL%time.Second != 0):
+		return fmt.Errorf("%w: TombstoneTTL is %v, use whole seconds from 1s to %v", ErrInvalidOption, c.TombstoneTTL, maxTTL)
+	case c.Compact && c.Retention != -1 && c.TombstoneTTL > c.Retention:
+		return fmt.Errorf("%w: TombstoneTTL is %v, use at most Retention (%v), which ends tombstones, too", ErrInvalidOption, c.TombstoneTTL, c.Retention)
+	case c.SnapshotOf == "":
+		return nil
+	case ValidTopic(c.SnapshotOf) != nil || c.SnapshotOf == c.Name:
+		return fmt.Errorf("%w: SnapshotOf is %q, use another topic", ErrInvalidOption, c.SnapshotOf)
+	case c.Compact || c.History != 1 || c.TombstoneTTL != 0 || c.Delays || c.Stream != "" || c.DuplicateWindow != -1:
+		return fmt.Errorf("%w: SnapshotOf excludes Compact, History, TombstoneTTL, Delays, DuplicateWindow, Stream and Subject", ErrInvalidOption)
+	}
+	return nil
+}
+
+// validLimits checks what is kept, and for how long.
+func (c *TopicConfig) validLimits() error {
+	switch {
+	case c.Retention != -1 && c.Retention < minRetention:
+		return fmt.Errorf("%w: Retention is %v, use at least %v, or -1 for none", ErrInvalidOption, c.Retention, minRetention)
+	case c.MaxBytes < -1:
+		return fmt.Errorf("%w: MaxBytes is %d, use 1 or more, or -1 for none", ErrInvalidOption, c.MaxBytes)
+	case c.MaxEvents < -1:
+		return fmt.Errorf("%w: MaxEvents is %d, use 1 or more, or -1 for none", ErrInvalidOption, c.MaxEvents)
+	case c.Discard != DiscardOld && c.Discard != DiscardNew:
+		return fmt.Errorf("%w: Discard is %q, use %q or %q", ErrInvalidOption, c.Discard, DiscardOld, DiscardNew)
+	case c.Delays && c.Discard == DiscardNew:
+		return fmt.Errorf("%w: Delays excludes DiscardNew, use DiscardOld", ErrInvalidOption)
+	case c.Delays && (c.MaxBytes != -1 || c.MaxEvents != -1):
+		return fmt.Errorf("%w: Delays excludes limits, and MaxBytes is %d and MaxEvents %d: a full topic would drop events that wait for their time; use -1",
+			ErrInvalidOption, c.MaxBytes, c.MaxEvents)
+	case c.SnapshotOf != "": // has no window: see validState
+	case c.DuplicateWindow < minRetention:
+		return fmt.Errorf("%w: DuplicateWindow is %v, use at least %v", ErrInvalidOption, c.DuplicateWindow, minRetention)
+	case c.Retention != -1 && c.DuplicateWindow > c.Retention:
+		return fmt.Errorf("%w: DuplicateWindow is %v, use at most Retention (%v)", ErrInvalidOption, c.DuplicateWindow, c.Retention)
+	}
+	return nil
+}
+
+// validPlace checks where the topic is kept.
+func (c *TopicConfig) validPlace() error {
+	switch {
+	case len(c.Description) > maxDescriptionBytes:
+		return fmt.Errorf("%w: Description has %d bytes, at most %d are allowed", ErrInvalidOption, len(c.Description), maxDescriptionBytes)
+	case c.Storage != FileStorage && c.Storage != MemoryStorage:
+		return fmt.Errorf("%w: Storage is %q, use %q or %q", ErrInvalidOption, c.Storage, FileStorage, MemoryStorage)
+	case c.Replicas < 1 || c.Replicas > maxReplicas:
+		return fmt.Errorf("%w: Replicas is %d, use 1 to %d", ErrInvalidOption, c.Replicas, maxReplicas)
+	case c.Partitions < 0 || c.Partitions > MaxPartitions:
+		return fmt.Errorf("%w: Partitions is %d, use 1 to %d, or 0 for none", ErrInvalidOption, c.Partitions, MaxPartitions)
+	case c.Partitions > 0 && (c.Stream != "" || c.Subject != "" || c.SnapshotOf != ""):
+		return fmt.Errorf("%w: Partitions excludes Stream, Subject and SnapshotOf: such a topic has a stream of its own", ErrInvalidOption)
+	case c.Subject != "" && c.Stream == "":
+		return fmt.Errorf("%w: Subject needs Stream, the existing stream that has it", ErrInvalidOption)
+	}
+	if c.Stream != "" || c.SnapshotOf != "" { // else it may be a snapshot that is there already
+		if err := ValidSnapshotOf(c.Name, c.SnapshotOf); err != nil {
+			return err
+		}
+	}
+	if c.Stream != "" {
+		if err := validStream(c.Stream); err != nil {
+			return err
+		}
+	}
+	if c.Subject != "" {
+		return validSubject(c.Subject)
+	}
+	return nil
+}
+
+// validStream is the server's rule of stream names, without control characters.
+func validStream(name string) error {
+	switch {
+	case len(name) > maxStreamBytes:
+		return fmt.Errorf("%w: Stream has %d bytes, at most %d are allowed", ErrInvalidOption, len(name), maxStreamBytes)
+	case !printable(name) || strings.ContainsAny(name, ` .*>/\`):
+		return fmt.Errorf(`%w: Stream is %q: names have no spaces, control characters, '.', '*', '>', '/' and '\'`, ErrInvalidOption, name)
+	}
+	return nil
+}
+
+// validSubject is the server's rule of subjects, but refuses a wildcard that is
+// only part of a token: the server would take it literally, which nobody means.
+func validSubject(subject string) error {
+	bad := func(why string) error {
+		return fmt.Errorf("%w: Subject is %.100q: %s", ErrInvalidOption, subject, why)
+	}
+	switch {
+	case len(subject) > maxSubjectBytes:
+		return bad(fmt.Sprintf("it has %d bytes, at most %d are allowed", len(subject), maxSubjectBytes))
+	case !printable(subject) || strings.ContainsRune(subject, ' '):
+		return bad("it has spaces or control characters, or is no UTF-8")
+	}
+	rest, more := subject, true
+	for more {
+		var token string
+		token, rest, more = strings.Cut(rest, ".")
+		switch {
+		case token == "":
+			return bad("it has an empty token")
+		case token == ">" && more:
+			return bad("'>' may only be the last token")
+		case len(token) > 1 && strings.ContainsAny(token, "*>"):
+			return bad("'*' and '>' stand for whole tokens")
+		}
+	}
+	return nil
+}
+
+type plainTopicConfig TopicConfig
+
+type topicConfigJSON struct {
+	plainTopicConfig
+	RetentionMs       millis `json:"retentionMs,omitempty"`
+	DuplicateWindowMs millis `json:"duplicateWindowMs,omitempty"`
+	TombstoneTTLMs    millis `json:"tombstoneTtlMs,omitempty"`
+}
+
+// MarshalJSON gives the members name, description, retentionMs, maxBytes,
+// maxEvents, discard, storage, replicas, duplicateWindowMs, keyInSubject, partitions,
+// delays, compact, history, snapshotOf, tombstoneTtlMs, stream and subject, leaving out what is zero, except name.
+func (c TopicConfig) MarshalJSON() ([]byte, error) {
+	return json.Marshal(topicConfigJSON{plainTopicConfig(c), millis(c.Retention), millis(c.DuplicateWindow), millis(c.TombstoneTTL)})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. It does not validate.
+func (c *TopicConfig) UnmarshalJSON(text []byte) error {
+	w, err := unmarshal[topicConfigJSON](text, "topic configuration")
+	if err != nil {
+		return err
+	}
+	*c = TopicConfig(w.plainTopicConfig)
+	c.Retention, c.DuplicateWindow = time.Duration(w.RetentionMs), time.Duration(w.DuplicateWindowMs)
+	c.TombstoneTTL = time.Duration(w.TombstoneTTLMs)
+	return nil
+}
+
 // TopicInfo describes a topic as it is at the broker.
 type TopicInfo struct {
 	Config  TopicConfig `json:"config"` // all defaults resolved
@@ -185,65 +411,28 @@ type TopicInfo struct {
 	Lag int64 `json:"lag,omitempty"`
 }
 
-// GroupConfig declares a group. The zero value of each field leaves a group that exists as
-// it is, and is the default of a new one.
-type GroupConfig struct {
-	Group string
-	// From is where a new group begins. Defaults to Latest.
-	From Start
-	// AckTimeout is how long a lease lasts, at least 100 milliseconds. It is made longer,
-	// never shorter. Defaults to 30 seconds.
-	AckTimeout time.Duration
-	// MaxInFlight is how many events all members hold at most, as
-	// SubscribeOptions.GroupMaxInFlight. Defaults to 10000.
-	MaxInFlight int
-	// Inactive is how long a group without members stays: after that the broker deletes it,
-	// with its position. What is known of failed attempts at events is kept for a day
-	// more, and of retries for 30. At least a minute; -1, the default, is for ever. It is for
-	// groups that may die with their process. The time begins anew whenever a member asks
-	// for events, which one that is paused or disconnected does not, and with each broker
-	// that starts. Events of the topic that are held keep the group for as long as their
-	// leases last, and for Inactive more.
-	Inactive time.Duration
+type plainTopicInfo TopicInfo
+
+type topicInfoJSON struct {
+	plainTopicInfo
+	Created *int64 `json:"created,omitempty"`
+	LastTS  *int64 `json:"lastTs,omitempty"`
 }
 
-const minInactive = time.Minute // more than another member takes to take an ordered group over
-
-// Normalize returns the declaration as a bus takes it, or an error wrapping
-// [ErrInvalidOption], [ErrInvalidGroup] that names the field.
-func (c GroupConfig) Normalize() (GroupConfig, error) {
-	if err := ValidGroup(c.Group); err != nil {
-		return c, err
-	}
-	if err := c.From.Validate(); err != nil {
-		return c, err
-	}
-	switch {
-	case c.AckTimeout != 0 && c.AckTimeout < minAckTimeout:
-		return c, fmt.Errorf("%w: AckTimeout is %v, use %v or more, or 0 for that of the group", ErrInvalidOption, c.AckTimeout, minAckTimeout)
-	case c.MaxInFlight < 0 || c.MaxInFlight > maxInFlight:
-		return c, fmt.Errorf("%w: MaxInFlight is %d, use 1 to %d, or 0 for that of the group", ErrInvalidOption, c.MaxInFlight, maxInFlight)
-	case c.Inactive != 0 && c.Inactive != -1 && c.Inactive < minInactive:
-		return c, fmt.Errorf("%w: Inactive is %v, use %v or more, -1 for ever, or 0 for that of the group", ErrInvalidOption, c.Inactive, minInactive)
-	}
-	return c, nil
+// MarshalJSON gives the members config, stream, created, events, bytes,
+// firstSeq, lastSeq, lastTs, groups, generations and lag, times in epoch milliseconds and left out
+// when zero.
+func (i TopicInfo) MarshalJSON() ([]byte, error) {
+	return json.Marshal(topicInfoJSON{plainTopicInfo(i), toEpoch(i.Created), toEpoch(i.LastTime)})
 }
 
-// GroupInfo describes a group as it is at the broker.
-type GroupInfo struct {
-	Topic      string        `json:"topic"`
-	Group      string        `json:"group"`
-	Created    time.Time     `json:"-"`
-	AckTimeout time.Duration `json:"-"`
-	// MaxInFlight is how many events all members may hold; of partitions, in each.
-	MaxInFlight int `json:"maxInFlight,omitempty"`
-	// Inactive is how long it stays without members; 0: for ever.
-	Inactive time.Duration `json:"-"`
-	Pending  uint64        `json:"pending"`  // events not delivered yet
-	Held     int           `json:"held"`     // delivered, not settled
-	Retrying int           `json:"retrying"` // of those, delivered more than once
-	AckedSeq uint64        `json:"ackedSeq"` // everything up to here is settled
-	Waiting  int           `json:"waiting"`  // requests of members waiting for events
-	Paused   bool          `json:"paused"`   // by PauseGroup, or while its start is being set
-	LastAck  time.Time     `json:"-"`
+// UnmarshalJSON reads what MarshalJSON writes.
+func (i *TopicInfo) UnmarshalJSON(text []byte) error {
+	w, err := unmarshal[topicInfoJSON](text, "topic info")
+	if err != nil {
+		return err
+	}
+	*i = TopicInfo(w.plainTopicInfo)
+	i.Created, i.LastTime = fromEpoch(w.Created), fromEpoch(w.LastTS)
+	return nil
 }

@@ -54,7 +54,10 @@ func (b *Bus) translate(op, request string, err error) error {
 	case codeNoPeers:
 		return fmt.Errorf("%s: %w: too few servers of the cluster are up and have room for its replicas: %w", op, jetbus.ErrUnavailable, err)
 	case codeStoreFull, codeStoreReserved, codeMemoryReserved:
-		return fmt.Errorf("%s: %w: the server's storage limit does not leave room for it; lower TopicConfig.MaxBytes or raise the limit: %w", op, jetbus.ErrUnavailable, err)
+		return &jetbus.RemedyError{
+			Err: fmt.Errorf("%s: %w: the server's storage limit does not leave room for it: %w", op, jetbus.ErrUnavailable, err),
+			See: "TopicConfig.MaxBytes",
+		}
 	case jetstream.JSErrCodeStreamNotFound:
 		return fmt.Errorf("%s: %w", op, jetbus.ErrNoTopic)
 	case jetstream.JSErrCodeConsumerNotFound, jetstream.JSErrCodeConsumerDoesNotExist:

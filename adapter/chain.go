@@ -137,7 +137,10 @@ func (p *batch) checkChain(ctx context.Context) error {
 	case t.kept, t.retries, t.config.Delays, t.adopted():
 		return fmt.Errorf("%w: a chained batch to topic %s, into whose stream others write: declare one without Delays, and without Subject", jetbus.ErrUnsupported, t.name())
 	case t.stream != ownStream(p.b.cfg.Prefix, t.name()):
-		return fmt.Errorf("%w: a chained batch needs a stream of the topic's own, and %s is in %s: declare it without TopicConfig.Stream", jetbus.ErrConflict, t.name(), t.stream)
+		return &jetbus.RemedyError{
+			Err: fmt.Errorf("%w: a chained batch needs a stream of the topic's own, and %s is in %s", jetbus.ErrConflict, t.name(), t.stream),
+			See: "TopicConfig.Stream",
+		}
 	}
 	return nil
 }

@@ -15,8 +15,10 @@ const resendMargin = 250 * time.Millisecond
 
 // errForgotten: what may be stored is not sent again, since the server may have forgotten
 // its ID and would store it a second time.
-var errForgotten = fmt.Errorf("%w: no answer for as long as the topic knows the event's ID (TopicConfig.DuplicateWindow); "+
-	"look whether it is stored before you publish it again", jetbus.ErrUnavailable)
+var errForgotten error = &jetbus.RemedyError{
+	Err: fmt.Errorf("%w: no answer for as long as the topic knows the event's ID: look whether it is stored before you publish it again", jetbus.ErrUnavailable),
+	See: "TopicConfig.DuplicateWindow",
+}
 
 // tries are the tries to store something, which is recognized when it comes again: by its
 // ID, as long as the server remembers that, or by its condition, which holds only once

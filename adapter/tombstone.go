@@ -74,7 +74,7 @@ func (b *Bus) checkTombstone(ctx context.Context, e *jetbus.Event, to *destinati
 func (to *destination) bury(h nats.Header, o jetbus.PublishOptions, now time.Time) error {
 	switch {
 	case o.TTL > 0:
-		return fmt.Errorf("%w: TTL of a tombstone: TopicConfig.TombstoneTTL says how long it is readable", jetbus.ErrInvalidOption)
+		return &jetbus.RemedyError{Err: fmt.Errorf("%w: TTL of a tombstone: its topic says how long it is readable", jetbus.ErrInvalidOption), See: "TopicConfig.TombstoneTTL"}
 	case o.DeliverAt.After(now):
 		return fmt.Errorf("%w: DeliverAt of a tombstone: publish it when the key is to be deleted", jetbus.ErrInvalidOption)
 	}

@@ -260,7 +260,7 @@ func (b *Bus) findShared(ctx context.Context, name string) (*jetstream.StreamInf
 	for {
 		shared, err := b.js.StreamNameBySubject(ctx, topicFilter(b.cfg.Prefix, name))
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			return nil, fmt.Errorf("%s: %w: declare it with EnsureTopic", op, jetbus.ErrNoTopic)
+			return nil, fmt.Errorf("topic %s: %w", name, &jetbus.RemedyError{Err: jetbus.ErrNoTopic, See: "EnsureTopic"})
 		}
 		if err != nil {
 			return nil, b.translate(op, b.api+"STREAM.NAMES", err)
@@ -278,7 +278,10 @@ func (b *Bus) findShared(ctx context.Context, name string) (*jetstream.StreamInf
 		case err != nil:
 			return nil, b.translate(op, b.api+"STREAM.INFO."+shared, err)
 		case !declares(&info.Config, name):
-			return nil, fmt.Errorf("%s: %w: the stream %s holds its subjects without declaring it; adopt it with TopicConfig.Stream and Subject", op, jetbus.ErrNoTopic, shared)
+			return nil, &jetbus.RemedyError{
+				Err: fmt.Errorf("topic %s: %w: the stream %s holds its subjects without declaring it, and can be adopted", name, jetbus.ErrNoTopic, shared),
+				See: "TopicConfig.Stream, TopicConfig.Subject",
+			}
 		}
 		return info, nil
 	}

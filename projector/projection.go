@@ -125,7 +125,7 @@ func describe(ctx context.Context, b Backend, o *Options) (Source, error) {
 			return Source{}, fmt.Errorf("option From: %w", err)
 		}
 		if from.Config.SnapshotOf != o.Topic {
-			return Source{}, fmt.Errorf("%w: From is %s, which is no snapshot of %s (TopicConfig.SnapshotOf)", jetbus.ErrInvalidOption, o.From, o.Topic)
+			return Source{}, &jetbus.RemedyError{Err: fmt.Errorf("%w: From is %s, which is no snapshot of %s", jetbus.ErrInvalidOption, o.From, o.Topic), See: "TopicConfig.SnapshotOf"}
 		}
 	}
 	return Source{

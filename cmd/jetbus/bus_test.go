@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -119,6 +120,18 @@ func TestPubFromAPipe(t *testing.T) {
 	if code := run(t.Context(), []string{"--server", b.url, "pub", "orders"}, r, &out, &errOut, func(string) string { return "" }); code != exitUsage || !strings.Contains(errOut.String(), "standard input is empty: say ''") {
 		t.Errorf("of an empty pipe: exit code %d: %s", code, errOut.String())
 	}
+	silent, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	interrupted, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	errOut.Reset()
+	if code := run(interrupted, []string{"--server", b.url, "pub", "orders"}, silent, &out, &errOut, func(string) string { return "" }); code != exitFailure || !strings.Contains(errOut.String(), "interrupted before standard input ended: nothing is published") {
+		t.Errorf("interrupted: exit code %d: %s", code, errOut.String())
+	}
+	_ = writer.Close()
 	publish(`{"e":1}`+"\n"+`{"f":1}`+"\n", "--lines")
 	file, err := os.Open(os.DevNull)
 	if err != nil {
@@ -256,12 +269,13 @@ func TestTopics(t *testing.T) {
 	var info struct {
 		Config struct{ Name string }
 		Events int
-		Groups []struct{ Group string }
+		Groups int
+		List   []struct{ Group string } `json:"groupList"`
 	}
 	if err := json.Unmarshal([]byte(b.ok(t, "", "topics", "info", "orders", "-o", "json")), &info); err != nil {
 		t.Fatal(err)
 	}
-	if info.Config.Name != "orders" || info.Events != 5 || len(info.Groups) != 1 || info.Groups[0].Group != "audit" {
+	if info.Config.Name != "orders" || info.Events != 5 || info.Groups != 1 || len(info.List) != 1 || info.List[0].Group != "audit" {
 		t.Errorf("info %+v", info)
 	}
 	if out := b.ok(t, "", "topics", "info", "orders"); !strings.Contains(out, "audit  3           2 ") {

@@ -132,6 +132,9 @@ func againLine(cmd *cobra.Command) string {
 			return
 		case f.Name == "mongo":
 			value = mongoAddress(value)
+		case f.Value.Type() == "bool" && value == "true":
+			line += " --" + f.Name
+			return
 		case f.Value.Type() == "bool":
 			line += " --" + f.Name + "=" + value
 			return

@@ -94,7 +94,11 @@ func report(w io.Writer, err error) int {
 	if code == 0 {
 		return 0
 	}
-	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	text := err.Error()
+	if known, ok := errors.AsType[*jetbus.RemedyError](err); ok && remedies[known.See] != "" {
+		text = strings.ReplaceAll(text, known.Error(), known.Err.Error())
+	}
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	if r := remedy(err); r != "" {
 		text += "; " + r
 	}
@@ -102,10 +106,29 @@ func report(w io.Writer, err error) int {
 	return code
 }
 
+// remedies are what users of the command do where those of the library do what a
+// [jetbus.RemedyError] names.
+var remedies = map[string]string{
+	"EnsureTopic": "see jetbus topics, or declare it with jetbus topics create",
+	"TopicConfig.Compact, TopicConfig.SnapshotOf": "declare it with --compact, or another one with --snapshot-of; see jetbus topics create --help",
+	"TopicConfig.Delays":                          "allow them with --delays; see jetbus topics create --help",
+	"TopicConfig.DuplicateWindow":                 "that is its --duplicate-window; see jetbus topics create --help",
+	"TopicConfig.KeyInSubject":                    "declare one with --key-in-subject; see jetbus topics create --help",
+	"TopicConfig.MaxBytes":                        "use a smaller --max-bytes, or raise the limit",
+	"TopicConfig.Partitions":                      "declare another one with --partitions; see jetbus topics create --help",
+	"TopicConfig.SnapshotOf":                      "declare one with --snapshot-of; see jetbus topics create --help",
+	"TopicConfig.Stream":                          "that is --stream; see jetbus topics create --help",
+	"TopicConfig.Stream, TopicConfig.Subject":     "a program does so, with TopicConfig.Stream and TopicConfig.Subject",
+	"TopicConfig.TombstoneTTL":                    "that is its --tombstone-ttl; see jetbus topics create --help",
+}
+
 // remedy is what the user can do about an error that does not say it itself.
 func remedy(err error) string {
 	if u, ok := errors.AsType[*usageError](err); ok && !strings.Contains(u.Error(), "--help") {
 		return "see jetbus --help"
+	}
+	if known, ok := errors.AsType[*jetbus.RemedyError](err); ok && remedies[known.See] != "" {
+		return remedies[known.See]
 	}
 	switch {
 	case errors.Is(err, embedded.ErrInUse):
@@ -119,7 +142,7 @@ func remedy(err error) string {
 	case errors.Is(err, registry.ErrIncompatible):
 		return "change the schema, or register it with --force --by"
 	case errors.Is(err, jetbus.ErrNoTopic):
-		return "see jetbus topics, or declare it with jetbus topics create"
+		return remedies["EnsureTopic"]
 	case errors.Is(err, jetbus.ErrDenied):
 		return "check --user, --password, --token and --creds"
 	case errors.Is(err, projector.ErrNewStream):

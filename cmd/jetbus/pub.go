@@ -120,7 +120,7 @@ func readPayload(ctx context.Context, in io.Reader) ([]byte, error) {
 	select {
 	case err = <-read:
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, errors.New("interrupted before standard input ended: nothing is published")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read standard input: %w", err)

@@ -85,7 +85,7 @@ type topicDescription struct {
 	Groups []jetbus.GroupInfo
 }
 
-// MarshalJSON gives the members of the topic, with the list of its groups instead of their number.
+// MarshalJSON gives the members of the topic, as jetbus topics does, and the list of its groups.
 func (d topicDescription) MarshalJSON() ([]byte, error) {
 	text, err := json.Marshal(d.TopicInfo)
 	if err != nil {
@@ -95,7 +95,7 @@ func (d topicDescription) MarshalJSON() ([]byte, error) {
 	if err := json.Unmarshal(text, &members); err != nil {
 		return nil, err
 	}
-	if members["groups"], err = json.Marshal(d.Groups); err != nil {
+	if members["groupList"], err = json.Marshal(d.Groups); err != nil {
 		return nil, err
 	}
 	return json.Marshal(members)

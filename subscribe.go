@@ -2,11 +2,29 @@ package jetbus
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 )
+
+// Handler processes one delivery. Returning nil acknowledges the event; an error
+// makes it come back after a backoff, to this or another member of the group.
+// A panic is recovered and counts as an error. The context has the values of
+// Subscribe's context but is not canceled with it: it is canceled when the lease
+// is lost (cause [ErrLeaseExpired]) or when the subscription has waited
+// ShutdownTimeout for the handler (cause [ErrStopped]).
+type Handler func(ctx context.Context, d *Delivery) error
+
+// Subscriber delivers events to groups.
+type Subscriber interface {
+	// Subscribe joins the group and returns when the group exists at the broker:
+	// events published after that are not missed. The members of a group share its
+	// events. Canceling ctx is a graceful Stop. A group that exists goes on where
+	// it was; o.From is for a new one.
+	Subscribe(ctx context.Context, topic, group string, h Handler, o SubscribeOptions) (Subscription, error)
+}
 
 // SubscribeOptions say how a member of a group receives. The zero value is the
 // documented default. AckTimeout and GroupMaxInFlight belong to the group: a group that
@@ -86,7 +104,7 @@ const (
 	Total Order = "total"
 )
 
-// Defaults of SubscribeOptions and ReceiveOptions.
+// Defaults of SubscribeOptions; a group and its AckTimeout are the same for Receive.
 const (
 	DefaultConcurrency      = 1
 	DefaultBatchSize        = 100
@@ -211,4 +229,56 @@ func (o *SubscribeOptions) UnmarshalJSON(text []byte) error {
 	o.ShutdownTimeout = time.Duration(w.ShutdownTimeoutMs)
 	o.From, err = w.start()
 	return err
+}
+
+// Subscription is one member of a group.
+type Subscription interface {
+	// Stop ends the subscription: it stops fetching, gives back what no handler
+	// has started (others get it at once), lets running handlers finish and settle,
+	// cancels them after ShutdownTimeout or when ctx ends meanwhile, and returns when nothing
+	// of the subscription runs any more. A ctx that was canceled before the call
+	// shortens nothing: programs stop because their context has ended. Its deadline holds
+	// all the same. It may be called twice, and
+	// concurrently.
+	//
+	// From inside a handler it does not wait if ctx is the handler's context or one made
+	// from it. Given another one it waits for the handler that waits for it: for
+	// ShutdownTimeout, or until ctx ends, and for 10 seconds more.
+	Stop(ctx context.Context) error
+	// Done is closed when the subscription has ended, for whatever reason.
+	Done() <-chan struct{}
+	// Err returns why it ended: nil while it runs and after Stop. It wraps [ErrClosed] where
+	// the connection was closed, [ErrNoGroup] or [ErrNoTopic] where that was deleted, and
+	// [ErrDenied] where the broker does not let this member fetch or settle events.
+	Err() error
+	// Pause stops fetching for this member until Resume; what it holds goes on. In an
+	// ordered group the topic goes to another member, if there is one. It may wait a
+	// moment for what is on its way. Of Pause and Resume at once one comes after the
+	// other; both may be called from inside a handler, and Stop waits for neither.
+	Pause()
+	// Resume ends a Pause.
+	Resume()
+	// Stats returns the counters of this member.
+	Stats() SubscriptionStats
+}
+
+// SubscriptionStats count what one member did since it subscribed.
+type SubscriptionStats struct {
+	Delivered   uint64 `json:"delivered"`   // events handed to handlers
+	Acked       uint64 `json:"acked"`       // acknowledged, filtered ones included
+	Nacked      uint64 `json:"nacked"`      // refused: failed attempts
+	Snoozed     uint64 `json:"snoozed"`     // put off without an attempt
+	DeadLetters uint64 `json:"deadLetters"` // given up
+	Filtered    uint64 `json:"filtered"`    // acknowledged unseen
+	GivenBack   uint64 `json:"givenBack"`   // returned without an attempt
+	LeasesLost  uint64 `json:"leasesLost"`  // leases that ran out here
+	Held        int    `json:"held"`        // in hand now
+	Running     int    `json:"running"`     // handlers running now
+	Paused      bool   `json:"paused"`
+	Active      bool   `json:"active"`   // with an Order: this member is the one that gets events
+	Retrying    int    `json:"retrying"` // with an Order: events that failed and wait here for their next attempt
+	// BlockedKey is, with PerKey, the key that the failed event which holds back the
+	// most others belongs to, and Blocked how many those are.
+	BlockedKey string `json:"blockedKey,omitempty"`
+	Blocked    int    `json:"blocked,omitempty"`
 }

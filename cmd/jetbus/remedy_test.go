@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// The library names what does away with an error by its own names, and the command says what
+// to do in the words of its users.
+func TestRemedies(t *testing.T) {
+	named := namedRemedies(t)
+	if len(named) == 0 {
+		t.Error("found no remedies")
+	}
+	for see := range named {
+		if remedies[see] == "" {
+			t.Errorf("the command has no word for %s", see)
+		}
+		for name := range strings.SplitSeq(see, ", ") {
+			if !isOfLibrary(name) {
+				t.Errorf("there is no %s", name)
+			}
+		}
+	}
+	for see := range remedies {
+		if !named[see] {
+			t.Errorf("nothing names %s", see)
+		}
+	}
+	for err, want := range map[error]string{
+		jetbus.ErrNoPartitions: "lag of a: the topic has no partitions; declare another one with --partitions; see jetbus topics create --help",
+		&jetbus.RemedyError{Err: jetbus.ErrNoTopic, See: "EnsureTopic"}:    "lag of a: no such topic; see jetbus topics, or declare it with jetbus topics create",
+		&jetbus.RemedyError{Err: jetbus.ErrUnavailable, See: "Unheard.Of"}: "lag of a: broker is unavailable; see Unheard.Of",
+	} {
+		var out bytes.Buffer
+		report(&out, fmt.Errorf("lag of a: %w", err))
+		if out.String() != "jetbus: "+want+"\n" {
+			t.Errorf("printed %q, want %q", out.String(), want)
+		}
+	}
+}
+
+// namedRemedies are those that the source of the project names.
+func namedRemedies(t *testing.T) map[string]bool {
+	t.Helper()
+	named := map[string]bool{}
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "testdata" || d.Name() == "node_modules" || d.Name() == ".git"):
+			return fs.SkipDir
+		case d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.CompositeLit); ok && len(lit.Elts) == 2 && isRemedy(lit.Type) {
+				see := lit.Elts[1]
+				if pair, ok := see.(*ast.KeyValueExpr); ok {
+					see = pair.Value
+				}
+				text, err := strconv.Unquote(see.(*ast.BasicLit).Value)
+				if err != nil {
+					t.Error(err)
+				}
+				named[text] = true
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return named
+}
+
+func isRemedy(e ast.Expr) bool {
+	if s, ok := e.(*ast.SelectorExpr); ok {
+		e = s.Sel
+	}
+	name, ok := e.(*ast.Ident)
+	return ok && name.Name == "RemedyError"
+}
+
+// isOfLibrary reports whether the library has the field or the method.
+func isOfLibrary(name string) bool {
+	field, ok := strings.CutPrefix(name, "TopicConfig.")
+	if ok {
+		_, ok = reflect.TypeFor[jetbus.TopicConfig]().FieldByName(field)
+		return ok
+	}
+	_, ok = reflect.TypeFor[jetbus.Topics]().MethodByName(name)
+	return ok
+}
