@@ -93,7 +93,7 @@ type RemedyError struct {
 }
 
 // Error is the error's text and where to look.
-func (e *RemedyError) Error() string { return e.Err.Error() + "; see " + e.See }
+func (e *RemedyError) Error() string { return e.Err.Error() + " (see " + e.See + ")" }
 
 // Unwrap returns Err.
 func (e *RemedyError) Unwrap() error { return e.Err }

@@ -54,10 +54,7 @@ func (b *Bus) translate(op, request string, err error) error {
 	case codeNoPeers:
 		return fmt.Errorf("%s: %w: too few servers of the cluster are up and have room for its replicas: %w", op, jetbus.ErrUnavailable, err)
 	case codeStoreFull, codeStoreReserved, codeMemoryReserved:
-		return &jetbus.RemedyError{
-			Err: fmt.Errorf("%s: %w: the server's storage limit does not leave room for it: %w", op, jetbus.ErrUnavailable, err),
-			See: "TopicConfig.MaxBytes",
-		}
+		return fmt.Errorf("%s: %w: the server's storage limit does not leave room for it: lower what it may take, or raise the limit: %w", op, jetbus.ErrUnavailable, err)
 	case jetstream.JSErrCodeStreamNotFound:
 		return fmt.Errorf("%s: %w", op, jetbus.ErrNoTopic)
 	case jetstream.JSErrCodeConsumerNotFound, jetstream.JSErrCodeConsumerDoesNotExist:

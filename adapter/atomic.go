@@ -63,7 +63,7 @@ func (p *batch) checkAtomic() error {
 		seen[key] = true
 		if t := to.topic; t.stream != first.stream {
 			return &jetbus.RemedyError{
-				Err: fmt.Errorf("%w: an atomic batch needs one stream: topic %s is in %s, %s is in %s", jetbus.ErrConflict, first.name(), first.stream, t.name(), t.stream),
+				Err: fmt.Errorf("%w: an atomic batch needs one stream: topic %s is in %s, %s is in %s: declare them in the same one", jetbus.ErrConflict, first.name(), first.stream, t.name(), t.stream),
 				See: "TopicConfig.Stream",
 			}
 		}

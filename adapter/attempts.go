@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -175,25 +174,16 @@ func (s *survived) take(key string) bool {
 func (b *Bus) recallAll(ctx context.Context, leases []*lease) {
 	ctx, cancel := context.WithTimeout(ctx, recallTimeout)
 	defer cancel()
-	ask := make([]*lease, 0, len(leases))
+	var wg sync.WaitGroup
+	room := make(chan struct{}, 16)
 	for _, l := range leases {
 		if l.record != nil || l.deliveries <= 1 && l.slot == nil {
 			b.recall(ctx, l) // asks nobody
 			continue
 		}
-		ask = append(ask, l)
-	}
-	inParallel(len(ask), func(i int) { b.recall(ctx, ask[i]) })
-}
-
-// inParallel calls f with 0 to n-1, some of them at once, and returns when all have.
-func inParallel(n int, f func(i int)) {
-	var wg sync.WaitGroup
-	room := make(chan struct{}, 16)
-	for i := range n {
 		room <- struct{}{}
 		wg.Go(func() {
-			f(i)
+			b.recall(ctx, l)
 			<-room
 		})
 	}
@@ -230,56 +220,6 @@ func (b *Bus) keepRecords(ctx context.Context, leases []*lease, wait time.Durati
 		b.cfg.Logger.WarnContext(ctx, "attempts cannot be recorded; they will count as they should not", slog.Int("events", len(leases)), slog.Any("error", err))
 	}
 	return revision, err
-}
-
-// keepLate stores the records of leases that are over. By now their events may be in other
-// hands, whose records say more: these stay as they are.
-func (b *Bus) keepLate(ctx context.Context, leases []*lease) {
-	var err error
-	for range 3 { // what is stored is newer the next time
-		if err = b.keepLateOnce(ctx, leases); !isWrongSequence(err) {
-			break
-		}
-	}
-	if err != nil {
-		b.cfg.Logger.WarnContext(ctx, "attempts cannot be recorded; they will count as they should not", slog.Int("events", len(leases)), slog.Any("error", err))
-	}
-}
-
-// keepLateOnce fails with a wrong sequence where somebody was quicker.
-func (b *Bus) keepLateOnce(ctx context.Context, leases []*lease) (err error) {
-	ctx, end := b.forRecords(ctx, 2*len(leases))
-	defer func() { end(err) }()
-	messages, errs := make([]*nats.Msg, len(leases)), make([]error, len(leases))
-	inParallel(len(leases), func(i int) { messages[i], errs[i] = b.lateRecord(ctx, leases[i]) })
-	messages = slices.DeleteFunc(messages, func(m *nats.Msg) bool { return m == nil })
-	if err = errors.Join(errs...); err != nil || len(messages) == 0 {
-		return err
-	}
-	_, err = b.writeRecords(ctx, messages)
-	return err
-}
-
-// lateRecord is the record of a lease that is over, to be written if nobody writes before
-// that; nil where somebody has since the lease was over.
-func (b *Bus) lateRecord(ctx context.Context, l *lease) (*nats.Msg, error) {
-	entry, marker, err := b.keyGetMarker(ctx, attemptsBucket, l.attemptKey())
-	if err != nil {
-		return nil, err
-	}
-	if r, ok := parseRecord(entry.Value); ok && entry.Revision > 0 && r.newerThan(l) {
-		return nil, nil
-	}
-	l.record.Stored = l.stored
-	m := b.recordMessage(l, l.record, 0)
-	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(max(entry.Revision, marker), 10)}
-	return m, nil
-}
-
-// newerThan reports whether a record speaks of deliveries behind that of a lease, of which
-// it is not.
-func (r *record) newerThan(l *lease) bool {
-	return r.Stored > l.stored || r.Stored == l.stored && (r.Known >= l.deliveries || r.Started > l.deliveries)
 }
 
 func (b *Bus) recordMessage(l *lease, r *record, wait time.Duration) *nats.Msg {

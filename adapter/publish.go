@@ -175,7 +175,7 @@ func (b *Bus) instruct(to *destination, m *nats.Msg, e *jetbus.Event, o jetbus.P
 		case o.ExpectLastSeq != nil:
 			return fmt.Errorf("%w: DeliverAt and ExpectLastSeq are both set: what the key's last event will be then is not known now", jetbus.ErrInvalidOption)
 		case !t.config.Delays:
-			return &jetbus.RemedyError{Err: fmt.Errorf("%w: the topic takes no events for later", jetbus.ErrUnsupported), See: "TopicConfig.Delays"}
+			return &jetbus.RemedyError{Err: fmt.Errorf("%w: DeliverAt: the topic takes no events for later", jetbus.ErrUnsupported), See: "TopicConfig.Delays"}
 		}
 		m.Header["Nats-Schedule-Target"] = []string{m.Subject}
 		m.Header["Nats-Schedule"] = []string{"@at " + o.DeliverAt.UTC().Format(time.RFC3339Nano)}

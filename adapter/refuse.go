@@ -162,7 +162,7 @@ func (h *holding) overran(ctx context.Context, leases []*lease) {
 		l.record.Known, l.record.Started = l.deliveries, 0
 	}
 	if len(leases) > 0 {
-		h.b.keepLate(ctx, leases)
+		_, _ = h.b.keepRecords(ctx, leases, 0)
 	}
 }
 

@@ -296,6 +296,31 @@ func TestExclusiveDeadLetters(t *testing.T) {
 	})
 }
 
+// A change that is given up takes no others along, although a sink that fails need not have
+// written them, and with states instead of each event nothing else would write them again.
+func TestGivenUpAlone(t *testing.T) {
+	for name, o := range map[string]projector.Options{"exclusive": exclusively(false), "shared": options()} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				l := newLedger()
+				sink := &ledgerSink{l: l, fail: func(c projector.Change) error {
+					if c.Event.Seq == 3 {
+						return errors.New("not now")
+					}
+					return nil
+				}}
+				r.publish(numbered(0, 6, 6)...)
+				p := r.project(r.bus, sink, o)
+				r.eventually("a dead letter", func() bool { return p.Stats().Rejected == 1 })
+				r.caughtUp(p)
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				r.equal("documents", len(l.docs), 5)
+			})
+		})
+	}
+}
+
 // slowBurial is a bus that stores dead letters when it may.
 type slowBurial struct {
 	*adapter.Bus

@@ -130,28 +130,31 @@ func (f *folded) forward(p *prepared) {
 }
 
 // refuse takes what the sink has rejected of f.changes, and leaves there the changes
-// to be written next: those that come forward instead, and with Options.Every all
-// that were not rejected.
+// to be written next: those that come forward instead, and with Options.Every, or where the
+// write failed and one change is given up, all that were not rejected.
 func (f *folded) refuse(rejected []Rejection) {
 	changes, from := f.changes, f.from
 	f.changes, f.from = nil, nil
+	again := f.o.Every || slices.ContainsFunc(rejected, isGivenUp)
 	next := 0
 	for _, r := range rejected {
-		f.keep(changes[next:r.Index], from[next:r.Index])
+		if again {
+			f.keep(changes[next:r.Index], from[next:r.Index])
+		}
 		next = r.Index + 1
 		p := &f.events[from[r.Index]]
 		f.refusals = append(f.refusals, refusal{event: p.at, err: r.Err})
 		f.forward(p)
 		f.change(p.older)
 	}
-	f.keep(changes[next:], from[next:])
+	if again {
+		f.keep(changes[next:], from[next:])
+	}
 }
 
-// keep leaves changes that a sink need not have written where it rejects others.
+// keep leaves changes that the sink need not have written.
 func (f *folded) keep(changes []Change, from []int32) {
-	if f.o.Every {
-		f.changes, f.from = append(f.changes, changes...), append(f.from, from...)
-	}
+	f.changes, f.from = append(f.changes, changes...), append(f.from, from...)
 }
 
 // prepare finds the key and the version of an event.

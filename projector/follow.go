@@ -172,7 +172,7 @@ func (p *Projection) report(ctx, live context.Context) error {
 	out, err := p.writer.write(ctx, b)
 	switch {
 	case err == nil:
-		p.count.wrote(out, b)
+		p.count.wrote(out, b, p.writer.source.Exclusive)
 	case isFinal(err):
 		return fmt.Errorf("write: %w", err)
 	}

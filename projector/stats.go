@@ -73,8 +73,9 @@ func (c *counters) enter(phase Phase) {
 	c.phase = phase
 }
 
-// wrote counts a batch that is in the sink.
-func (c *counters) wrote(out Outcome, b Batch) {
+// wrote counts a batch that is in the sink. That of an exclusive projection of which some was
+// rejected is written again without that, and is in the sink only then.
+func (c *counters) wrote(out Outcome, b Batch, exclusive bool) {
 	c.batches.Add(1)
 	c.applied.Add(uint64(out.Applied)) //nolint:gosec // not negative
 	c.stale.Add(uint64(out.Stale))     //nolint:gosec // not negative
@@ -83,19 +84,17 @@ func (c *counters) wrote(out Outcome, b Batch) {
 		raise(&c.upTo, b.UpTo)
 		raise(&c.seq, b.UpTo)
 	}
-	raise(&c.seq, highestWritten(out, b))
+	if len(out.Rejected) == 0 || !exclusive {
+		raise(&c.seq, highestWritten(out, b))
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lastWrite, c.lastError = time.Now(), nil
 }
 
-// highestWritten is the highest sequence of a change that is in the sink. Of a batch with a
-// position none need be where some are rejected, and it is written again.
+// highestWritten is the highest sequence of a change that was not rejected.
 func highestWritten(out Outcome, b Batch) (seq uint64) {
 	rejected := out.Rejected
-	if len(rejected) > 0 && b.UpTo > 0 {
-		return 0
-	}
 	for i := range b.Changes {
 		if len(rejected) > 0 && rejected[0].Index == i {
 			rejected = rejected[1:]

@@ -81,7 +81,7 @@ func (w *writer) persist(ctx context.Context, b Batch) ([]Rejection, error) {
 		out, err := w.write(ctx, b)
 		switch {
 		case err == nil:
-			w.count.wrote(out, b)
+			w.count.wrote(out, b, w.source.Exclusive)
 			if w.wrote != nil {
 				w.wrote()
 			}
@@ -124,6 +124,12 @@ func (e *gaveUpError) Error() string {
 }
 
 func (e *gaveUpError) Unwrap() error { return e.err }
+
+// isGivenUp reports whether a change failed too often. Nothing is known then of the others.
+func isGivenUp(r Rejection) bool {
+	_, ok := errors.AsType[*gaveUpError](r.Err)
+	return ok
+}
 
 // pause waits, unless ctx or w.live ends.
 func (w *writer) pause(ctx context.Context, d time.Duration) error { //nolint:contextcheck // it goes by two

@@ -112,14 +112,13 @@ var remedies = map[string]string{
 	"EnsureTopic": "see jetbus topics, or declare it with jetbus topics create",
 	"TopicConfig.Compact, TopicConfig.SnapshotOf": "declare it with --compact, or another one with --snapshot-of; see jetbus topics create --help",
 	"TopicConfig.Delays":                          "allow them with --delays; see jetbus topics create --help",
-	"TopicConfig.DuplicateWindow":                 "that is its --duplicate-window; see jetbus topics create --help",
+	"TopicConfig.DuplicateWindow":                 "the topic's --duplicate-window says how long that is; see jetbus topics create --help",
 	"TopicConfig.KeyInSubject":                    "declare one with --key-in-subject; see jetbus topics create --help",
-	"TopicConfig.MaxBytes":                        "use a smaller --max-bytes, or raise the limit",
 	"TopicConfig.Partitions":                      "declare another one with --partitions; see jetbus topics create --help",
 	"TopicConfig.SnapshotOf":                      "declare one with --snapshot-of; see jetbus topics create --help",
-	"TopicConfig.Stream":                          "that is --stream; see jetbus topics create --help",
+	"TopicConfig.Stream":                          "see --stream of jetbus topics create --help",
 	"TopicConfig.Stream, TopicConfig.Subject":     "a program does so, with TopicConfig.Stream and TopicConfig.Subject",
-	"TopicConfig.TombstoneTTL":                    "that is its --tombstone-ttl; see jetbus topics create --help",
+	"TopicConfig.TombstoneTTL":                    "see --tombstone-ttl of jetbus topics create --help",
 }
 
 // remedy is what the user can do about an error that does not say it itself.

@@ -41,7 +41,7 @@ func TestRemedies(t *testing.T) {
 	for err, want := range map[error]string{
 		jetbus.ErrNoPartitions: "lag of a: the topic has no partitions; declare another one with --partitions; see jetbus topics create --help",
 		&jetbus.RemedyError{Err: jetbus.ErrNoTopic, See: "EnsureTopic"}:    "lag of a: no such topic; see jetbus topics, or declare it with jetbus topics create",
-		&jetbus.RemedyError{Err: jetbus.ErrUnavailable, See: "Unheard.Of"}: "lag of a: broker is unavailable; see Unheard.Of",
+		&jetbus.RemedyError{Err: jetbus.ErrUnavailable, See: "Unheard.Of"}: "lag of a: broker is unavailable (see Unheard.Of)",
 	} {
 		var out bytes.Buffer
 		report(&out, fmt.Errorf("lag of a: %w", err))

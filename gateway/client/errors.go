@@ -27,7 +27,7 @@ type Error struct {
 
 // Error gives the text and the code.
 func (e *Error) Error() string {
-	if e.cause == nil || strings.Contains(e.Message, e.cause.Error()) {
+	if e.cause == nil || strings.Contains(e.Message, conditionText(e.cause)) {
 		return fmt.Sprintf("%s (%s)", e.Message, e.Code)
 	}
 	return fmt.Sprintf("%v: %s (%s)", e.cause, e.Message, e.Code)
@@ -71,6 +71,15 @@ var conditions = map[string][]error{
 	"draining":              {jetbus.ErrUnavailable},
 }
 
+// conditionText is what a message says of a condition, without where its remedy is: a gateway
+// of another version may say that in other words.
+func conditionText(err error) string {
+	if r, ok := errors.AsType[*jetbus.RemedyError](err); ok {
+		return r.Err.Error()
+	}
+	return err.Error()
+}
+
 // refusal makes the error of an ERR or SUB_CLOSED frame.
 func refusal(m *frame.Message) error {
 	e := &Error{Code: m.Code, Message: m.Msg, Retryable: m.Retryable, RetryAfter: time.Duration(m.RetryAfterMs) * time.Millisecond, details: m.Details}
@@ -79,7 +88,7 @@ func refusal(m *frame.Message) error {
 		e.cause = list[0]
 	}
 	for _, c := range list {
-		if strings.Contains(m.Msg, c.Error()) {
+		if strings.Contains(m.Msg, conditionText(c)) {
 			e.cause = c
 			break
 		}

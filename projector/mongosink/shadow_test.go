@@ -335,8 +335,9 @@ func TestHardDeleteAnswerLost(t *testing.T) {
 	r, standIn := newFaultRig(t)
 	src := exclusive()
 	src.Every = true
-	one := r.open(mongosink.Options{HardDelete: true}, src)
-	r.writeUpTo(one, 10, put("c", 6, `{"u": 3}`), put("f", 10, `{"u": 10}`))
+	o := mongosink.Options{HardDelete: true, Indexes: []mongosink.Index{{Keys: bson.D{{Key: "u", Value: 1}}, Unique: true}}}
+	r.writeUpTo(r.open(o, src), 10, put("c", 6, `{"u": 3}`), put("f", 10, `{"u": 10}`))
+	one := r.open(o, src)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var lost atomic.Int32
