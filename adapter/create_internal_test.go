@@ -25,7 +25,7 @@ type lossy struct {
 }
 
 func (l *lossy) CreateConsumer(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	if until, ok := ctx.Deadline(); strings.HasPrefix(c.Durable, "a__g") && (!ok || time.Until(until) < tryTimeout-time.Second) {
+	if until, ok := ctx.Deadline(); strings.HasPrefix(c.Durable, "a__g") && (!ok || time.Until(until) < tryTimeout/2) {
 		l.t.Errorf("%s is given up in %v, and a cluster that is busy takes seconds", c.Durable, time.Until(until))
 	}
 	if c.Durable == l.name {

@@ -126,7 +126,7 @@ func ExampleBus_Publish_ttl() {
 	_, err := bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: "sessions", Compact: true})
 	check(err)
 	session := jetbus.Event{Topic: "sessions", Key: "ann", Payload: []byte(`{"from":"10.0.0.7"}`)}
-	_, err = bus.Publish(ctx, session, jetbus.PublishOptions{TTL: time.Second})
+	_, err = bus.Publish(ctx, session, jetbus.PublishOptions{TTL: 5 * time.Second})
 	check(err)
 	for e, err := range bus.Read(ctx, []string{"sessions"}, jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}) {
 		check(err)

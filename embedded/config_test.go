@@ -115,7 +115,7 @@ func TestURLOfAllInterfaces(t *testing.T) {
 	if !strings.HasPrefix(b.URL(), "nats://127.0.0.1:") {
 		t.Fatalf("URL() = %q", b.URL())
 	}
-	nc, err := nats.Connect(b.URL(), nats.Token("t"))
+	nc, err := nats.Connect(b.URL(), nats.Timeout(patience), nats.Token("t"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 		for w := range writers {
 			nc, err := b.Connect(nats.NoReconnect())
 			if w%2 == 1 {
-				nc, err = nats.Connect(b.URL(), nats.NoReconnect())
+				nc, err = nats.Connect(b.URL(), nats.Timeout(patience), nats.NoReconnect())
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -185,7 +185,7 @@ func TestKillAndImpatientClients(t *testing.T) {
 	}
 	var clients []*nats.Conn
 	for i := range 6 {
-		nc, err := nats.Connect([]string{b.URL(), b.WebSocketURL()}[i%2], nats.Token("t"), nats.MaxReconnects(-1),
+		nc, err := nats.Connect([]string{b.URL(), b.WebSocketURL()}[i%2], nats.Token("t"), nats.Timeout(patience), nats.MaxReconnects(-1),
 			nats.ReconnectWait(time.Microsecond), nats.ReconnectJitter(0, 0))
 		if err != nil {
 			t.Fatal(err)

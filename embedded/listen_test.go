@@ -10,6 +10,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,7 +50,7 @@ func certificate(t *testing.T) (srv, client *tls.Config) {
 // roundTrip connects and sends a message to itself.
 func roundTrip(t *testing.T, url string, o ...nats.Option) {
 	t.Helper()
-	nc, err := nats.Connect(url, o...)
+	nc, err := nats.Connect(url, append(o, nats.Timeout(patience))...)
 	if err != nil {
 		t.Fatalf("connect to %s: %v", url, err)
 	}
@@ -113,7 +114,7 @@ func TestCredentials(t *testing.T) {
 					roundTrip(t, way.url, append(way.opts, tc.opts...)...)
 					continue
 				}
-				nc, err := nats.Connect(way.url, append(way.opts, tc.opts...)...)
+				nc, err := nats.Connect(way.url, slices.Concat(way.opts, tc.opts, []nats.Option{nats.Timeout(patience)})...)
 				// Over TCP the client may miss the answer, when it still writes.
 				if err == nil || way.url == "" && !errors.Is(err, nats.ErrAuthorization) {
 					t.Errorf("%q: %v, want ErrAuthorization", way.url, err)
@@ -158,7 +159,7 @@ func TestTLS(t *testing.T) {
 func TestPortsAreKeptOverRestart(t *testing.T) {
 	b := start(t, embedded.Config{Listen: "127.0.0.1:0", WebSocket: "127.0.0.1:0"})
 	url, ws := b.URL(), b.WebSocketURL()
-	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(time.Millisecond))
+	nc, err := nats.Connect(url, nats.Timeout(patience), nats.MaxReconnects(-1), nats.ReconnectWait(time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded"
@@ -25,7 +23,7 @@ func ExampleBind() {
 	broker, err := embedded.Start(ctx, embedded.Config{})
 	check(err)
 	defer func() { check(broker.Stop(ctx)) }()
-	nc, err := nats.Connect("", nats.InProcessServer(broker))
+	nc, err := broker.Connect()
 	check(err)
 	defer nc.Close()
 	bus, err := adapter.Open(ctx, nc, adapter.Config{})

@@ -21,7 +21,7 @@ import (
 // startBus is a bus with the topic orders.
 func (r *rig) startBus() *adapter.Bus {
 	r.Helper()
-	bus := bustest.Open(r.T, bustest.Start(r.T, embedded.Config{}), adapter.Config{})
+	bus := bustest.Open(r.T, bustest.Start(r.T, embedded.Config{}), adapter.Config{Timeout: time.Minute})
 	_, err := bus.EnsureTopic(r.Context(), jetbus.TopicConfig{Name: "orders"})
 	r.ok(err)
 	return bus

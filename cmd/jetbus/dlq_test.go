@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -19,7 +18,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/adapter"
 )
 
-// fail lets a group reject the events of a topic until there are so many dead letters.
+// fail lets a group reject so many events of a topic.
 func (b *bench) fail(t *testing.T, topic, group, why string, events int) {
 	t.Helper()
 	nc, err := nats.Connect(b.url, nats.Timeout(time.Minute))
@@ -27,7 +26,7 @@ func (b *bench) fail(t *testing.T, topic, group, why string, events int) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	bus, err := adapter.Open(t.Context(), nc, adapter.Config{})
+	bus, err := adapter.Open(t.Context(), nc, adapter.Config{Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,23 +35,17 @@ func (b *bench) fail(t *testing.T, topic, group, why string, events int) {
 			t.Error(err)
 		}
 	}()
-	rejected := make(chan struct{}, events)
-	sub, err := bus.Subscribe(t.Context(), topic, group, func(context.Context, *jetbus.Delivery) error {
-		rejected <- struct{}{}
-		return jetbus.Reject(errors.New(why))
-	}, jetbus.SubscribeOptions{From: jetbus.Earliest()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range events {
-		select {
-		case <-rejected:
-		case <-time.After(patience):
-			t.Fatal("an event did not come")
+	for rejected := 0; rejected < events; {
+		ds, err := bus.Receive(t.Context(), topic, group, jetbus.ReceiveOptions{From: jetbus.Earliest(), Max: events - rejected, Wait: patience})
+		if err != nil || len(ds) == 0 {
+			t.Fatalf("%d events were rejected, not %d: %v", rejected, events, err)
 		}
-	}
-	if err := sub.Stop(t.Context()); err != nil { // settles what was rejected
-		t.Fatal(err)
+		for _, d := range ds {
+			if err := d.Reject(t.Context(), why); err != nil {
+				t.Fatal(err)
+			}
+			rejected++
+		}
 	}
 }
 

@@ -47,7 +47,7 @@ func TestGroups(t *testing.T) {
 	}
 	publish("plain", 3)
 	publish("spread", 5)
-	got, err := bus.Receive(t.Context(), "plain", "slow", jetbus.ReceiveOptions{From: jetbus.Earliest(), Max: 1})
+	got, err := bus.Receive(t.Context(), "plain", "slow", jetbus.ReceiveOptions{From: jetbus.Earliest(), Max: 1, AckTimeout: 10 * time.Minute})
 	if err != nil || len(got) != 1 {
 		t.Fatal(got, err)
 	}

@@ -40,7 +40,7 @@ func TestConnectMongo(t *testing.T) {
 	}{
 		{"wrong password", "mongodb://shop:falschXX@" + srv.Addr() + "/?replicaSet=rs0", "the user or the password is wrong", patience},
 		{"wrong user", "mongodb://falschXX:geheim@" + srv.Addr() + "/?replicaSet=rs0", "the user or the password is wrong", patience},
-		{"nobody there", "mongodb://u:falschXX@127.0.0.1:1/?directConnection=true", "no primary answers there (dial tcp 127.0.0.1:1: connect: connection refused); check --mongo", time.Second},
+		{"nobody there", "mongodb://u:falschXX@127.0.0.1:1/?directConnection=true", "no primary answers there (dial tcp 127.0.0.1:1: connect: connection refused); check --mongo", 10 * time.Second},
 		{"other set", "mongodb://shop:geheim@" + srv.Addr() + "/?replicaSet=falschXX", "no primary answers there", time.Second},
 		{"no URI", "http://u:falschXX@x", `--mongo: error parsing uri: scheme must be "mongodb" or "mongodb+srv"`, patience},
 		{"not escaped", "mongodb://u:falschXX@y@x", "--mongo: ", patience},

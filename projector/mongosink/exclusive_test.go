@@ -31,7 +31,7 @@ type stage struct {
 func newStage(t *testing.T) *stage {
 	t.Helper()
 	s := &stage{counting: newCounting(t), broker: bustest.Start(t, embedded.Config{})}
-	s.bus = bustest.Open(t, s.broker, adapter.Config{})
+	s.bus = bustest.Open(t, s.broker, adapter.Config{Timeout: time.Minute})
 	if _, err := s.bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "orders"}); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func (s *stage) publish(first, last uint64) {
 
 func (s *stage) start(sink projector.Sink, o projector.Options) *projector.Projection {
 	s.Helper()
-	p, err := projector.Start(s.Context(), bustest.Open(s.T, s.broker, adapter.Config{}), sink, o)
+	p, err := projector.Start(s.Context(), bustest.Open(s.T, s.broker, adapter.Config{Timeout: time.Minute}), sink, o)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -112,7 +112,10 @@ func TestTransactionProjection(t *testing.T) {
 			replicas[i] = s.start(s.sink(), counterOptions())
 		}
 	}
-	s.until("all events", func() bool { return max(replicas[0].Stats().Seq, replicas[1].Stats().Seq) == last })
+	s.until("all events", func() bool {
+		lag, err := replicas[0].Lag(t.Context())
+		return err == nil && lag.Seq >= last
+	})
 	s.want(last)
 	for _, p := range replicas {
 		if err := p.Err(); err != nil {

@@ -365,7 +365,7 @@ func TestWriteCanceled(t *testing.T) {
 // A Write ends within the timeout, and says what is wrong.
 func TestWriteEnds(t *testing.T) {
 	r, standIn := newFaultRig(t)
-	s := r.open(mongosink.Options{Timeout: 10 * time.Second}, source())
+	s := r.open(mongosink.Options{Timeout: 15 * time.Second}, source())
 	b := projector.Batch{Changes: []projector.Change{put("a", 1, `{}`)}}
 	standIn.Suspend()
 	began := time.Now()
