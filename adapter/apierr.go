@@ -39,6 +39,17 @@ func apiCode(err error) jetstream.ErrorCode {
 	return 0
 }
 
+// withoutRoom names what of a topic's configuration is to be smaller, where the server has no
+// room for it.
+func withoutRoom(err error) error {
+	switch apiCode(err) {
+	case codeStoreFull, codeStoreReserved, codeMemoryReserved:
+		return &jetbus.RemedyError{Err: err, See: "TopicConfig.MaxBytes"}
+	default:
+		return err
+	}
+}
+
 // translate turns an error of nats.go into one of the contract. op is the
 // operation with its subject; request is the subject of the request, to tell a
 // silent refusal from a silent server.

@@ -141,7 +141,7 @@ func (b *Bus) declareNew(ctx context.Context, c jetbus.TopicConfig, source *topi
 	if apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
 		return nil, true, nil
 	}
-	return info, false, b.translate(op, b.api+"STREAM.CREATE."+name, err)
+	return info, false, withoutRoom(b.translate(op, b.api+"STREAM.CREATE."+name, err))
 }
 
 // redeclare updates the stream that a declaration is about. again: it was deleted
@@ -176,7 +176,7 @@ func (b *Bus) updateStream(ctx context.Context, c jetstream.StreamConfig) (*jets
 	defer release()
 	s, err := b.js.UpdateStream(ctx, c)
 	if err != nil {
-		return nil, b.translate("change stream "+c.Name, request, err)
+		return nil, withoutRoom(b.translate("change stream "+c.Name, request, err))
 	}
 	return s.CachedInfo(), nil
 }

@@ -114,6 +114,7 @@ var remedies = map[string]string{
 	"TopicConfig.Delays":                          "allow them with --delays; see jetbus topics create --help",
 	"TopicConfig.DuplicateWindow":                 "the topic's --duplicate-window says how long that is; see jetbus topics create --help",
 	"TopicConfig.KeyInSubject":                    "declare one with --key-in-subject; see jetbus topics create --help",
+	"TopicConfig.MaxBytes":                        "that is --max-bytes of jetbus topics create",
 	"TopicConfig.Partitions":                      "declare another one with --partitions; see jetbus topics create --help",
 	"TopicConfig.SnapshotOf":                      "declare one with --snapshot-of; see jetbus topics create --help",
 	"TopicConfig.Stream":                          "see --stream of jetbus topics create --help",
