@@ -165,6 +165,47 @@ func TestExclusiveTakesTurns(t *testing.T) {
 	})
 }
 
+// The lag is that of the sink, also where another replica writes to it, and whoever asks for
+// it never gets in the way of a turn.
+func TestLagOfStandBy(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		m := newMemory()
+		a := r.project(r.open(), m.sink(), exclusively(true))
+		r.phase(a, projector.Following)
+		s := m.sink()
+		var away atomic.Bool
+		s.before = fails(&away)
+		b := r.project(r.open(), s, exclusively(true))
+		r.publish(numbered(0, 10, 3)...)
+		r.caughtUp(a)
+		lag, err := b.Lag(r.Context())
+		r.ok(err)
+		r.equal("lag", lag, projector.Lag{Events: 0, Seq: 10, LastSeq: 10})
+		away.Store(true)
+		if _, err := b.Lag(r.Context()); !errors.Is(err, errAway) {
+			t.Errorf("lag of a sink that is away: %v", err)
+		}
+		away.Store(false)
+		var asking sync.WaitGroup
+		for range 4 {
+			asking.Go(func() {
+				for b.Stats().Seq < 15 {
+					if _, err := b.Lag(r.Context()); err != nil {
+						t.Error(err)
+						return
+					}
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		r.stop(a)
+		r.publish(numbered(10, 15, 3)...)
+		asking.Wait()
+		r.equal("position", m.position(), 15)
+		r.equal("failed", b.Stats().Failed, 0)
+	})
+}
+
 // A replica is cut off from the broker, its write hangs, and comes through when
 // another has taken over.
 func TestExclusiveFence(t *testing.T) {

@@ -42,6 +42,11 @@ type Projection struct {
 	kill context.CancelCauseFunc // of hard, and so of soft
 	done chan struct{}           // closed when nothing runs any more
 
+	// Of an exclusive projection the sink is used by its turn, or by Lag while it stands
+	// by: each of them has put something into inUse, which has room for one. Lag has put
+	// something into asking before, so that what it finds in inUse is a turn.
+	inUse, asking chan struct{}
+
 	mu      sync.Mutex
 	err     error // why it ended
 	stopErr error // of the subscription
@@ -63,7 +68,7 @@ func Start(ctx context.Context, b Backend, sink Sink, o Options) (*Projection, e
 	if err != nil {
 		return nil, fmt.Errorf("start projection: %w", err)
 	}
-	p := &Projection{b: b, o: o, done: make(chan struct{})}
+	p := &Projection{b: b, o: o, done: make(chan struct{}), inUse: make(chan struct{}, 1), asking: make(chan struct{}, 1)}
 	p.queue.init(p.o.linger())
 	if err := p.start(ctx, sink); err != nil {
 		return nil, fmt.Errorf("start projection %s of %s: %w", o.Name, o.Topic, err)

@@ -15,7 +15,8 @@ import (
 type Sink interface {
 	// Open makes the sink ready for a source: what is missing is created, what is
 	// in the way is an error ([ErrOwned], [ErrNewStream], or one of the sink's). It
-	// may be called again after it failed.
+	// is called again after it failed, before each turn of an exclusive projection, and
+	// by [Projection.Lag] of one that stands by.
 	Open(ctx context.Context, s Source) (Position, error)
 	// Write stores a batch: each change, unless what the sink holds of its key is as
 	// new or newer. When it returns without an error, the changes are as safe as the

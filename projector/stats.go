@@ -41,7 +41,8 @@ type Stats struct {
 	LastError string `json:"lastError,omitempty"`
 }
 
-// Lag is how far the sink is behind the topic, however many replicas there are.
+// Lag is how far the sink is behind the topic, however many replicas there are: also
+// where another one projects.
 type Lag struct {
 	// Events is how many events the topic has that are not in the sink for certain:
 	// those nobody has taken yet, and those in hand. Events that were published a moment
@@ -71,6 +72,12 @@ func (c *counters) enter(phase Phase) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.phase = phase
+}
+
+func (c *counters) at() Phase {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.phase
 }
 
 // wrote counts a batch that is in the sink. That of an exclusive projection of which some was
@@ -135,10 +142,15 @@ func (p *Projection) Stats() Stats {
 	return s
 }
 
-// Lag asks the broker how far the sink is behind the topic.
+// Lag asks the broker how far the sink is behind the topic. A replica that stands by asks
+// the sink for its position, too, as often as Lag is called. Errors are those of the bus
+// and of Sink.Open.
 func (p *Projection) Lag(ctx context.Context) (Lag, error) {
 	info, err := p.b.TopicInfo(ctx, p.o.Topic)
 	if err != nil {
+		return Lag{}, fmt.Errorf("lag of projection %s: %w", p.o.Name, err)
+	}
+	if err := p.askSink(ctx); err != nil {
 		return Lag{}, fmt.Errorf("lag of projection %s: %w", p.o.Name, err)
 	}
 	l := Lag{Seq: p.count.upTo.Load(), LastSeq: info.LastSeq}
@@ -157,6 +169,32 @@ func (p *Projection) Lag(ctx context.Context) (Lag, error) {
 		l.Events = l.LastSeq - l.Seq
 	}
 	return l, nil
+}
+
+// askSink finds out the sink's position where another replica writes to it.
+func (p *Projection) askSink(ctx context.Context) error {
+	if !p.o.Exclusive || p.count.at() != StandBy {
+		return nil
+	}
+	select {
+	case p.asking <- struct{}{}:
+		defer func() { <-p.asking }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case p.inUse <- struct{}{}:
+		defer func() { <-p.inUse }()
+	default:
+		return nil // its turn has begun, and knows the position
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.o.writeTimeout())
+	defer cancel()
+	at, err := open(ctx, p.writer.sink, p.source)
+	if err == nil {
+		p.count.upTo.Store(at.Seq)
+	}
+	return err
 }
 
 // groupLag is the lag of a group. The server tells its groups of an event after it has
