@@ -119,7 +119,7 @@ func (b *Bus) recall(ctx context.Context, l *lease) {
 	var err error
 	bounded, end := b.forRecords(ctx, 1)
 	if l.arrival == 0 || l.p.mayBeRecorded(bounded, l) {
-		entry, err = b.keyGet(bounded, attemptsBucket, l.attemptKey())
+		entry, l.base, err = b.keyGetMarker(bounded, attemptsBucket, l.attemptKey())
 	}
 	end(err)
 	if err != nil { // an attempt too many is better than an event that waits
@@ -127,6 +127,7 @@ func (b *Bus) recall(ctx context.Context, l *lease) {
 		return
 	}
 	if entry.Revision > 0 {
+		l.base = entry.Revision
 		if r, ok := parseRecord(entry.Value); ok && r.Stored == l.stored {
 			*l.record, l.recorded = r, true
 		}
@@ -170,20 +171,29 @@ func (s *survived) take(key string) bool {
 	return was
 }
 
-// recallAll is recall for many, in the time of one.
+// recallAll is recall for many, in the time of few.
 func (b *Bus) recallAll(ctx context.Context, leases []*lease) {
 	ctx, cancel := context.WithTimeout(ctx, recallTimeout)
 	defer cancel()
-	var wg sync.WaitGroup
-	room := make(chan struct{}, 16)
+	var asked []*lease
 	for _, l := range leases {
 		if l.record != nil || l.deliveries <= 1 && l.slot == nil {
 			b.recall(ctx, l) // asks nobody
 			continue
 		}
+		asked = append(asked, l)
+	}
+	besides(len(asked), func(i int) { b.recall(ctx, asked[i]) })
+}
+
+// besides calls do for each of n requests about records, some at a time.
+func besides(n int, do func(i int)) {
+	var wg sync.WaitGroup
+	room := make(chan struct{}, 16)
+	for i := range n {
 		room <- struct{}{}
 		wg.Go(func() {
-			b.recall(ctx, l)
+			do(i)
 			<-room
 		})
 	}
@@ -215,7 +225,7 @@ func (b *Bus) keepRecords(ctx context.Context, leases []*lease, wait time.Durati
 		messages[i] = b.recordMessage(l, l.record, wait)
 		l.recorded = true
 	}
-	revision, err = b.writeRecords(ctx, messages)
+	revision, _, err = b.writeRecords(ctx, messages)
 	if err != nil {
 		b.cfg.Logger.WarnContext(ctx, "attempts cannot be recorded; they will count as they should not", slog.Int("events", len(leases)), slog.Any("error", err))
 	}
@@ -235,6 +245,7 @@ func (b *Bus) startAlone(ctx context.Context, l *lease) {
 	if l.revision, err = b.keepRecords(ctx, []*lease{l}, 0); apiCode(err) != 0 { // refused: then the server's count must do, which knows of no innocence
 		l.record.Failed = max(l.record.Failed, l.deliveries-1)
 	}
+	l.base = l.revision
 }
 
 // endAlone records that the handler of a suspect has ended without settling it:
@@ -311,58 +322,66 @@ func (b *Bus) keepAttempts(ctx context.Context) error {
 	}
 }
 
-// writeRecords stores messages in the bucket, which it creates where it is missing.
-func (b *Bus) writeRecords(ctx context.Context, messages []*nats.Msg) (last uint64, err error) {
-	last, err = b.sendRecords(ctx, messages)
+// writeRecords stores messages in the bucket, which it creates where it is missing. refused are
+// those whose condition did not hold.
+func (b *Bus) writeRecords(ctx context.Context, messages []*nats.Msg) (last uint64, refused []int, err error) {
+	last, refused, err = b.sendRecords(ctx, messages)
 	if errors.Is(err, nats.ErrNoResponders) { // the first record ever
 		if err = b.createBucket(ctx, attemptsBucket); err == nil {
-			last, err = b.sendRecords(ctx, messages)
+			last, refused, err = b.sendRecords(ctx, messages)
 		}
 	}
 	for errors.Is(err, nats.ErrNoResponders) {
 		select { // in a cluster a new bucket is not reachable everywhere at once
 		case <-time.After(publishRetry):
-			last, err = b.sendRecords(ctx, messages)
+			last, refused, err = b.sendRecords(ctx, messages)
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
 	}
-	return last, err
+	return last, refused, err
 }
 
 // sendRecords stores messages without waiting for each.
-func (b *Bus) sendRecords(ctx context.Context, messages []*nats.Msg) (last uint64, err error) {
+func (b *Bus) sendRecords(ctx context.Context, messages []*nats.Msg) (last uint64, refused []int, err error) {
 	lost, err := b.link.Wait(ctx)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	answers := make(chan *nats.Msg, len(messages))
-	for _, m := range messages {
+	type answer struct {
+		to  int
+		msg *nats.Msg
+	}
+	answers := make(chan answer, len(messages))
+	for i, m := range messages {
 		var forget func()
-		m.Reply, forget = b.mux.expect(func(a *nats.Msg) { answers <- a })
+		m.Reply, forget = b.mux.expect(func(a *nats.Msg) { answers <- answer{i, a} })
 		defer forget()
 		if err := b.nc.PublishMsg(m); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
 	for range messages {
 		select {
 		case a := <-answers:
-			if a.Header.Get("Status") == "503" {
-				return 0, nats.ErrNoResponders
+			if a.msg.Header.Get("Status") == "503" {
+				return 0, nil, nats.ErrNoResponders
 			}
-			ack, err := parsePubAck(a.Data)
-			if err != nil {
-				return 0, err
+			ack, err := parsePubAck(a.msg.Data)
+			switch {
+			case isWrongSequence(err):
+				refused = append(refused, a.to)
+			case err != nil:
+				return 0, nil, err
 			}
 			last = max(last, ack.seq)
 		case <-lost:
-			return 0, errLost
+			return 0, nil, errLost
 		case <-ctx.Done():
-			return 0, context.Cause(ctx)
+			return 0, nil, context.Cause(ctx)
 		}
 	}
-	return last, nil
+	return last, refused, nil
 }
 
 // dropRecords removes the records of a stream that is deleted, or of one durable:

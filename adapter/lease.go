@@ -54,6 +54,7 @@ type lease struct {
 	record   *record // nil: nothing
 	recorded bool    // in the bucket
 	revision uint64  // of the record that says that it was started alone
+	base     uint64  // of the record that is known, or of what stands where there was one
 	suspect  bool    // a delivery before this one is unaccounted for
 
 	// Guarded by h.mu.

@@ -157,12 +157,8 @@ func (h *holding) comeBack(ctx context.Context, l *lease, verb string, delay tim
 // not settle, while their leases could be extended.
 func (h *holding) overran(ctx context.Context, leases []*lease) {
 	h.b.recallAll(ctx, leases)
-	for _, l := range leases {
-		l.record.fail(jetbus.ErrLeaseExpired, time.Now())
-		l.record.Known, l.record.Started = l.deliveries, 0
-	}
 	if len(leases) > 0 {
-		_, _ = h.b.keepRecords(ctx, leases, 0)
+		h.b.keepLate(ctx, leases)
 	}
 }
 
