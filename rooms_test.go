@@ -50,7 +50,7 @@ var rooms = map[string]room{
 	".": {rooms: []string{"internal/deadline"}, heavy: []string{"github.com/google/uuid"}, tests: []string{"internal/deadline/deadlinetest"}},
 
 	"adapter": {
-		rooms: []string{".", "internal/deadline", "internal/link", "internal/shutdown"},
+		rooms: []string{".", "adapter/ce", "internal/deadline", "internal/link", "internal/shutdown"},
 		heavy: []string{"github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"},
 		tests: []string{
 			"github.com/nats-io/nats-server/v2/...", // servers that embedded does not offer: without JetStream, with few permissions
@@ -109,6 +109,7 @@ var rooms = map[string]room{
 		heavy: []string{"github.com/nats-io/nats-server/v2/...", "github.com/nats-io/nats.go/..."},
 		tests: []string{"."},
 	},
+	"adapter/ce":       {rooms: []string{"."}, heavy: []string{"github.com/nats-io/nats.go"}},
 	"adapter/contract": {tests: []string{"."}}, // nothing but tests, as the next two are
 	"adapter/groups":   {tests: []string{".", "adapter/adaptertest", "github.com/nats-io/nats.go/..."}},
 	"adapter/topics":   {tests: []string{".", "adapter/adaptertest", "github.com/nats-io/nats.go/...", "github.com/nats-io/nats-server/v2/..."}},
@@ -475,7 +476,7 @@ var treeCases = []struct {
 	{name: "good tree", file: "errors.go", src: source("jetbus", "errors")},
 	{
 		"heavy import in the root", "nats.go", source("jetbus", "fmt", "github.com/nats-io/nats.go"),
-		[]string{"nats.go:4:8: imports github.com/nats-io/nats.go,", `the room "." may not (may: adapter, adapter/adaptertest, cmd/jetbus,`, "move the code", "rooms_test.go"},
+		[]string{"nats.go:4:8: imports github.com/nats-io/nats.go,", `the room "." may not (may: adapter, adapter/adaptertest, adapter/ce, cmd/jetbus,`, "move the code", "rooms_test.go"},
 	},
 	{
 		"sibling of a listed package", "adapter/micro.go", source("adapter", "github.com/nats-io/nats.go/micro"),

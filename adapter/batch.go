@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // Bounds of what a pipelined batch has on its way.
@@ -134,7 +135,7 @@ func (p *batch) complete(ctx context.Context, events []jetbus.Event, now time.Ti
 // message makes the message that stores event i.
 func (p *batch) message(i int) (*nats.Msg, error) {
 	e := &p.receipts[i].Event
-	m := &nats.Msg{Subject: p.to[i].subject, Header: encodeHeader(e), Data: e.Payload}
+	m := &nats.Msg{Subject: p.to[i].subject, Header: ce.Encode(e), Data: e.Payload}
 	return m, p.b.instruct(&p.to[i], m, e, p.o.Of(i), time.Time{})
 }
 
@@ -197,7 +198,7 @@ func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 	reply, forget := p.b.mux.expectBatch(func(i int, m *nats.Msg) { p.answer(i, m) })
 	defer forget()
 	var m nats.Msg
-	var header headerWriter
+	var header ce.Writer
 	var late error
 	for _, i := range todo {
 		if late = p.again(i, retried[i]); late != nil {
@@ -205,7 +206,7 @@ func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 		}
 		e := &p.receipts[i].Event
 		p.unlink(m.Header)
-		m.Subject, m.Header, m.Data = p.to[i].subject, header.next(e), e.Payload
+		m.Subject, m.Header, m.Data = p.to[i].subject, header.Next(e), e.Payload
 		if late = p.b.instruct(&p.to[i], &m, e, p.o.Of(i), time.Time{}); late != nil {
 			p.mu.Lock()
 			p.errs[i] = unsentError{late} // where the event has moved to, it cannot be done

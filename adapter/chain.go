@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // Bounds of how long a chained batch looks for its place.
@@ -66,11 +67,11 @@ func (p *batch) link(i int, first bool, h nats.Header) {
 	case p.chain.replicated:
 		h[jetstream.ExpectedLastSeqHeader] = []string{strconv.FormatUint(p.chain.lastSeq+uint64(i-p.chain.first), 10)}
 	case !first:
-		h[jetstream.ExpectedLastMsgIDHeader] = []string{msgID(t, p.receipts[i-1].Event.ID)}
+		h[jetstream.ExpectedLastMsgIDHeader] = []string{ce.MsgID(t, p.receipts[i-1].Event.ID)}
 	case p.chain.bySeq:
 		h[jetstream.ExpectedLastSeqHeader] = []string{strconv.FormatUint(p.chain.lastSeq, 10)}
 	default:
-		h[jetstream.ExpectedLastMsgIDHeader] = []string{msgID(t, p.chain.afterID)}
+		h[jetstream.ExpectedLastMsgIDHeader] = []string{ce.MsgID(t, p.chain.afterID)}
 	}
 }
 
@@ -207,7 +208,7 @@ func (p *batch) place(ctx context.Context, todo *[]int, last string, seq uint64)
 	first := (*todo)[0]
 	t := p.to[first].topic
 	for _, i := range *todo {
-		if msgID(t.name(), p.receipts[i].Event.ID) != last {
+		if ce.MsgID(t.name(), p.receipts[i].Event.ID) != last {
 			continue
 		}
 		if seq == 0 {
@@ -223,15 +224,15 @@ func (p *batch) place(ctx context.Context, todo *[]int, last string, seq uint64)
 		return p.grow(todo)
 	}
 	c.tries++
-	ours := last == msgID(t.name(), c.afterID)
+	ours := last == ce.MsgID(t.name(), c.afterID)
 	for _, r := range p.receipts[:first] {
-		ours = ours || last == msgID(t.name(), r.Event.ID)
+		ours = ours || last == ce.MsgID(t.name(), r.Event.ID)
 	}
 	if ours && c.tries <= chainTries { // what was refused went ahead of what it belongs behind
 		c.bySeq = c.afterID == ""
 		return nil
 	}
-	id, _ := strings.CutPrefix(last, msgID(t.name(), ""))
+	id, _ := strings.CutPrefix(last, ce.MsgID(t.name(), ""))
 	return p.broken(first, &jetbus.ChainError{Topic: t.name(), AfterID: c.afterID, LastID: id, LastSeq: seq})
 }
 
@@ -243,7 +244,7 @@ func (p *batch) endWith(ctx context.Context, t *topic, id string) (uint64, error
 		return 0, err
 	}
 	m, err := p.b.leaderMessage(ctx, t.stream, map[string]any{"seq": info.State.LastSeq})
-	if err != nil || m.seq != 0 && m.Header.Get(headerMsgID) != id {
+	if err != nil || m.seq != 0 && m.Header.Get(ce.HeaderMsgID) != id {
 		return 0, err
 	}
 	return info.State.LastSeq, nil
@@ -297,7 +298,7 @@ func (p *batch) placeByEnd(ctx context.Context, todo *[]int) error {
 	case err != nil:
 		return p.b.translate("read the end of "+t.name(), p.b.api+"STREAM.MSG.GET."+t.stream, unlessTransient(err))
 	case last.seq > c.afterSeq:
-		return p.place(ctx, todo, last.Header.Get(headerMsgID), last.seq)
+		return p.place(ctx, todo, last.Header.Get(ce.HeaderMsgID), last.seq)
 	case c.afterID != "" && c.afterSeq == 0:
 		return p.broken(first, &jetbus.ChainError{Topic: t.name(), AfterID: c.afterID, LastSeq: end, Reason: "the server does not know its ID any more: pass Chain.AfterSeq"})
 	}
@@ -305,7 +306,7 @@ func (p *batch) placeByEnd(ctx context.Context, todo *[]int) error {
 		return p.broken(first, &jetbus.ChainError{Topic: t.name(), AfterID: c.afterID, LastSeq: end, Reason: fmt.Sprintf("that one was at %d", c.afterSeq)})
 	}
 	c.lastSeq = end
-	c.bySeq = end != last.seq || c.afterID == "" || last.Header.Get(headerMsgID) != msgID(t.name(), c.afterID)
+	c.bySeq = end != last.seq || c.afterID == "" || last.Header.Get(ce.HeaderMsgID) != ce.MsgID(t.name(), c.afterID)
 	return nil
 }
 
@@ -331,7 +332,7 @@ func (p *batch) lastBehind(ctx context.Context, t *topic, end uint64) (last keyM
 // isServerMarker reports whether the server wrote a message itself, for a key that
 // ended. (A tombstone of ours says the same, and has an id.)
 func isServerMarker(m *keyMessage) bool {
-	return m.Header.Get(headerMarker) != "" && m.Header.Get(headerMsgID) == ""
+	return m.Header.Get(ce.HeaderMarker) != "" && m.Header.Get(ce.HeaderMsgID) == ""
 }
 
 // broken notes why the chain ends.

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // termPrefix begins the reason of our own terminations, so that whoever watches
@@ -88,7 +89,7 @@ func (b *Bus) publishDeadOnce(ctx context.Context, d jetbus.DeadLetter) error {
 	e := d.Record()
 	e.ID, e.SID, e.Time, e.Partition = jetbus.NewID(), b.cfg.SID, time.Now(), jetbus.NoPartition
 	t := &topic{config: jetbus.TopicConfig{Name: e.Topic, KeyInSubject: true}, stream: ownStream(b.cfg.Prefix, deadStream), kept: true}
-	m := &nats.Msg{Subject: eventSubject(b.cfg.Prefix, e.Topic, keyToken(e.Key)), Header: encodeHeader(&e), Data: e.Payload}
+	m := &nats.Msg{Subject: eventSubject(b.cfg.Prefix, e.Topic, ce.KeyToken(e.Key)), Header: ce.Encode(&e), Data: e.Payload}
 	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{"0"}
 	if err := b.fits(m); err != nil {
 		return err
@@ -134,7 +135,7 @@ func (b *Bus) deadAgain(ctx context.Context, d jetbus.DeadLetter, have uint64) e
 func (l *lease) event() jetbus.Event {
 	e, err := l.decode()
 	if err != nil {
-		e, _ = decodeEvent(nil, l.msg.Data, l.place())
+		e, _ = ce.Decode(nil, l.msg.Data, l.place())
 		if contentType := l.msg.Header.Get(jetbus.HeaderContentType); contentType != "" && jetbus.ValidHeader(jetbus.HeaderContentType, contentType) == nil {
 			e.Headers = map[string]string{jetbus.HeaderContentType: contentType}
 		}

@@ -4,38 +4,51 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // decode turns the lease's message into an event.
 func (l *lease) decode() (jetbus.Event, error) {
 	if l.retry == nil {
-		return decodeEvent(l.msg.Header, l.msg.Data, l.t.storedAt(l.msg.Subject, l.seq, time.Unix(0, l.stored)))
+		return ce.Decode(l.msg.Header, l.msg.Data, l.t.placeOf(l.msg, l.seq, time.Unix(0, l.stored)))
 	}
-	return decodeEvent(l.msg.Header, l.msg.Data, l.place())
+	return ce.Decode(l.msg.Header, l.msg.Data, l.place())
 }
 
 // place describes where the original of what a lease holds came from.
-func (l *lease) place() stored {
+func (l *lease) place() ce.Place {
 	o := l.origin()
-	s := stored{Topic: l.t.name(), Stream: o.Stream, Seq: o.Seq, Time: time.Unix(0, o.Stored), Token: o.Token}
+	p := ce.Place{Topic: l.t.name(), Stream: o.Stream, Seq: o.Seq, Time: time.Unix(0, o.Stored), Token: o.Token}
 	if l.t.generations != nil { // retries have it in their subjects, too
-		s.within(l.msg.Subject)
+		partitionInto(&p, l.msg.Subject)
 	}
-	return s
+	return p
 }
 
-// storedAt describes where a message of the topic came from.
-func (t *topic) storedAt(subject string, seq uint64, at time.Time) stored {
-	s := stored{Topic: t.config.Name, Stream: t.stream, Seq: seq, Time: at}
+// placeOf describes where a message of the topic came from. What the server has copied
+// from another stream is where it was there.
+func (t *topic) placeOf(m *nats.Msg, seq uint64, at time.Time) ce.Place {
+	p := ce.Place{Topic: t.config.Name, Stream: t.stream, Seq: seq, Time: at}
 	if t.config.SnapshotOf != "" {
-		s.Topic, s.Sourced = t.config.SnapshotOf, true
+		p.Topic = t.config.SnapshotOf
+		p.Stream, p.Seq = originOf(m.Header)
+		partitionInto(&p, originSubject(m.Header))
 	}
 	if t.generations != nil {
-		s.within(subject)
+		partitionInto(&p, m.Subject)
 	}
 	if t.config.KeyInSubject {
-		s.Token = subject[strings.LastIndexByte(subject, '.')+1:]
+		p.Token = m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
 	}
-	return s
+	return p
+}
+
+// partitionInto notes the partition that a subject of a topic with partitions names.
+func partitionInto(p *ce.Place, subject string) {
+	if in, ok := parsePartition(subject); ok {
+		p.Partition, p.Partitioned = in.Number, true
+	}
 }

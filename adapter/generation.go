@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // A topic's stream takes in the subjects of the newest generation and no other, so
@@ -90,9 +91,9 @@ func (b *Bus) route(e *jetbus.Event, to *destination) (err error) {
 // token is the last token of the subjects of a key's events.
 func (t *topic) token(key string) string {
 	if !t.config.KeyInSubject {
-		return noKey
+		return ce.NoKey
 	}
-	return keyToken(key)
+	return ce.KeyToken(key)
 }
 
 // partitionKey is what the partition of an event goes by.

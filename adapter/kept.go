@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // Two streams are the bus's own: one for all dead letters, one for the retries of
@@ -195,7 +196,7 @@ func (b *Bus) retryTopic(t *topic, group string) *topic {
 
 // retrySubject is where the retry of that name is stored.
 func (b *Bus) retrySubject(topic, group, name string) string {
-	return b.cfg.Prefix + "." + retryToken + "." + keyToken(topic) + "." + keyToken(group) + "." + name
+	return b.cfg.Prefix + "." + retryToken + "." + ce.KeyToken(topic) + "." + ce.KeyToken(group) + "." + name
 }
 
 // retriesName marks the durable of a group's retries.

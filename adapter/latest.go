@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // latestStep is how many keys one request asks for. The server finds at most
@@ -59,7 +60,7 @@ func (b *Bus) latest(ctx context.Context, t *topic, keys []string, out map[strin
 	slices.Sort(subjects)
 	err := b.lastOf(ctx, t, slices.Compact(subjects), func(m *nats.Msg, seq uint64, stored time.Time) bool {
 		e, ok := b.readEvent(t, m, seq, stored)
-		key, isKey := parseKeyToken(t.storedAt(m.Subject, seq, stored).Token)
+		key, isKey := ce.ParseKeyToken(t.placeOf(m, seq, stored).Token)
 		switch {
 		case !ok || !isKey:
 		case t.deletes(&e):
@@ -100,9 +101,9 @@ func (b *Bus) lastOf(ctx context.Context, t *topic, subjects []string, each func
 // begun a generation this moment, and other publishers may choose otherwise.
 func (b *Bus) latestSubject(t *topic, key string) string {
 	if t.generations == nil {
-		return eventSubject(b.cfg.Prefix, t.name(), keyToken(key))
+		return eventSubject(b.cfg.Prefix, t.name(), ce.KeyToken(key))
 	}
-	return partitionsFilter(b.cfg.Prefix, t.name(), keyToken(key))
+	return partitionsFilter(b.cfg.Prefix, t.name(), ce.KeyToken(key))
 }
 
 // ScanLatest implements jetbus.StateStore.

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // The server sends so many bytes of last messages and no more: the others are asked for,
@@ -23,7 +24,7 @@ func TestLatestBeyondWhatTheServerSends(t *testing.T) {
 	keys := strings.Split("abcde", "")
 	subjects := make([]string, len(keys))
 	for i, key := range keys {
-		subjects[i] = eventSubject("ev", "k", keyToken(key))
+		subjects[i] = eventSubject("ev", "k", ce.KeyToken(key))
 		if _, err := bus.Publish(t.Context(), jetbus.Event{Topic: "k", Key: key, Payload: []byte(`"0123456789"`)}); err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 const (
@@ -62,7 +63,7 @@ func (s *subscription) newOwner(topic, retries *puller) *owner {
 func ownerKey(t *topic, group string) string {
 	key := t.stream + "." + groupName(t, group)
 	if len(key) > maxConsumerBytes {
-		key = key[:maxConsumerBytes-18] + "__" + shortHash(key)
+		key = key[:maxConsumerBytes-18] + "__" + ce.ShortHash(key)
 	}
 	return key
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // How an event is looked for by the time in its id.
@@ -117,7 +118,7 @@ func (b *Bus) dedupeOnce(ctx context.Context, t *topic, id string) (seq uint64, 
 		return 0, false, err
 	}
 	name, value := impossible(t)
-	m := &nats.Msg{Subject: subject, Header: nats.Header{jetstream.MsgIDHeader: {msgID(t.name(), id)}, name: {value}}}
+	m := &nats.Msg{Subject: subject, Header: nats.Header{jetstream.MsgIDHeader: {ce.MsgID(t.name(), id)}, name: {value}}}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout/2) // a cluster may refuse it without an answer
 	defer cancel()
 	a, err := b.request(ctx, m)
@@ -184,7 +185,7 @@ func (b *Bus) eventAt(ctx context.Context, t *topic, at uint64) (jetbus.Event, t
 	if err != nil || m.seq == 0 {
 		return jetbus.Event{}, time.Time{}, b.translate("read "+t.name(), b.api+"STREAM.MSG.GET."+t.stream, err)
 	}
-	e, err := decodeEvent(m.Header, m.Data, t.storedAt(m.Subject, m.seq, m.time))
+	e, err := ce.Decode(m.Header, m.Data, t.placeOf(&m.Msg, m.seq, m.time))
 	if err != nil {
 		return jetbus.Event{}, time.Time{}, nil //nolint:nilerr // what is no event has no id
 	}

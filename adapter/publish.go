@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // Waits between tries of a publish that the server could not take for now.
@@ -58,7 +59,7 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 	if err != nil {
 		return jetbus.Receipt{}, err
 	}
-	m := &nats.Msg{Subject: to.subject, Header: encodeHeader(e), Data: e.Payload}
+	m := &nats.Msg{Subject: to.subject, Header: ce.Encode(e), Data: e.Payload}
 	if err := b.instruct(&to, m, e, options, now); err != nil {
 		return jetbus.Receipt{}, err
 	}
@@ -370,7 +371,7 @@ func (b *Bus) storedByAnother(ctx context.Context, t *topic, m *nats.Msg, seq ui
 	defer cancel()
 	stored, err := b.leaderMessage(ctx, t.stream, map[string]any{"seq": seq})
 	return err == nil && stored.seq == seq && stored.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader) &&
-		(stored.Header.Get(headerTime) != m.Header.Get(headerTime) || !bytes.Equal(stored.Data, m.Data))
+		(stored.Header.Get(ce.HeaderTime) != m.Header.Get(ce.HeaderTime) || !bytes.Equal(stored.Data, m.Data))
 }
 
 // unsentError marks a failure before anything was sent.

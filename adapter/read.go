@@ -357,7 +357,7 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 			}
 			pulls.event()
 			r.next = a.seq + 1
-			if e, ok := r.b.decodeOrSkip(r.t, m, r.t.storedAt(m.Subject, a.seq, time.Unix(0, a.storedNano))); ok && !emit(e) {
+			if e, ok := r.b.readEvent(r.t, m, a.seq, time.Unix(0, a.storedNano)); ok && !emit(e) {
 				return nil
 			}
 			if done, err := r.passed(ctx, a); done || err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // headerRetry is the header of a stored retry that says where it comes from.
@@ -105,9 +106,9 @@ func (b *Bus) storeRetry(ctx context.Context, t *topicGroup, e jetbus.Event, ori
 	if err != nil {
 		return jetbus.Receipt{}, err
 	}
-	m := &nats.Msg{Subject: b.retrySubject(t.name(), t.group, t.inPart(origin.Name)), Header: encodeHeader(&e), Data: e.Payload}
+	m := &nats.Msg{Subject: b.retrySubject(t.name(), t.group, t.inPart(origin.Name)), Header: ce.Encode(&e), Data: e.Payload}
 	m.Header[headerRetry] = []string{string(header)}
-	m.Header[headerMsgID] = []string{jetbus.NewID()} // the condition is what keeps it from being stored twice
+	m.Header[ce.HeaderMsgID] = []string{jetbus.NewID()} // the condition is what keeps it from being stored twice
 	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{"0"}
 	if err := b.fits(m); err != nil {
 		return jetbus.Receipt{}, err
@@ -174,7 +175,7 @@ func (b *Bus) schedule(ctx context.Context, l *lease, delay time.Duration) error
 	m.Header["Nats-Schedule"] = []string{"@at " + time.Now().Add(delay).UTC().Format(time.RFC3339Nano)}
 	m.Header["Nats-Schedule-Target"] = []string{b.retrySubject(l.t.name(), l.h.group, name)}
 	m.Header[headerRetry] = []string{string(header)}
-	m.Header[headerMsgID] = []string{jetbus.NewID()} // a group made anew may have the same name
+	m.Header[ce.HeaderMsgID] = []string{jetbus.NewID()} // a group made anew may have the same name
 	if err := b.fits(m); err != nil {
 		return err
 	}
@@ -185,7 +186,7 @@ func (b *Bus) schedule(ctx context.Context, l *lease, delay time.Duration) error
 // name is that under which an event waits for its next attempt: it names the
 // original, and the retry that it is. No name of RetryOptions has upper case.
 func (o *retryOrigin) name() string {
-	name := "T" + shortHash(o.Stream+"\x00"+o.Created.UTC().Format(time.RFC3339Nano)) + "-" + strconv.FormatUint(o.Seq, 10)
+	name := "T" + ce.ShortHash(o.Stream+"\x00"+o.Created.UTC().Format(time.RFC3339Nano)) + "-" + strconv.FormatUint(o.Seq, 10)
 	if o.Name != "" {
 		name += "-" + o.Name
 	}
@@ -231,7 +232,7 @@ func withoutServers(h nats.Header) nats.Header {
 	out := make(nats.Header, len(h)+5)
 	maps.Copy(out, h)
 	maps.DeleteFunc(out, func(name string, _ []string) bool {
-		return strings.HasPrefix(name, "Nats-") && name != headerMarker // which makes it a tombstone
+		return strings.HasPrefix(name, "Nats-") && name != ce.HeaderMarker // which makes it a tombstone
 	})
 	return out
 }
@@ -261,7 +262,7 @@ func (b *Bus) removeRetries(ctx context.Context, topic, group string) error {
 	}
 	subjects := b.retrySubject(topic, group, ">")
 	if group == "" {
-		subjects = b.cfg.Prefix + "." + retryToken + "." + keyToken(topic) + ".>"
+		subjects = b.cfg.Prefix + "." + retryToken + "." + ce.KeyToken(topic) + ".>"
 	}
 	all, err := b.consumersOf(ctx, name)
 	if err != nil {

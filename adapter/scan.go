@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // scanStep is how many events one request of a scan asks for.
@@ -149,11 +150,8 @@ func (b *Bus) awaitReplicas(ctx context.Context, t *topic, next, end uint64) (mo
 // readEvent decodes a message that a direct get returned. One that is no event
 // is skipped, and the observer told: it must not end every read that meets it.
 func (b *Bus) readEvent(t *topic, m *nats.Msg, seq uint64, stored time.Time) (jetbus.Event, bool) {
-	return b.decodeOrSkip(t, m, t.storedAt(m.Subject, seq, stored))
-}
-
-func (b *Bus) decodeOrSkip(t *topic, m *nats.Msg, at stored) (jetbus.Event, bool) {
-	e, err := decodeEvent(m.Header, m.Data, at)
+	at := t.placeOf(m, seq, stored)
+	e, err := ce.Decode(m.Header, m.Data, at)
 	if err != nil {
 		b.cfg.Observer.Observe(jetbus.Observation{Kind: jetbus.Undecodable, Topic: t.name(), Seq: at.Seq, Err: err})
 	}

@@ -26,6 +26,9 @@ import (
 // topic stand, followed by the topic's name.
 const metaSnapshots = "jetbus.snapshots."
 
+// headerOrigin is where the server says what it has copied an event from.
+const headerOrigin = "Nats-Stream-Source"
+
 // sourceSilence is how long the server may not have heard of the stream that a
 // snapshot is fed from, which sends a heartbeat every second.
 const sourceSilence = 15 * time.Second

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 func TestParseOrigin(t *testing.T) {
@@ -29,6 +30,7 @@ func TestParseOrigin(t *testing.T) {
 }
 
 func FuzzParseOrigin(f *testing.F) {
+	snapshot := &topic{stream: "EV_SNAP", config: jetbus.TopicConfig{Name: "s", SnapshotOf: "t"}}
 	for _, value := range []string{"EV_T 3 ev.t.* ev.s.{{wildcard(1)}} ev.t.k ident", "EV_T 3", "", " ", "a  3", "a 99999999999999999999"} {
 		f.Add(value)
 	}
@@ -43,9 +45,8 @@ func FuzzParseOrigin(f *testing.F) {
 		if s, n := parseOrigin(fmt.Sprintf("%s %d more", stream, seq)); s != stream || n != seq {
 			t.Fatalf("%q is %q %d, and that is %q %d", value, stream, seq, s, n)
 		}
-		h := nats.Header{headerOrigin: {value}}
-		at := stored{Topic: "t", Stream: "EV_SNAP", Seq: 7, Time: time.Now(), Sourced: true}
-		e, err := decodeEvent(h, nil, at)
+		m := &nats.Msg{Subject: "ev.s.k", Header: nats.Header{headerOrigin: {value}}}
+		e, err := ce.Decode(m.Header, nil, snapshot.placeOf(m, 7, time.Now()))
 		if err != nil || e.Seq != seq || e.Headers != nil {
 			t.Fatalf("decoded: %+v, %v", e, err)
 		}

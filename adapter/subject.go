@@ -1,12 +1,11 @@
 package adapter
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"strconv"
 	"strings"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // Subjects are <prefix>.<topic>.<key token>; in a topic with partitions
@@ -17,56 +16,8 @@ import (
 // events of a longer one. That of all partitions would match those of a topic that
 // is longer by two segments; a topic with partitions has a stream of its own.
 
-// noKey is the token of the empty key.
-const noKey = "_"
-
 // delayToken stands before the id token of an event that waits.
 const delayToken = "S"
-
-// keyToken returns the subject token of a key: "_" for the empty key, the key
-// itself where it is printable ASCII that means nothing in a subject, otherwise
-// the key with each other byte as "%" and two upper-case hex digits. A key that
-// could be taken for a token of ours ("_", "S", "P1") has its first byte
-// escaped. Different keys have different tokens, at most three times as long.
-func keyToken(key string) string {
-	if key == "" {
-		return noKey
-	}
-	first := reservedToken(key)
-	if !first && !tokenEscape.anyIn(key) {
-		return key
-	}
-	var b strings.Builder
-	b.Grow(len(key) + 16)
-	if first {
-		writeEscape(&b, key[0])
-		key = key[1:]
-	}
-	tokenEscape.write(&b, key)
-	return b.String()
-}
-
-// parseKeyToken returns the key of a token, and false for a token that keyToken
-// does not make.
-func parseKeyToken(token string) (key string, ok bool) {
-	if token == noKey {
-		return "", true
-	}
-	key = unescape(token)
-	if key == "" || keyToken(key) != token {
-		return "", false
-	}
-	return key, true
-}
-
-// reservedToken reports whether a key reads like a token with a meaning: "_", or
-// one of the upper-case letters P and S alone or with digits.
-func reservedToken(key string) bool {
-	if key == noKey {
-		return true
-	}
-	return (key[0] == 'P' || key[0] == 'S') && strings.Trim(key[1:], "0123456789") == ""
-}
 
 // eventSubject is where an event with this key token is stored.
 func eventSubject(prefix, topic, token string) string { return prefix + "." + topic + "." + token }
@@ -76,7 +27,7 @@ func topicFilter(prefix, topic string) string { return prefix + "." + topic + ".
 
 // delaySubject is where the event with this id waits for its time.
 func delaySubject(prefix, topic, id string) string {
-	return prefix + "." + topic + "." + delayToken + "." + keyToken(id)
+	return prefix + "." + topic + "." + delayToken + "." + ce.KeyToken(id)
 }
 
 // delayFilter matches the waiting events of the topic and nothing else.
@@ -172,7 +123,7 @@ func streamName(topic string) string {
 	if len(name) <= maxStreamBytes && !strings.Contains(topic, "_") {
 		return name
 	}
-	hash := "__" + strings.ToUpper(shortHash(topic))
+	hash := "__" + strings.ToUpper(ce.ShortHash(topic))
 	return name[:min(len(name), maxStreamBytes-len(hash))] + hash
 }
 
@@ -195,11 +146,5 @@ func consumerName(topic, group string) string {
 	if !odd && len(t)+len(g)+2 <= maxConsumerBytes {
 		return t + "__" + g
 	}
-	return t[:min(len(t), cutTopicBytes)] + "__" + g[:min(len(g), cutGroupBytes)] + "__" + shortHash(topic+"\x00"+group)
-}
-
-// shortHash is 64 bits of a hash that is the same in every version, in 16 lower-case hex digits.
-func shortHash(s string) string {
-	sum := sha256.Sum256([]byte(s))
-	return hex.EncodeToString(sum[:8])
+	return t[:min(len(t), cutTopicBytes)] + "__" + g[:min(len(g), cutGroupBytes)] + "__" + ce.ShortHash(topic+"\x00"+group)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 const (
@@ -32,9 +33,9 @@ const (
 func tombstoneHeader(c *jetbus.TopicConfig, s *jetstream.StreamConfig) nats.Header {
 	switch {
 	case c.Compact && c.History <= 1 && len(snapshotsOf(s, c.Name)) == 0: // a snapshot may keep more
-		return nats.Header{headerTTL: {c.TombstoneTTL.String()}, headerMarker: {"Remove"}}
+		return nats.Header{headerTTL: {c.TombstoneTTL.String()}, ce.HeaderMarker: {"Remove"}}
 	case c.Compact:
-		return nats.Header{headerRollup: {"sub"}, headerTTL: {c.TombstoneTTL.String()}, headerMarker: {"Remove"}}
+		return nats.Header{headerRollup: {"sub"}, headerTTL: {c.TombstoneTTL.String()}, ce.HeaderMarker: {"Remove"}}
 	case c.SnapshotOf != "", len(snapshotsOf(s, c.Name)) > 0:
 		return nats.Header{}
 	}

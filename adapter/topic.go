@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // metaTopic is the key in a stream's metadata under which a topic's declaration
@@ -72,11 +73,11 @@ func (t *topic) subject(prefix, key string) (string, error) {
 	case t.config.SnapshotOf != "":
 		return "", fmt.Errorf("%w: topic %s is a snapshot, which only the server writes; publish to %s", jetbus.ErrUnsupported, t.config.Name, t.config.SnapshotOf)
 	case t.generations != nil:
-		return partitionSubject(prefix, t.config.Name, jetbus.Partition{Generation: len(t.generations)}, keyToken("")), nil
+		return partitionSubject(prefix, t.config.Name, jetbus.Partition{Generation: len(t.generations)}, ce.KeyToken("")), nil
 	case !t.adopted() && t.config.KeyInSubject:
-		return eventSubject(prefix, t.config.Name, keyToken(key)), nil
+		return eventSubject(prefix, t.config.Name, ce.KeyToken(key)), nil
 	case !t.adopted():
-		return eventSubject(prefix, t.config.Name, keyToken("")), nil
+		return eventSubject(prefix, t.config.Name, ce.KeyToken("")), nil
 	case t.feeds != nil:
 		return "", fmt.Errorf("%w: topic %s is adopted from stream %s, which takes events from %s alone; publish there", jetbus.ErrUnsupported, t.config.Name, t.stream, strings.Join(t.feeds, ", "))
 	case strings.ContainsAny(t.config.Subject, "*>"):
@@ -92,7 +93,7 @@ func (t *topic) lookupSubject(prefix string) (string, error) {
 	if err != nil || t.adopted() {
 		return subject, err
 	}
-	return strings.TrimSuffix(subject, noKey) + delayToken, nil
+	return strings.TrimSuffix(subject, ce.NoKey) + delayToken, nil
 }
 
 // ownStream is the name of a topic's own stream. Buses with another prefix than
@@ -102,7 +103,7 @@ func ownStream(prefix, topic string) string {
 	if prefix == "ev" {
 		return name
 	}
-	return strings.ToUpper(strings.ReplaceAll(prefix, ".", "_")) + strings.TrimPrefix(name, "EV") + "__" + strings.ToUpper(shortHash(prefix))
+	return strings.ToUpper(strings.ReplaceAll(prefix, ".", "_")) + strings.TrimPrefix(name, "EV") + "__" + strings.ToUpper(ce.ShortHash(prefix))
 }
 
 // lookup returns a topic that exists, or declares it where AutoCreate is on.

@@ -1,4 +1,4 @@
-package adapter
+package ce
 
 import (
 	"encoding/base64"

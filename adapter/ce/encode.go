@@ -1,4 +1,4 @@
-package adapter
+package ce
 
 import (
 	"strings"
@@ -9,18 +9,18 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// encodeHeader returns the headers of a message that stores e, which must be
-// valid and have its ID and Time.
-func encodeHeader(e *jetbus.Event) nats.Header {
+// Encode returns the headers of a message that stores e, which must be
+// valid and have its ID and Time. The message's body is the payload as it is.
+func Encode(e *jetbus.Event) nats.Header {
 	n := 9 + len(e.Headers)
-	w := headerWriter{h: make(nats.Header, n-2), values: make([]string, 0, n)} // few events have lists
+	w := Writer{h: make(nats.Header, n-2), values: make([]string, 0, n)} // few events have lists
 	w.encode(e)
 	return w.h
 }
 
-// next makes the headers of another event where those of the last one were,
-// which must not be in use any more.
-func (w *headerWriter) next(e *jetbus.Event) nats.Header {
+// Next returns the headers of another event, where those of the last one were:
+// these must not be in use any more.
+func (w *Writer) Next(e *jetbus.Event) nats.Header {
 	if w.h == nil {
 		w.h = make(nats.Header, 7+len(e.Headers))
 	}
@@ -34,14 +34,14 @@ func (w *headerWriter) next(e *jetbus.Event) nats.Header {
 	return w.h
 }
 
-func (w *headerWriter) encode(e *jetbus.Event) {
+func (w *Writer) encode(e *jetbus.Event) {
 	w.text.Reset()
 	w.text.Grow(len(e.Topic) + len(e.ID) + len(e.SID) + len(sourcePrefix) + timeBytes + 8)
 	at := w.text.Len()
 	w.text.WriteString(e.Topic)
 	w.text.WriteByte('|')
 	w.text.WriteString(e.ID)
-	w.set(headerMsgID, w.since(at))
+	w.set(HeaderMsgID, w.since(at))
 	w.set(headerSpecVersion, specVersion)
 	w.attribute(headerID, e.ID)
 	w.set(headerType, e.Topic)
@@ -69,25 +69,27 @@ func (w *headerWriter) encode(e *jetbus.Event) {
 	}
 }
 
-// headerWriter fills a header. All values share one array, and all texts that
-// are made here share one buffer; when it is outgrown, the old one stays valid.
-type headerWriter struct {
+// Writer encodes one event after the other, as [Encode] does, with fewer allocations: all
+// values share one array, and all texts that are made here share one buffer; when it is
+// outgrown, the old one stays valid. The zero value is ready to use. It is not safe for
+// concurrent use.
+type Writer struct {
 	h      nats.Header
 	values []string
 	text   strings.Builder
 }
 
-func (w *headerWriter) set(name, value string) {
+func (w *Writer) set(name, value string) {
 	w.values = append(w.values, value)
 	n := len(w.values)
 	w.h[name] = w.values[n-1 : n : n]
 }
 
 // since returns what was written to the buffer from position at on.
-func (w *headerWriter) since(at int) string { return w.text.String()[at:] }
+func (w *Writer) since(at int) string { return w.text.String()[at:] }
 
 // attribute sets a value, percent-encoded.
-func (w *headerWriter) attribute(name, value string) {
+func (w *Writer) attribute(name, value string) {
 	if !attributeEscape.anyIn(value) {
 		w.set(name, value)
 		return
@@ -97,7 +99,7 @@ func (w *headerWriter) attribute(name, value string) {
 	w.set(name, w.since(at))
 }
 
-func (w *headerWriter) source(sid string) {
+func (w *Writer) source(sid string) {
 	if sidEscape.anyIn(sid) { // '%' in the URI is escaped once more in the header
 		w.attribute(headerSource, sourceURN(sid))
 		return
@@ -108,14 +110,14 @@ func (w *headerWriter) source(sid string) {
 	w.set(headerSource, w.since(at))
 }
 
-func (w *headerWriter) time(t time.Time) {
+func (w *Writer) time(t time.Time) {
 	var digits [timeBytes]byte
 	at := w.text.Len()
 	w.text.Write(appendTime(digits[:0], t))
-	w.set(headerTime, w.since(at))
+	w.set(HeaderTime, w.since(at))
 }
 
-func (w *headerWriter) list(name string, items []string) {
+func (w *Writer) list(name string, items []string) {
 	if len(items) == 0 {
 		return
 	}

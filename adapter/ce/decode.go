@@ -1,4 +1,4 @@
-package adapter
+package ce
 
 import (
 	"maps"
@@ -12,33 +12,18 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// An event is stored as a CloudEvents 1.0 message in binary mode. Its attributes
-// are the headers below, their values percent-encoded as the binding demands.
-//
-//   - partitionkey, causedby and tags are extensions; attributes that are empty are left out.
-//   - causedby and tags are lists: items separated by commas, each percent-encoded, its own commas too.
-//   - ce-datacontenttype is there where it is not application/json. content-type is not
-//     written: the binding has it say that the message is in structured mode. It is read
-//     where ce-datacontenttype is missing, and Event.Headers has neither where it is application/json.
-//   - Which version of a schema an event follows is in ce-dataschema (schema://<topic>/<n>).
-//     The header x-schema-version, where it says the same, is not written, and read from that.
-//   - A header x-ce-<name> of the event is the CloudEvents attribute <name>
-//     (x-ce-dataschema is ce-dataschema), where the name consists of a-z and 0-9 and is none of ours.
-//   - All other headers stand there as they are, in UTF-8, which NATS carries byte for byte.
-//
-// What is read is always an event that could be published: an attribute of a
-// foreign event that ours cannot hold (an id of 300 bytes, a type that is not
-// the topic) is kept in the header x-ce-<name> instead, percent-encoded where a
-// header could not hold it either.
+// Headers that say more than what an event is.
 const (
-	headerMsgID        = "Nats-Msg-Id"
-	headerMarker       = "Nats-Marker-Reason"
-	headerOrigin       = "Nats-Stream-Source"
+	HeaderMsgID  = "Nats-Msg-Id"        // what the server dedupes by: see [MsgID]
+	HeaderMarker = "Nats-Marker-Reason" // a message that the server left for one that it removed
+	HeaderTime   = "ce-time"            // Event.Time: RFC 3339, in UTC, with milliseconds
+)
+
+const (
 	headerSpecVersion  = "ce-specversion"
 	headerID           = "ce-id"
 	headerType         = "ce-type"
 	headerSource       = "ce-source"
-	headerTime         = "ce-time"
 	headerKey          = "ce-partitionkey"
 	headerCausedBy     = "ce-causedby"
 	headerTags         = "ce-tags"
@@ -53,15 +38,15 @@ const (
 	nameSchemaVersion  = "x-schema-version" // likewise
 )
 
-// msgID is what the server dedupes by: the id within the topic, since a stream
+// MsgID is what the server dedupes by: the id within the topic, since a stream
 // may hold several topics.
-func msgID(topic, id string) string { return topic + "|" + id }
+func MsgID(topic, id string) string { return topic + "|" + id }
 
 // isField reports whether an attribute is a field of an event or written by us
 // for other reasons.
 func isField(attribute string) bool {
 	switch attributePrefix + attribute {
-	case headerSpecVersion, headerID, headerType, headerSource, headerTime, headerKey, headerCausedBy, headerTags, headerDataType:
+	case headerSpecVersion, headerID, headerType, headerSource, HeaderTime, headerKey, headerCausedBy, headerTags, headerDataType:
 		return true
 	}
 	return false
@@ -102,11 +87,12 @@ func parseTime(s string) (time.Time, bool) {
 // millis cuts t to the precision of events.
 func millis(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
-// stored is where a message came from.
-type stored struct {
-	Topic  string    // of its subject
+// Place is where a message was stored, which says what the message itself does not.
+// Its values are taken as they are.
+type Place struct {
+	Topic  string    // of its subject: that of the event, whatever ce-type says
 	Stream string    // for the id of a message without one
-	Seq    uint64    // in the stream
+	Seq    uint64    // in the stream: that of the event
 	Time   time.Time // of storage, for a message without a time
 	// Token is the key token of its subject, for a message without a key. Empty
 	// where subjects say nothing about keys.
@@ -114,52 +100,38 @@ type stored struct {
 	// Partition is that of its subject, if Partitioned.
 	Partition   int
 	Partitioned bool
-	// Sourced: the server copied it from another stream, and its place is the one
-	// it has there.
-	Sourced bool
 }
 
 // fallbackID is the id of a message that has none: <stream>-<seq>, with a hash in
 // place of a stream name that does not fit into an id.
-func (s *stored) fallbackID() string {
+func (s *Place) fallbackID() string {
 	seq := strconv.FormatUint(s.Seq, 10)
 	id := s.Stream + "-" + seq
 	if invalid(&jetbus.Event{ID: id}) {
-		id = shortHash(s.Stream) + "-" + seq
+		id = ShortHash(s.Stream) + "-" + seq
 	}
 	return id
 }
 
-// within notes the partition that a subject of a topic with partitions names.
-func (s *stored) within(subject string) {
-	if p, ok := parsePartition(subject); ok {
-		s.Partition, s.Partitioned = p.Number, true
-	}
-}
-
 // key is the key that the subject names, empty if it names none that is valid.
-func (s *stored) key() string {
+func (s *Place) key() string {
 	if s.Token == "" {
 		return ""
 	}
-	key, ok := parseKeyToken(s.Token)
+	key, ok := ParseKeyToken(s.Token)
 	if !ok || jetbus.ValidKey(key) != nil {
 		return ""
 	}
 	return key
 }
 
-// decodeEvent reads a stored message. It takes whatever there is, CloudEvents in
+// Decode reads a stored message. It takes whatever there is, CloudEvents in
 // binary or structured mode or anything else, and gives an event that
 // [jetbus.Event.Validate] accepts: what a message does not say comes from where
 // it was stored. A marker that the server left for an expired event is the payload null.
 // The payload is data itself, not a copy. The error wraps
 // [jetbus.ErrUndecodable]: the message says that it is in structured mode and is not.
-func decodeEvent(h nats.Header, data []byte, at stored) (jetbus.Event, error) {
-	if at.Sourced {
-		at.Stream, at.Seq = originOf(h)
-		at.within(originSubject(h))
-	}
+func Decode(h nats.Header, data []byte, at Place) (jetbus.Event, error) {
 	r := eventReader{h: h, at: at, e: jetbus.Event{
 		Topic: at.Topic, Partition: jetbus.NoPartition, Payload: data, Seq: at.Seq,
 	}}
@@ -185,7 +157,7 @@ func decodeEvent(h nats.Header, data []byte, at stored) (jetbus.Event, error) {
 // unescaped here.
 type eventReader struct {
 	h         nats.Header
-	at        stored
+	at        Place
 	e         jetbus.Event
 	odd       []string // names of headers that are not lower case
 	mediaType string   // content-type: of the message as a whole
@@ -202,7 +174,7 @@ type eventReader struct {
 func (r *eventReader) header(name string, values []string) {
 	value := values[0]
 	switch name { // what the bus itself writes goes first
-	case headerMsgID:
+	case HeaderMsgID:
 	case headerSpecVersion:
 		r.version = unescape(value)
 	case headerID:
@@ -211,7 +183,7 @@ func (r *eventReader) header(name string, values []string) {
 		r.eventType = unescape(value)
 	case headerSource:
 		r.source = unescape(value)
-	case headerTime:
+	case HeaderTime:
 		r.sent = unescape(value)
 	case headerKey:
 		r.e.Key = unescape(value)
@@ -219,7 +191,7 @@ func (r *eventReader) header(name string, values []string) {
 		r.dataType = unescape(value)
 	case jetbus.HeaderContentType:
 		r.mediaType = value
-	case headerMarker:
+	case HeaderMarker:
 		r.marker = true
 	case headerCausedBy, headerTags: // split before they are unescaped
 		r.attribute(name[len(attributePrefix):], value)

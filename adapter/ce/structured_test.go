@@ -1,4 +1,4 @@
-package adapter
+package ce
 
 import (
 	"encoding/json"
@@ -55,7 +55,7 @@ func TestStructured(t *testing.T) {
 				{"Content-Type": {"application/CloudEvents+JSON; charset=UTF-8"}},
 				{"content-type": {"application/cloudevents"}, "ce-id": {"not this one"}},
 			} {
-				got, err := decodeEvent(h, []byte(start+c.rest), storedAt)
+				got, err := Decode(h, []byte(start+c.rest), storedAt)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -68,7 +68,7 @@ func TestStructured(t *testing.T) {
 
 func TestStructuredKeepsMessageHeaders(t *testing.T) {
 	h := nats.Header{"content-type": {"application/cloudevents+json"}, "traceparent": {"00"}, "ce-subject": {"header"}, "ce-extra": {"e"}, "ce-id": {"h"}}
-	got, err := decodeEvent(h, []byte(`{"specversion":"1.0","subject":"document"}`), storedAt)
+	got, err := Decode(h, []byte(`{"specversion":"1.0","subject":"document"}`), storedAt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestStructuredBroken(t *testing.T) {
 		`{"specversion":"1.0","data_base64":"?"}`,
 		`{"specversion":"1.0","data_base64":1}`,
 	} {
-		if e, err := decodeEvent(h, []byte(data), storedAt); !errors.Is(err, jetbus.ErrUndecodable) {
+		if e, err := Decode(h, []byte(data), storedAt); !errors.Is(err, jetbus.ErrUndecodable) {
 			t.Errorf("%s: %+v, %v, want ErrUndecodable", data, e, err)
 		}
 	}
@@ -95,7 +95,7 @@ func TestStructuredBroken(t *testing.T) {
 
 func TestOtherCloudEventsTypesAreOpaque(t *testing.T) {
 	for _, contentType := range []string{"application/cloudevents-batch+json", "application/cloudevents+avro", "application/cloudeventsx"} {
-		e, err := decodeEvent(nats.Header{"content-type": {contentType}}, []byte("x"), storedAt)
+		e, err := Decode(nats.Header{"content-type": {contentType}}, []byte("x"), storedAt)
 		if err != nil || string(e.Payload) != "x" || e.Headers["content-type"] != contentType {
 			t.Errorf("%s: %+v, %v", contentType, e, err)
 		}
@@ -108,7 +108,7 @@ func FuzzStructured(f *testing.F) {
 	f.Add([]byte(`{"specversion":"1.0","datacontenttype":"application/json","data":"\ud800"}`), "a")
 	f.Fuzz(func(t *testing.T, data []byte, note string) {
 		h := nats.Header{"content-type": {"application/cloudevents+json"}, "x-note": {note}}
-		e, err := decodeEvent(h, data, storedAt)
+		e, err := Decode(h, data, storedAt)
 		if err != nil {
 			if !errors.Is(err, jetbus.ErrUndecodable) {
 				t.Fatalf("unexpected error %v", err)
