@@ -71,12 +71,6 @@ func (p *Projection) turn(held context.Context) error {
 		}
 	})
 	defer unwatch()
-	select { // Lag may still be at it
-	case p.inUse <- struct{}{}:
-		defer func() { <-p.inUse }()
-	case <-held.Done():
-		return context.Cause(held)
-	}
 	w := p.writer
 	w.live = held
 	at, err := p.reopen(held, &w)

@@ -90,6 +90,19 @@ func (s *memorySink) Open(ctx context.Context, source projector.Source) (project
 	return projector.Position{Known: have.known, Seq: have.seq}, nil
 }
 
+// Position implements projector.Positioner.
+func (s *memorySink) Position(ctx context.Context, source projector.Source) (projector.Position, error) {
+	if s.before != nil {
+		if err := s.before(ctx, projector.Batch{}); err != nil {
+			return projector.Position{}, err
+		}
+	}
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	at := s.m.sources[source.Stream]
+	return projector.Position{Known: at.known, Seq: at.seq}, nil
+}
+
 // Write implements projector.Sink.
 func (s *memorySink) Write(ctx context.Context, b projector.Batch) (projector.Outcome, error) {
 	var out projector.Outcome

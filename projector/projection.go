@@ -42,11 +42,6 @@ type Projection struct {
 	kill context.CancelCauseFunc // of hard, and so of soft
 	done chan struct{}           // closed when nothing runs any more
 
-	// Of an exclusive projection the sink is used by its turn, or by Lag while it stands
-	// by: each of them has put something into inUse, which has room for one. Lag has put
-	// something into asking before, so that what it finds in inUse is a turn.
-	inUse, asking chan struct{}
-
 	mu      sync.Mutex
 	err     error // why it ended
 	stopErr error // of the subscription
@@ -68,7 +63,7 @@ func Start(ctx context.Context, b Backend, sink Sink, o Options) (*Projection, e
 	if err != nil {
 		return nil, fmt.Errorf("start projection: %w", err)
 	}
-	p := &Projection{b: b, o: o, done: make(chan struct{}), inUse: make(chan struct{}, 1), asking: make(chan struct{}, 1)}
+	p := &Projection{b: b, o: o, done: make(chan struct{})}
 	p.queue.init(p.o.linger())
 	if err := p.start(ctx, sink); err != nil {
 		return nil, fmt.Errorf("start projection %s of %s: %w", o.Name, o.Topic, err)
@@ -140,16 +135,22 @@ func describe(ctx context.Context, b Backend, o *Options) (Source, error) {
 }
 
 // open is Sink.Open; a panic becomes an error.
-func open(ctx context.Context, sink Sink, s Source) (at Position, err error) {
+func open(ctx context.Context, sink Sink, s Source) (Position, error) {
+	at, err := askPosition(func() (Position, error) { return sink.Open(ctx, s) })
+	if err != nil {
+		return at, fmt.Errorf("open the sink: %w", err)
+	}
+	return at, nil
+}
+
+// askPosition asks a sink for its position; a panic becomes an error.
+func askPosition(call func() (Position, error)) (at Position, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = panicked{&jetbus.PanicError{Value: r, Stack: debug.Stack()}}
 		}
 	}()
-	if at, err = sink.Open(ctx, s); err != nil {
-		return at, fmt.Errorf("open the sink: %w", err)
-	}
-	return at, nil
+	return call()
 }
 
 // rebuild is for a sink that was filled from a stream that is no more.

@@ -15,8 +15,7 @@ import (
 type Sink interface {
 	// Open makes the sink ready for a source: what is missing is created, what is
 	// in the way is an error ([ErrOwned], [ErrNewStream], or one of the sink's). It
-	// is called again after it failed, before each turn of an exclusive projection, and
-	// by [Projection.Lag] of one that stands by.
+	// is called again after it failed, and before each turn of an exclusive projection.
 	Open(ctx context.Context, s Source) (Position, error)
 	// Write stores a batch: each change, unless what the sink holds of its key is as
 	// new or newer. When it returns without an error, the changes are as safe as the
@@ -118,6 +117,15 @@ var (
 	// ErrFenced: another replica has written to the sink in the meantime.
 	ErrFenced = errors.New("another replica took over")
 )
+
+// Positioner is a Sink that says how far it has got with a source without being opened for it:
+// [Projection.Lag] of a replica that stands by asks it.
+type Positioner interface {
+	Sink
+	// Position reads the position and changes nothing. It may be called at any time, also
+	// beside the other methods, and before Open. Its errors are those of Open.
+	Position(ctx context.Context, s Source) (Position, error)
+}
 
 // Rebuilder is a Sink that can be filled anew beside what it holds.
 type Rebuilder interface {

@@ -74,7 +74,7 @@ func (c *counters) enter(phase Phase) {
 	c.phase = phase
 }
 
-func (c *counters) at() Phase {
+func (c *counters) now() Phase {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.phase
@@ -143,17 +143,19 @@ func (p *Projection) Stats() Stats {
 }
 
 // Lag asks the broker how far the sink is behind the topic. A replica that stands by asks
-// the sink for its position, too, as often as Lag is called. Errors are those of the bus
-// and of Sink.Open.
+// the sink for its position, too, each time, if it is a [Positioner]; if not, it knows the
+// position that the sink had when it was opened here last. Errors are those of the bus
+// and of Positioner.Position, and [ErrNewStream].
 func (p *Projection) Lag(ctx context.Context) (Lag, error) {
 	info, err := p.b.TopicInfo(ctx, p.o.Topic)
 	if err != nil {
 		return Lag{}, fmt.Errorf("lag of projection %s: %w", p.o.Name, err)
 	}
-	if err := p.askSink(ctx); err != nil {
+	at, err := p.at(ctx, info)
+	if err != nil {
 		return Lag{}, fmt.Errorf("lag of projection %s: %w", p.o.Name, err)
 	}
-	l := Lag{Seq: p.count.upTo.Load(), LastSeq: info.LastSeq}
+	l := Lag{Seq: at, LastSeq: info.LastSeq}
 	if !p.o.Exclusive && p.joined.Load() {
 		groups, err := p.b.Groups(ctx, p.o.Topic)
 		if err != nil {
@@ -171,30 +173,22 @@ func (p *Projection) Lag(ctx context.Context) (Lag, error) {
 	return l, nil
 }
 
-// askSink finds out the sink's position where another replica writes to it.
-func (p *Projection) askSink(ctx context.Context) error {
-	if !p.o.Exclusive || p.count.at() != StandBy {
-		return nil
+// at is the sink's position. Where another replica writes to it, the sink is asked.
+func (p *Projection) at(ctx context.Context, info jetbus.TopicInfo) (uint64, error) {
+	sink, ok := p.writer.sink.(Positioner)
+	if !ok || !p.o.Exclusive || p.count.now() != StandBy {
+		return p.count.upTo.Load(), nil
 	}
-	select {
-	case p.asking <- struct{}{}:
-		defer func() { <-p.asking }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	select {
-	case p.inUse <- struct{}{}:
-		defer func() { <-p.inUse }()
-	default:
-		return nil // its turn has begun, and knows the position
+	if info.Stream != p.source.Stream || !info.Created.Equal(p.source.Created) {
+		return 0, ErrNewStream // its sequences say nothing of the sink's
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.o.writeTimeout())
 	defer cancel()
-	at, err := open(ctx, p.writer.sink, p.source)
-	if err == nil {
-		p.count.upTo.Store(at.Seq)
+	at, err := askPosition(func() (Position, error) { return sink.Position(ctx, p.source) })
+	if err != nil {
+		return 0, fmt.Errorf("ask the sink: %w", err)
 	}
-	return err
+	return at.Seq, nil
 }
 
 // groupLag is the lag of a group. The server tells its groups of an event after it has

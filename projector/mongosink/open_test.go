@@ -268,3 +268,54 @@ func TestOpenThroughCuts(t *testing.T) {
 		}
 	}
 }
+
+// Who asks for the position learns what Open would say, and leaves nothing behind.
+func TestPosition(t *testing.T) {
+	r := newRig(t)
+	sink := r.sink(mongosink.Options{})
+	transactions, err := mongosink.NewTransaction(r.db, mongosink.TransactionOptions{
+		Collections: []string{"counted"}, Apply: func(context.Context, projector.Change) error { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	counting := exclusive()
+	counting.Projection, counting.Every = "counting", true
+	anew := func(s projector.Source) projector.Source {
+		s.Created = s.Created.Add(time.Second)
+		return s
+	}
+	cases := map[string]struct {
+		sink   projector.Positioner
+		source projector.Source
+	}{"sink": {sink, exclusive()}, "transactions": {transactions, counting}}
+	for name, c := range cases {
+		if at, err := c.sink.Position(t.Context(), c.source); err != nil || at != (projector.Position{}) {
+			t.Errorf("%s, before Open: position %+v, %v", name, at, err)
+		}
+	}
+	if names, err := r.db.ListCollectionNames(t.Context(), bson.D{}); err != nil || len(names) > 0 {
+		t.Errorf("asking has made %v, %v", names, err)
+	}
+	for name, c := range cases {
+		if _, err := c.sink.Open(t.Context(), c.source); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.sink.Write(t.Context(), projector.Batch{Changes: []projector.Change{put("a", 3, `{}`)}, UpTo: 3}); err != nil {
+			t.Fatal(err)
+		}
+		if at, err := c.sink.Position(t.Context(), c.source); err != nil || at != (projector.Position{Known: true, Seq: 3}) {
+			t.Errorf("%s: position %+v, %v", name, at, err)
+		}
+		_, err := c.sink.Position(t.Context(), anew(c.source))
+		wantError(t, name+", made anew", err, projector.ErrNewStream, c.source.Topic)
+		other := c.source
+		if name == "sink" {
+			other.Projection = "other"
+		} else {
+			other.Topic = "other.topic"
+		}
+		_, err = c.sink.Position(t.Context(), other)
+		wantError(t, name+", another's", err, projector.ErrOwned, c.source.Projection)
+	}
+}

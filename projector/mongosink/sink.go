@@ -13,8 +13,8 @@ import (
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
-// Sink fills a collection. It is a [projector.Rebuilder]. Open and Write are called
-// one at a time; Shadow may be called beside them. Each replica has a Sink of its
+// Sink fills a collection. It is a [projector.Rebuilder] and a [projector.Positioner]. Open and Write are called
+// one at a time; Shadow and Position may be called beside them. Each replica has a Sink of its
 // own, as has each topic where several fill one collection.
 type Sink struct {
 	db *mongo.Database
@@ -53,6 +53,28 @@ func (s *Sink) Open(ctx context.Context, src projector.Source) (projector.Positi
 	}
 	s.w = w
 	return w.mark.pos, nil
+}
+
+// Position reads how far the collection has got with a source, and changes nothing. It may
+// be called beside all other methods. A collection that no projection has claimed yet has
+// not begun. Errors wrap [ErrUnreachable], [ErrCredentials], [ErrDenied],
+// projector.ErrOwned and projector.ErrNewStream; they come within Options.Timeout.
+func (s *Sink) Position(ctx context.Context, src projector.Source) (projector.Position, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
+	defer cancel()
+	var at projector.Position
+	err := mongolink.Persist(ctx, func() error {
+		p, err := readPage(ctx, openBook(s.db), s.o.Collection)
+		if err != nil || p == nil {
+			return err
+		}
+		at = p.position(src.Topic)
+		return p.check(src)
+	})
+	if err != nil {
+		return projector.Position{}, fmt.Errorf("mongosink: position of collection %s of database %s: %w", s.o.Collection, s.db.Name(), explain(err, s.db))
+	}
+	return at, nil
 }
 
 func (s *Sink) open(ctx context.Context, w *writer) error {

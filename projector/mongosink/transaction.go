@@ -58,7 +58,8 @@ type TransactionOptions struct {
 // that stores the projection's position as well: what the function writes to the
 // database counts exactly once, also where it counts, appends, or writes to several
 // collections. Its projection needs Options.Every, and the server must be a replica
-// set or a sharded cluster. It may not be used concurrently.
+// set or a sharded cluster. It is a [projector.Positioner]. Open and Write are called one at
+// a time; Position may be called beside them.
 type Transaction struct {
 	db   *mongo.Database
 	book *mongo.Collection

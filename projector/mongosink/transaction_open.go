@@ -93,7 +93,36 @@ func (t *Transaction) Open(ctx context.Context, s projector.Source) (projector.P
 		return projector.Position{}, fmt.Errorf("mongosink: open database %s for the transactions of projection %s: %w", t.db.Name(), s.Projection, explain(err, t.db))
 	}
 	t.at, t.writer = p.Seq, bson.NewObjectID().Hex()
-	return projector.Position{Known: p.Seq >= 0, Seq: uint64(max(p.Seq, 0))}, nil //nolint:gosec // not negative
+	return p.known(), nil
+}
+
+// Position reads the stored position, and changes nothing. It may be called beside all other
+// methods. Errors wrap [ErrUnreachable], [ErrCredentials], [ErrDenied], projector.ErrOwned and
+// projector.ErrNewStream; they come within TransactionOptions.Timeout.
+func (t *Transaction) Position(ctx context.Context, s projector.Source) (projector.Position, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.o.Timeout)
+	defer cancel()
+	p := position{Seq: -1}
+	err := mongolink.Persist(ctx, func() error {
+		at, err := readPosition(ctx, t.book, s.Projection)
+		if errors.Is(err, mongo.ErrNoDocuments) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		p = at
+		return p.fits(s)
+	})
+	if err != nil {
+		return projector.Position{}, fmt.Errorf("mongosink: position of projection %s in database %s: %w", s.Projection, t.db.Name(), explain(err, t.db))
+	}
+	return p.known(), nil
+}
+
+// known is the position as a projection has it.
+func (p *position) known() projector.Position {
+	return projector.Position{Known: p.Seq >= 0, Seq: uint64(max(p.Seq, 0))} //nolint:gosec // not negative
 }
 
 func (t *Transaction) open(ctx context.Context, s projector.Source) (position, error) {
@@ -154,8 +183,11 @@ func (t *Transaction) checkServer(ctx context.Context) error {
 
 // position reads the stored position.
 func (t *Transaction) position(ctx context.Context) (position, error) {
-	var p position
-	err := t.book.FindOne(ctx, bson.D{{Key: "_id", Value: positionID(t.source.Projection)}}).Decode(&p)
+	return readPosition(ctx, t.book, t.source.Projection)
+}
+
+func readPosition(ctx context.Context, book *mongo.Collection, projection string) (p position, err error) {
+	err = book.FindOne(ctx, bson.D{{Key: "_id", Value: positionID(projection)}}).Decode(&p)
 	return p, wrap("read the position", err)
 }
 
