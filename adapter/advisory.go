@@ -86,15 +86,15 @@ func (b *Bus) subscribeAdvisories(ctx context.Context) error {
 
 // findAdvisories returns the stream that has the advisories: ours, or one that
 // somebody else keeps, since their subjects can be in one stream only.
-func (b *Bus) findAdvisories(ctx context.Context) (string, error) {
-	name, err := b.js.StreamNameBySubject(ctx, advisorySubjects[1])
+func (st *streams) findAdvisories(ctx context.Context) (string, error) {
+	name, err := st.js.StreamNameBySubject(ctx, advisorySubjects[1])
 	if err == nil || !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return name, b.translate("find the advisories", b.api+"STREAM.NAMES", err)
+		return name, st.translate("find the advisories", st.api+"STREAM.NAMES", err)
 	}
-	config := b.keptConfig(deadStream, "JetBus: what the server says of dropped messages")
+	config := st.keptConfig(deadStream, "JetBus: what the server says of dropped messages")
 	config.Name, config.Subjects = advisoryStream, advisorySubjects
 	config.MaxAge, config.MaxMsgs = advisoryMaxAge, advisoryMaxMsgs
-	return advisoryStream, b.keepStream(ctx, config)
+	return advisoryStream, st.keepStream(ctx, config)
 }
 
 // overlooked handles one advisory.

@@ -53,7 +53,7 @@ func withoutRoom(err error) error {
 // translate turns an error of nats.go into one of the contract. op is the
 // operation with its subject; request is the subject of the request, to tell a
 // silent refusal from a silent server.
-func (b *Bus) translate(op, request string, err error) error {
+func (srv *server) translate(op, request string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -76,9 +76,9 @@ func (b *Bus) translate(op, request string, err error) error {
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		return fmt.Errorf("%s: %w: JetStream is not enabled", op, jetbus.ErrUnavailable)
-	case errors.Is(err, nats.ErrConnectionClosed), b.link != nil && b.link.IsClosed():
+	case errors.Is(err, nats.ErrConnectionClosed), srv.link != nil && srv.link.IsClosed():
 		return fmt.Errorf("%s: %w", op, jetbus.ErrClosed)
-	case b.denied(request):
+	case srv.denied(request):
 		return fmt.Errorf("%s: %w: no permission to publish to %s", op, jetbus.ErrDenied, request)
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
 		return fmt.Errorf("%s: %w: nobody answers %s; is JetStream enabled, and has the cluster a leader?", op, jetbus.ErrUnavailable, request)
@@ -90,6 +90,6 @@ func (b *Bus) translate(op, request string, err error) error {
 
 // denied reports whether the server refused a publish to subject lately or, where
 // that ends with a dot, to one that starts so.
-func (b *Bus) denied(subject string) bool {
-	return subject != "" && b.link.Refused(subject, time.Now().Add(-denialMemory))
+func (srv *server) denied(subject string) bool {
+	return subject != "" && srv.link.Refused(subject, time.Now().Add(-denialMemory))
 }

@@ -74,17 +74,17 @@ func (p *batch) checkAtomic() error {
 // storeUnit sends an atomic batch until it is answered. A batch whose first try
 // was stored without an answer is refused as a duplicate when repeated; where
 // all its events lie in a row, that was the first try.
-func (b *Bus) storeUnit(ctx context.Context, p *batch, messages []*nats.Msg) (pubAck, error) {
+func (cat *catalog) storeUnit(ctx context.Context, p *batch, messages []*nats.Msg) (pubAck, error) {
 	s := triesOf(p.to[0].topic, messages[0])
 	for {
-		ack, err := b.sendUnit(ctx, messages, &s)
+		ack, err := cat.sendUnit(ctx, messages, &s)
 		switch {
 		case err == nil:
 			return ack, nil
 		case errors.Is(err, errForgotten):
 			return pubAck{}, unknownError{err}
 		case s.unknown() && (apiCode(err) == codeBatchDuplicate || isWrongSequence(err)):
-			seq, ok, lookErr := b.unitStored(ctx, p)
+			seq, ok, lookErr := cat.unitStored(ctx, p)
 			if ok {
 				return pubAck{seq: seq}, nil
 			}
@@ -125,8 +125,8 @@ func (p *batch) moveUnit(ctx context.Context, messages []*nats.Msg) (moved bool,
 	return true, nil
 }
 
-func (b *Bus) sendUnit(ctx context.Context, messages []*nats.Msg, s *tries) (pubAck, error) {
-	lost, err := b.link.Wait(ctx)
+func (srv *server) sendUnit(ctx context.Context, messages []*nats.Msg, s *tries) (pubAck, error) {
+	lost, err := srv.link.Wait(ctx)
 	if err != nil {
 		return pubAck{}, unsentError{err}
 	}
@@ -142,13 +142,13 @@ func (b *Bus) sendUnit(ctx context.Context, messages []*nats.Msg, s *tries) (pub
 		if i == last {
 			break
 		}
-		if err := b.send(ctx, m, lost); err != nil {
+		if err := srv.send(ctx, m, lost); err != nil {
 			return pubAck{}, unsentError{err} // without the commit nothing is stored
 		}
 	}
 	m := messages[last]
 	m.Header["Nats-Batch-Commit"] = []string{"1"}
-	a, err := b.exchange(ctx, m, lost, tryTimeout)
+	a, err := srv.exchange(ctx, m, lost, tryTimeout)
 	if err != nil {
 		return pubAck{}, err
 	}
@@ -157,12 +157,12 @@ func (b *Bus) sendUnit(ctx context.Context, messages []*nats.Msg, s *tries) (pub
 
 // unitStored reports whether the events of a batch lie in a row in the stream,
 // and where the last one is. An error says that nobody could tell.
-func (b *Bus) unitStored(ctx context.Context, p *batch) (seq uint64, ok bool, err error) {
+func (cat *catalog) unitStored(ctx context.Context, p *batch) (seq uint64, ok bool, err error) {
 	last := len(p.receipts) - 1
-	first, found, err := b.dedupeLookup(ctx, p.to[0].topic, p.receipts[0].Event.ID)
+	first, found, err := cat.dedupeLookup(ctx, p.to[0].topic, p.receipts[0].Event.ID)
 	if err != nil || !found {
 		return 0, false, err
 	}
-	seq, found, err = b.dedupeLookup(ctx, p.to[last].topic, p.receipts[last].Event.ID)
+	seq, found, err = cat.dedupeLookup(ctx, p.to[last].topic, p.receipts[last].Event.ID)
 	return seq, err == nil && found && seq-first == uint64(last), err
 }

@@ -102,9 +102,17 @@ func (l *lease) attemptKey() string {
 	return l.t.stream + "." + l.consumer + "." + strconv.FormatUint(l.seq, 10)
 }
 
+// records are what is known of the attempts at events, in a bucket of their own.
+type records struct {
+	*buckets
+
+	breaker  breaker
+	survived survived
+}
+
 // recall brings what is known of the attempts at an event into its lease, which
 // nobody else uses yet.
-func (b *Bus) recall(ctx context.Context, l *lease) {
+func (rec *records) recall(ctx context.Context, l *lease) {
 	if l.record != nil {
 		return
 	}
@@ -117,13 +125,13 @@ func (b *Bus) recall(ctx context.Context, l *lease) {
 	}
 	var entry jetbus.KeyEntry
 	var err error
-	bounded, end := b.forRecords(ctx, 1)
+	bounded, end := rec.forRecords(ctx, 1)
 	if l.arrival == 0 || l.p.mayBeRecorded(bounded, l) {
-		entry, l.base, err = b.keyGetMarker(bounded, attemptsBucket, l.attemptKey())
+		entry, l.base, err = rec.keyGetMarker(bounded, attemptsBucket, l.attemptKey())
 	}
 	end(err)
 	if err != nil { // an attempt too many is better than an event that waits
-		b.cfg.Logger.WarnContext(ctx, "the attempts at an event cannot be read", slog.String("event", l.attemptKey()), slog.Any("error", err))
+		rec.cfg.Logger.WarnContext(ctx, "the attempts at an event cannot be read", slog.String("event", l.attemptKey()), slog.Any("error", err))
 		return
 	}
 	if entry.Revision > 0 {
@@ -136,7 +144,7 @@ func (b *Bus) recall(ctx context.Context, l *lease) {
 		l.suspect = l.record.resumed(time.Now()) || l.slot.suspect
 		return
 	}
-	if b.survived.take(l.attemptKey()) {
+	if rec.survived.take(l.attemptKey()) {
 		l.record.Known, l.record.Started = max(l.record.Known, l.deliveries-1), 0
 	}
 	l.suspect = l.record.seen(l.deliveries, time.Now())
@@ -172,18 +180,18 @@ func (s *survived) take(key string) bool {
 }
 
 // recallAll is recall for many, in the time of few.
-func (b *Bus) recallAll(ctx context.Context, leases []*lease) {
+func (rec *records) recallAll(ctx context.Context, leases []*lease) {
 	ctx, cancel := context.WithTimeout(ctx, recallTimeout)
 	defer cancel()
 	var asked []*lease
 	for _, l := range leases {
 		if l.record != nil || l.deliveries <= 1 && l.slot == nil {
-			b.recall(ctx, l) // asks nobody
+			rec.recall(ctx, l) // asks nobody
 			continue
 		}
 		asked = append(asked, l)
 	}
-	besides(len(asked), func(i int) { b.recall(ctx, asked[i]) })
+	besides(len(asked), func(i int) { rec.recall(ctx, asked[i]) })
 }
 
 // besides calls do for each of n requests about records, some at a time.
@@ -210,61 +218,63 @@ func (l *lease) attemptNumber() int {
 
 // keepRecord stores a lease's record. One that cannot be stored costs the count
 // of what it says, which the log tells.
-func (b *Bus) keepRecord(ctx context.Context, l *lease, wait time.Duration) {
-	_, _ = b.keepRecords(ctx, []*lease{l}, wait)
+func (rec *records) keepRecord(ctx context.Context, l *lease, wait time.Duration) {
+	_, _ = rec.keepRecords(ctx, []*lease{l}, wait)
 }
 
 // keepRecords stores the records of leases, all at once. It returns the revision
 // of the last one. What goes wrong is in the log; callers need not look at it.
-func (b *Bus) keepRecords(ctx context.Context, leases []*lease, wait time.Duration) (revision uint64, err error) {
-	ctx, end := b.forRecords(context.WithoutCancel(ctx), len(leases))
+func (rec *records) keepRecords(ctx context.Context, leases []*lease, wait time.Duration) (revision uint64, err error) {
+	ctx, end := rec.forRecords(context.WithoutCancel(ctx), len(leases))
 	defer func() { end(err) }()
 	messages := make([]*nats.Msg, len(leases))
 	for i, l := range leases {
 		l.record.Stored = l.stored
-		messages[i] = b.recordMessage(l, l.record, wait)
+		messages[i] = rec.recordMessage(l, l.record, wait)
 		l.recorded = true
 	}
-	revision, _, err = b.writeRecords(ctx, messages)
+	revision, _, err = rec.writeRecords(ctx, messages)
 	if err != nil {
-		b.cfg.Logger.WarnContext(ctx, "attempts cannot be recorded; they will count as they should not", slog.Int("events", len(leases)), slog.Any("error", err))
+		rec.cfg.Logger.WarnContext(ctx, "attempts cannot be recorded; they will count as they should not", slog.Int("events", len(leases)), slog.Any("error", err))
 	}
 	return revision, err
 }
 
-func (b *Bus) recordMessage(l *lease, r *record, wait time.Duration) *nats.Msg {
+func (rec *records) recordMessage(l *lease, r *record, wait time.Duration) *nats.Msg {
 	value, _ := json.Marshal(r) //nolint:errchkjson // strings, numbers and times of these years
 	ttl := (attemptsTTL + wait).Round(time.Second)
-	return &nats.Msg{Subject: b.keyTo(attemptsBucket, l.attemptKey()), Data: value, Header: nats.Header{"Nats-TTL": {ttl.String()}}}
+	return &nats.Msg{Subject: rec.keyTo(attemptsBucket, l.attemptKey()), Data: value, Header: nats.Header{"Nats-TTL": {ttl.String()}}}
 }
 
 // startAlone records that a suspect is about to run.
-func (b *Bus) startAlone(ctx context.Context, l *lease) {
+func (rec *records) startAlone(ctx context.Context, l *lease) {
 	l.record.Started = l.deliveries
 	var err error
-	if l.revision, err = b.keepRecords(ctx, []*lease{l}, 0); apiCode(err) != 0 { // refused: then the server's count must do, which knows of no innocence
+	if l.revision, err = rec.keepRecords(ctx, []*lease{l}, 0); apiCode(err) != 0 { // refused: then the server's count must do, which knows of no innocence
 		l.record.Failed = max(l.record.Failed, l.deliveries-1)
 	}
-	l.base = l.revision
+	if l.revision > 0 {
+		l.base = l.revision
+	}
 }
 
 // endAlone records that the handler of a suspect has ended without settling it:
 // it has not killed its process. It is written on condition that nobody has written
 // since, and not waited for: whoever settles the event now writes what is true then.
-func (b *Bus) endAlone(l *lease, started record) {
+func (rec *records) endAlone(l *lease, started record) {
 	if l.revision == 0 {
 		return
 	}
 	started.Started = 0
-	m := b.recordMessage(l, &started, 0)
+	m := rec.recordMessage(l, &started, 0)
 	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(l.revision, 10)}
-	_ = b.nc.PublishMsg(m)
+	_ = rec.nc.PublishMsg(m)
 }
 
 // recordReturns notes that deliveries are about to end without being attempts.
 // Where attempts have no end that makes no difference, and thousands of events are
 // given back in no time.
-func (b *Bus) recordReturns(ctx context.Context, leases ...*lease) {
+func (rec *records) recordReturns(ctx context.Context, leases ...*lease) {
 	counted := make([]*lease, 0, len(leases))
 	for _, l := range leases {
 		if l.maxAttempts > 0 {
@@ -274,67 +284,67 @@ func (b *Bus) recordReturns(ctx context.Context, leases ...*lease) {
 	if len(counted) == 0 {
 		return
 	}
-	b.recallAll(ctx, counted)
+	rec.recallAll(ctx, counted)
 	for _, l := range counted {
 		l.record.Known, l.record.Started = l.deliveries, 0
 	}
-	_, _ = b.keepRecords(ctx, counted, 0)
+	_, _ = rec.keepRecords(ctx, counted, 0)
 }
 
 // dropRecord removes the record of an event that the group is done with. It does
 // not wait: a record that stays ends by its TTL.
-func (b *Bus) dropRecord(l *lease) {
+func (rec *records) dropRecord(l *lease) {
 	if l.record == nil || !l.recorded {
 		return
 	}
 	l.recorded = false
-	_ = b.nc.PublishMsg(&nats.Msg{
-		Subject: b.keyTo(attemptsBucket, l.attemptKey()),
+	_ = rec.nc.PublishMsg(&nats.Msg{
+		Subject: rec.keyTo(attemptsBucket, l.attemptKey()),
 		Header:  nats.Header{"KV-Operation": {"PURGE"}, "Nats-Rollup": {"sub"}, "Nats-TTL": {"1s"}},
 	})
 }
 
 // keepAttempts makes sure that records can be stored, rather than have it turn out
 // when one must be.
-func (b *Bus) keepAttempts(ctx context.Context) error {
+func (rec *records) keepAttempts(ctx context.Context) error {
 	const op = "the attempts (bucket " + attemptsBucket + ")"
-	ctx, cancel := b.bound(ctx)
+	ctx, cancel := rec.bound(ctx)
 	defer cancel()
-	if err := b.reachBucket(ctx, attemptsBucket); err != nil {
-		return b.translate(op, b.api+"STREAM.INFO."+bucketStream(attemptsBucket), err)
+	if err := rec.reachBucket(ctx, attemptsBucket); err != nil {
+		return rec.translate(op, rec.api+"STREAM.INFO."+bucketStream(attemptsBucket), err)
 	}
-	probe := &nats.Msg{Subject: b.keyTo(attemptsBucket, "probe"), Header: nats.Header{"Nats-TTL": {"1s"}}}
+	probe := &nats.Msg{Subject: rec.keyTo(attemptsBucket, "probe"), Header: nats.Header{"Nats-TTL": {"1s"}}}
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
-		_, err := b.storeOnce(ctx, probe, new(tries))
+		_, err := rec.storeOnce(ctx, probe, new(tries))
 		if errors.Is(err, nats.ErrNoResponders) {
-			if err = b.createBucket(ctx, attemptsBucket); err == nil {
-				_, err = b.storeOnce(ctx, probe, new(tries))
+			if err = rec.createBucket(ctx, attemptsBucket); err == nil {
+				_, err = rec.storeOnce(ctx, probe, new(tries))
 			}
 		}
 		if err == nil || !isTransient(err) {
-			return b.translate(op, probe.Subject, err)
+			return rec.translate(op, probe.Subject, err)
 		}
 		select { // in a cluster a new bucket is not reachable everywhere at once
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return b.translate(op, probe.Subject, errors.Join(context.Cause(ctx), err))
+			return rec.translate(op, probe.Subject, errors.Join(context.Cause(ctx), err))
 		}
 	}
 }
 
 // writeRecords stores messages in the bucket, which it creates where it is missing. refused are
 // those whose condition did not hold.
-func (b *Bus) writeRecords(ctx context.Context, messages []*nats.Msg) (last uint64, refused []int, err error) {
-	last, refused, err = b.sendRecords(ctx, messages)
+func (rec *records) writeRecords(ctx context.Context, messages []*nats.Msg) (last uint64, refused []int, err error) {
+	last, refused, err = rec.sendRecords(ctx, messages)
 	if errors.Is(err, nats.ErrNoResponders) { // the first record ever
-		if err = b.createBucket(ctx, attemptsBucket); err == nil {
-			last, refused, err = b.sendRecords(ctx, messages)
+		if err = rec.createBucket(ctx, attemptsBucket); err == nil {
+			last, refused, err = rec.sendRecords(ctx, messages)
 		}
 	}
 	for errors.Is(err, nats.ErrNoResponders) {
 		select { // in a cluster a new bucket is not reachable everywhere at once
 		case <-time.After(publishRetry):
-			last, refused, err = b.sendRecords(ctx, messages)
+			last, refused, err = rec.sendRecords(ctx, messages)
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
@@ -343,8 +353,8 @@ func (b *Bus) writeRecords(ctx context.Context, messages []*nats.Msg) (last uint
 }
 
 // sendRecords stores messages without waiting for each.
-func (b *Bus) sendRecords(ctx context.Context, messages []*nats.Msg) (last uint64, refused []int, err error) {
-	lost, err := b.link.Wait(ctx)
+func (rec *records) sendRecords(ctx context.Context, messages []*nats.Msg) (last uint64, refused []int, err error) {
+	lost, err := rec.link.Wait(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -355,9 +365,9 @@ func (b *Bus) sendRecords(ctx context.Context, messages []*nats.Msg) (last uint6
 	answers := make(chan answer, len(messages))
 	for i, m := range messages {
 		var forget func()
-		m.Reply, forget = b.mux.expect(func(a *nats.Msg) { answers <- answer{i, a} })
+		m.Reply, forget = rec.mux.expect(func(a *nats.Msg) { answers <- answer{i, a} })
 		defer forget()
-		if err := b.nc.PublishMsg(m); err != nil {
+		if err := rec.nc.PublishMsg(m); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -386,16 +396,16 @@ func (b *Bus) sendRecords(ctx context.Context, messages []*nats.Msg) (last uint6
 
 // dropRecords removes the records of a stream that is deleted, or of one durable:
 // another of the same name may come.
-func (b *Bus) dropRecords(ctx context.Context, stream string, consumer ...string) error {
+func (rec *records) dropRecords(ctx context.Context, stream string, consumer ...string) error {
 	bucket := bucketStream(attemptsBucket)
 	op := "forget the attempts in " + stream
-	s, err := b.js.Stream(ctx, bucket)
+	s, err := rec.js.Stream(ctx, bucket)
 	if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
 		return nil
 	}
 	if err != nil {
-		return b.translate(op, b.api+"STREAM.INFO."+bucket, err)
+		return rec.translate(op, rec.api+"STREAM.INFO."+bucket, err)
 	}
 	subject := keySubject(attemptsBucket, strings.Join(append([]string{stream}, consumer...), ".")) + ".>"
-	return b.translate(op, b.api+"STREAM.PURGE."+bucket, b.js.purge(ctx, s, subject))
+	return rec.translate(op, rec.api+"STREAM.PURGE."+bucket, rec.js.purge(ctx, s, subject))
 }

@@ -126,9 +126,7 @@ func (p *batch) move(todo []int) error {
 		if to.topic.generations == nil {
 			continue
 		}
-		p.b.mu.Lock()
-		fresh := p.b.topics[to.topic.name()]
-		p.b.mu.Unlock()
+		fresh := p.b.remembered(to.topic.name())
 		if fresh == nil || fresh.sameGeneration(to.topic) {
 			continue
 		}

@@ -51,17 +51,17 @@ func (k *breaker) silent() {
 }
 
 // forRecords bounds ctx for a request about n records. Whoever asks tells end how it went.
-func (b *Bus) forRecords(ctx context.Context, n int) (bounded context.Context, end func(err error)) {
+func (rec *records) forRecords(ctx context.Context, n int) (bounded context.Context, end func(err error)) {
 	connecting, connected := context.WithTimeout(ctx, recordLink)
-	_, _ = b.link.Wait(connecting) // the request will say the same
+	_, _ = rec.link.Wait(connecting) // the request will say the same
 	connected()
-	bounded, cancel := context.WithTimeout(ctx, b.records.timeout()+time.Duration(n)*recordEach)
+	bounded, cancel := context.WithTimeout(ctx, rec.breaker.timeout()+time.Duration(n)*recordEach)
 	return bounded, func(err error) {
 		switch {
 		case err == nil:
-			b.records.answered()
-		case bounded.Err() != nil && ctx.Err() == nil && b.link.IsUp():
-			b.records.silent()
+			rec.breaker.answered()
+		case bounded.Err() != nil && ctx.Err() == nil && rec.link.IsUp():
+			rec.breaker.silent()
 		}
 		cancel()
 	}

@@ -5,64 +5,35 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
-	"github.com/seed-63e9a637/jetbus/internal/link"
 	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
-// API levels of the server, by the feature they brought.
-const (
-	levelMinimum = 1 // 2.11: per-message TTL, consumer pause, batched direct get
-	levelBatches = 2 // 2.12: atomic batches, message schedules
-)
-
-// lateFlush is how long Close still waits for the server to take in what was sent, when
-// its context is over.
-const lateFlush = 2 * time.Second
-
 // Bus is a jetbus.Backend on JetStream. Open makes one; it is safe for concurrent use.
 type Bus struct {
-	cfg   Config
-	nc    *nats.Conn
-	js    *patient
-	api   string // prefix of API subjects, with the dot
-	level int    // the server's API level
-	began time.Time
-	link  *link.Link
-	mux   *mux
+	*streams // and what that is made of, down to the server: what holds for all processes
 
-	narrow      atomic.Bool   // the log has been told that streams could not be widened
-	connections atomic.Uint64 // how many there have been; what was asked on an earlier one gets no answer
-	settled     sync.Map      // ackTrial of durables whose events Receive hands out, by ackSubjects
-	reached     sync.Map      // buckets of another domain that were seen to be there
+	settled sync.Map // ackTrial of durables whose events Receive hands out, by ackSubjects
 
 	life  context.Context         //nolint:containedctx // canceled by Close; ends what would go on for ever
 	die   context.CancelCauseFunc // of life
 	ended chan struct{}           // closed at the end of Close
 
 	mu       sync.Mutex
-	closing  bool // no new subscriptions; what runs may still publish and settle
-	closed   bool // nothing any more
-	kept     int  // the bus's own streams exist, and have that many replicas if they can; 0: that is not known
-	replicas int  // of what the bus keeps, see needReplicas; 0: nobody has asked yet
-	watching bool // watchAdvisories was called
-	topics   map[string]*topic
+	closing  bool                // no new subscriptions; what runs may still publish and settle
+	closed   bool                // nothing any more
+	watching bool                // watchAdvisories was called
 	members  map[member]struct{} // running subscriptions
 	held     map[receiptsKey]*receipts
 	groups   map[groupKey]*knownGroup
 	swept    time.Time      // when groups lost those that are old
 	retired  sync.WaitGroup // what pruneReceipts has dropped
-	survived survived
-	records  breaker // of the attempts
-	alone    alone   // suspects run one at a time
-	calls    calls   // under way; begun under mu while not closed
-	present  present // of the durables
+	alone    alone          // suspects run one at a time
+	calls    calls          // under way; begun under mu while not closed
 }
 
 var _ jetbus.Backend = (*Bus)(nil)
@@ -89,60 +60,17 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Bus, error) {
 	if nc.IsClosed() {
 		return nil, fmt.Errorf("open: %w", jetbus.ErrClosed)
 	}
-	b := &Bus{
-		cfg: cfg, nc: nc, api: "$JS.API.", began: time.Now(), topics: map[string]*topic{},
-		members: map[member]struct{}{}, held: map[receiptsKey]*receipts{}, groups: map[groupKey]*knownGroup{}, ended: make(chan struct{}),
-	}
-	b.life, b.die = context.WithCancelCause(context.WithoutCancel(ctx))
-	var js jetstream.JetStream
-	if cfg.Domain != "" {
-		b.api = "$JS." + cfg.Domain + ".API."
-		js, err = jetstream.NewWithDomain(nc, cfg.Domain)
-	} else {
-		js, err = jetstream.New(nc)
-	}
+	srv, err := newServer(ctx, nc, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("open: %w", err)
-	}
-	b.js = &patient{js, cfg.Timeout}
-	b.link = link.New(nc)
-	b.connections.Store(1)
-	b.link.Watch(func() { b.connections.Add(1) }) // until the link stops
-	if err := b.probe(ctx); err != nil {
-		b.link.Stop()
 		return nil, err
 	}
-	if b.mux, err = newMux(nc); err != nil {
-		b.link.Stop()
-		return nil, b.translate("open", "", err)
+	b := &Bus{
+		streams: &streams{durables: newDurables(srv)},
+		members: map[member]struct{}{}, held: map[receiptsKey]*receipts{}, groups: map[groupKey]*knownGroup{}, ended: make(chan struct{}),
 	}
+	b.onKept = b.watchAdvisories
+	b.life, b.die = context.WithCancelCause(context.WithoutCancel(ctx))
 	return b, nil
-}
-
-// probe reads the server's API level.
-func (b *Bus) probe(ctx context.Context) error {
-	ctx, cancel := b.bound(ctx)
-	defer cancel()
-	if _, err := b.link.Wait(ctx); err != nil {
-		return fmt.Errorf("open: %w: %w", jetbus.ErrUnavailable, err)
-	}
-	info, err := ask(ctx, b, b.api+"INFO", b.js.AccountInfo)
-	if err != nil {
-		return b.translate("open", b.api+"INFO", err)
-	}
-	b.level = info.API.Level
-	if b.level < levelMinimum {
-		return fmt.Errorf("open: %w: server %s is too old: JetBus needs 2.11 or newer", jetbus.ErrUnavailable, b.nc.ConnectedServerVersion())
-	}
-	return nil
-}
-
-// bound gives ctx a deadline if it has none.
-func (b *Bus) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, b.cfg.Timeout)
 }
 
 // enter begins a call: it fails when the bus is closed or ctx is over. The
@@ -182,40 +110,6 @@ func (b *Bus) tie(ctx context.Context) (context.Context, func()) {
 		stop()
 		cancel(nil)
 	}
-}
-
-// guard makes a context that ends when the server refuses the request: what is
-// refused is not answered, and would be waited for in vain.
-func (b *Bus) guard(ctx context.Context, request string) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	done := make(chan struct{})
-	go func() { // ends with the request, which calls release
-		defer close(done)
-		tick := time.NewTicker(denialCheck)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				if b.denied(request) {
-					cancel(jetbus.ErrDenied)
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return ctx, func() {
-		cancel(nil)
-		<-done
-	}
-}
-
-// needs refuses a feature that the server does not have.
-func (b *Bus) needs(level int, feature, since string) error {
-	if b.level >= level {
-		return nil
-	}
-	return fmt.Errorf("%w: %s needs server %s or newer, connected is %s", jetbus.ErrUnsupported, feature, since, b.nc.ConnectedServerVersion())
 }
 
 // Health reports whether the bus can work: the connection is up and JetStream
@@ -280,8 +174,7 @@ func (b *Bus) Close(ctx context.Context) error {
 	b.giveBackReceipts(ctx)
 	b.retired.Wait()
 	errs = append(errs, b.flush(ctx))
-	b.mux.stop()
-	b.link.Stop()
+	b.letGo()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
@@ -321,22 +214,4 @@ func (b *Bus) awaitCalls(ctx context.Context) error {
 	b.link.GiveUp()
 	<-done
 	return context.Cause(ctx)
-}
-
-// flush makes sure that what was sent without an answer, acknowledgements above
-// all, has reached the server. It is not worth an error that there is no server: what
-// it did not take in is delivered again.
-func (b *Bus) flush(ctx context.Context) error {
-	if ctx.Err() != nil {
-		ctx = context.WithoutCancel(ctx)
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, min(b.cfg.Timeout, lateFlush))
-		defer cancel()
-	}
-	ctx, cancel := b.bound(ctx)
-	defer cancel()
-	if err := b.link.Flush(ctx); err != nil {
-		return fmt.Errorf("flush: %w", err)
-	}
-	return nil
 }

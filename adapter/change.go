@@ -13,7 +13,7 @@ import (
 // change compares a stream with a declaration, whose zero fields keep what the stream
 // has. It returns the configuration to update to and whether it differs, or what
 // stands in the way.
-func (b *Bus) change(have *jetstream.StreamInfo, given jetbus.TopicConfig, source *topic) (want jetstream.StreamConfig, changed bool, err error) {
+func (srv *server) change(have *jetstream.StreamInfo, given jetbus.TopicConfig, source *topic) (want jetstream.StreamConfig, changed bool, err error) {
 	want = have.Config
 	if len(topicsOf(&want)) == 0 {
 		return want, false, &jetbus.ConflictError{
@@ -33,7 +33,7 @@ func (b *Bus) change(have *jetstream.StreamInfo, given jetbus.TopicConfig, sourc
 	if err := validChange(now, c); err != nil {
 		return want, false, err
 	}
-	if err := b.apply(&want, c, source); err != nil {
+	if err := srv.apply(&want, c, source); err != nil {
 		return want, false, err
 	}
 	changed = now != c || !declares(&have.Config, c.Name) || !slices.Equal(have.Config.Subjects, want.Subjects)

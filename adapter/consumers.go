@@ -31,23 +31,23 @@ type listPage[T any] struct {
 // They are asked for one by one, which waits for a leader. One that is replaced meanwhile
 // may be in it twice, or not at all: whether a group is there, its names tell (see
 // durableNow).
-func (b *Bus) consumersOf(ctx context.Context, stream string) ([]*jetstream.ConsumerInfo, error) {
+func (srv *server) consumersOf(ctx context.Context, stream string) ([]*jetstream.ConsumerInfo, error) {
 	var out []*jetstream.ConsumerInfo
 	listed := map[string]bool{}
-	err := eachPage(ctx, b, b.api+"CONSUMER.LIST."+stream, listTimeout, func(page listPage[*jetstream.ConsumerInfo]) error {
+	err := eachPage(ctx, srv, srv.api+"CONSUMER.LIST."+stream, listTimeout, func(page listPage[*jetstream.ConsumerInfo]) error {
 		for _, info := range page.Consumers {
 			if !listed[info.Name] {
 				listed[info.Name], out = true, append(out, info)
 			}
 		}
 		for _, name := range page.Missing {
-			c, err := b.consumer(ctx, &topic{stream: stream}, name)
+			c, err := srv.consumer(ctx, &topic{stream: stream}, name)
 			switch {
 			case listed[name]:
 			case err == nil:
 				listed[name], out = true, append(out, c.CachedInfo())
 			case apiCode(err) != jetstream.JSErrCodeConsumerNotFound: // it has gone meanwhile
-				return b.translate("look up consumer "+name, b.api+"CONSUMER.INFO."+stream+"."+name, err)
+				return srv.translate("look up consumer "+name, srv.api+"CONSUMER.INFO."+stream+"."+name, err)
 			}
 		}
 		return nil
@@ -57,11 +57,11 @@ func (b *Bus) consumersOf(ctx context.Context, stream string) ([]*jetstream.Cons
 
 // eachPage asks for a list page by page. One that nobody answers within that time, since
 // its leader was lost with it, is asked for again.
-func eachPage[T any](ctx context.Context, b *Bus, subject string, within time.Duration, f func(listPage[T]) error) error {
+func eachPage[T any](ctx context.Context, srv *server, subject string, within time.Duration, f func(listPage[T]) error) error {
 	for offset := 0; ; {
-		page, err := retriedFor(ctx, b.js, isUnanswered, func() (listPage[T], error) { return askPage[T](ctx, b, subject, offset, within) })
+		page, err := retriedFor(ctx, srv.js, isUnanswered, func() (listPage[T], error) { return askPage[T](ctx, srv, subject, offset, within) })
 		if err != nil {
-			return b.translate("list consumers", subject, err)
+			return srv.translate("list consumers", subject, err)
 		}
 		if err := f(page); err != nil {
 			return err
@@ -74,16 +74,16 @@ func eachPage[T any](ctx context.Context, b *Bus, subject string, within time.Du
 	}
 }
 
-func askPage[T any](ctx context.Context, b *Bus, subject string, offset int, within time.Duration) (page listPage[T], err error) {
+func askPage[T any](ctx context.Context, srv *server, subject string, offset int, within time.Duration) (page listPage[T], err error) {
 	body, err := json.Marshal(map[string]int{"offset": offset})
 	if err != nil {
 		return page, err
 	}
-	ctx, release := b.guard(ctx, subject)
+	ctx, release := srv.guard(ctx, subject)
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	m, err := b.requestWithin(ctx, &nats.Msg{Subject: subject, Data: body}, within)
+	m, err := srv.requestWithin(ctx, &nats.Msg{Subject: subject, Data: body}, within)
 	if err == nil {
 		err = json.Unmarshal(m.Data, &page)
 	}

@@ -15,13 +15,13 @@ import (
 // it is. The leader is asked for the list where none is there, since who asks may go by
 // that, and where there is no answer: the stream does not allow direct gets, or the
 // server does not allow them to this user.
-func (b *Bus) countEvents(ctx context.Context, t *topic) (uint64, error) {
-	if n := b.countDirect(ctx, t); n > 0 {
+func (srv *server) countEvents(ctx context.Context, t *topic) (uint64, error) {
+	if n := srv.countDirect(ctx, t); n > 0 {
 		return n, nil
 	}
-	info, err := b.streamInfo(ctx, t.stream, jetstream.WithSubjectFilter(t.filter))
+	info, err := srv.streamInfo(ctx, t.stream, jetstream.WithSubjectFilter(t.filter))
 	if err != nil {
-		return 0, b.translate("count the events of "+t.name(), b.api+"STREAM.INFO."+t.stream, err)
+		return 0, srv.translate("count the events of "+t.name(), srv.api+"STREAM.INFO."+t.stream, err)
 	}
 	var n uint64
 	for _, of := range info.State.Subjects {
@@ -32,13 +32,13 @@ func (b *Bus) countEvents(ctx context.Context, t *topic) (uint64, error) {
 
 // countDirect counts the messages of a topic at one of its stream's replicas; 0: none is
 // there, or there is no answer.
-func (b *Bus) countDirect(ctx context.Context, t *topic) uint64 {
-	subject := b.api + "DIRECT.GET." + t.stream
-	ctx, release := b.guard(ctx, subject)
+func (srv *server) countDirect(ctx context.Context, t *topic) uint64 {
+	subject := srv.api + "DIRECT.GET." + t.stream
+	ctx, release := srv.guard(ctx, subject)
 	defer release()
 	some := uint64(0)
 	request := directRequest{Seq: 1, NextBySubject: t.filter, Batch: 1, within: askTimeout}
-	tail, err := directGet(ctx, b.nc, subject, request, func(*nats.Msg, uint64, time.Time) bool {
+	tail, err := directGet(ctx, srv.nc, subject, request, func(*nats.Msg, uint64, time.Time) bool {
 		some = 1
 		return false
 	})

@@ -51,13 +51,13 @@ func (b *Bus) EnsureTopic(ctx context.Context, c jetbus.TopicConfig) (jetbus.Top
 
 // resolve is what a declaration makes of a topic that does not exist yet: it fills in
 // defaults, those of the bus first.
-func (b *Bus) resolve(c jetbus.TopicConfig) (jetbus.TopicConfig, error) {
+func (srv *server) resolve(c jetbus.TopicConfig) (jetbus.TopicConfig, error) {
 	c.Shrink = false
 	if c.Storage == "" {
-		c.Storage = b.cfg.Storage
+		c.Storage = srv.cfg.Storage
 	}
 	if c.Replicas == 0 {
-		c.Replicas = b.cfg.Replicas
+		c.Replicas = srv.cfg.Replicas
 	}
 	if c.MaxBytes == 0 && c.Storage == jetbus.MemoryStorage && !c.Delays {
 		c.MaxBytes = defaultMemoryBytes
@@ -67,39 +67,39 @@ func (b *Bus) resolve(c jetbus.TopicConfig) (jetbus.TopicConfig, error) {
 
 // declare creates or updates the stream of a topic. Fields that are zero are resolved
 // where it is known whether there is one.
-func (b *Bus) declare(ctx context.Context, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
+func (st *streams) declare(ctx context.Context, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
 	place := jetbus.TopicConfig{Name: c.Name, Stream: c.Stream, SnapshotOf: c.SnapshotOf}
 	if _, err := place.Normalize(); err != nil {
 		return nil, fmt.Errorf("ensure topic %s: %w", c.Name, err)
 	}
 	if c.Delays {
-		if err := b.needs(levelBatches, "TopicConfig.Delays", "2.12"); err != nil {
+		if err := st.needs(levelBatches, "TopicConfig.Delays", "2.12"); err != nil {
 			return nil, fmt.Errorf("ensure topic %s: %w", c.Name, err)
 		}
 	}
 	if c.SnapshotOf != "" {
-		return b.declareSnapshot(ctx, c)
+		return st.declareSnapshot(ctx, c)
 	}
-	return b.declareStream(ctx, c, nil)
+	return st.declareStream(ctx, c, nil)
 }
 
 // declareStream creates or updates the stream of a topic. source is the topic
 // that a snapshot is fed from. Another process may do the same at the same time:
 // what it finds changed under it, it looks at again.
-func (b *Bus) declareStream(ctx context.Context, c jetbus.TopicConfig, source *topic) (*jetstream.StreamInfo, error) {
+func (st *streams) declareStream(ctx context.Context, c jetbus.TopicConfig, source *topic) (*jetstream.StreamInfo, error) {
 	const races = 10
 	for range races {
-		have, err := b.placeOf(ctx, c)
+		have, err := st.placeOf(ctx, c)
 		again := false
 		switch {
 		case errors.Is(err, jetbus.ErrNoTopic):
-			have, again, err = b.declareNew(ctx, c, source)
+			have, again, err = st.declareNew(ctx, c, source)
 		case err != nil:
 		case source == nil && snapshotted(&have.Config, c.Name) != "":
 			c.SnapshotOf = snapshotted(&have.Config, c.Name)
-			return b.declareSnapshot(ctx, c)
+			return st.declareSnapshot(ctx, c)
 		default:
-			have, again, err = b.redeclare(ctx, have, c, source)
+			have, again, err = st.redeclare(ctx, have, c, source)
 		}
 		if !again {
 			return have, err
@@ -110,57 +110,57 @@ func (b *Bus) declareStream(ctx context.Context, c jetbus.TopicConfig, source *t
 
 // placeOf returns the stream that a declaration is about: the one that it names, the
 // topic's own, or one that has the topic already. [jetbus.ErrNoTopic]: there is none.
-func (b *Bus) placeOf(ctx context.Context, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
-	name := b.streamFor(c)
-	info, err := b.streamInfo(ctx, name)
+func (srv *server) placeOf(ctx context.Context, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
+	name := srv.streamFor(c)
+	info, err := srv.streamInfo(ctx, name)
 	switch {
 	case apiCode(err) != jetstream.JSErrCodeStreamNotFound:
-		return info, b.translate("ensure topic "+c.Name, b.api+"STREAM.INFO."+name, err)
+		return info, srv.translate("ensure topic "+c.Name, srv.api+"STREAM.INFO."+name, err)
 	case c.Stream != "":
 		return nil, fmt.Errorf("ensure topic %s: %w", c.Name, jetbus.ErrNoTopic)
 	}
-	return b.findShared(ctx, c.Name)
+	return srv.findShared(ctx, c.Name)
 }
 
 // streamFor names the stream of a topic that does not exist yet.
-func (b *Bus) streamFor(c jetbus.TopicConfig) string {
-	return cmp.Or(c.Stream, ownStream(b.cfg.Prefix, c.Name))
+func (srv *server) streamFor(c jetbus.TopicConfig) string {
+	return cmp.Or(c.Stream, ownStream(srv.cfg.Prefix, c.Name))
 }
 
 // declareNew creates the stream of a topic. again: somebody was faster.
-func (b *Bus) declareNew(ctx context.Context, c jetbus.TopicConfig, source *topic) (info *jetstream.StreamInfo, again bool, err error) {
+func (srv *server) declareNew(ctx context.Context, c jetbus.TopicConfig, source *topic) (info *jetstream.StreamInfo, again bool, err error) {
 	op := "ensure topic " + c.Name
 	if err = jetbus.ValidSnapshotOf(c.Name, c.SnapshotOf); err == nil {
-		c, err = b.resolve(c)
+		c, err = srv.resolve(c)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("%s: %w", op, err)
 	}
-	name := b.streamFor(c)
-	info, err = b.createStream(ctx, name, c, source)
+	name := srv.streamFor(c)
+	info, err = srv.createStream(ctx, name, c, source)
 	if apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
 		return nil, true, nil
 	}
-	return info, false, withoutRoom(b.translate(op, b.api+"STREAM.CREATE."+name, err))
+	return info, false, withoutRoom(srv.translate(op, srv.api+"STREAM.CREATE."+name, err))
 }
 
 // redeclare updates the stream that a declaration is about. again: it was deleted
 // this moment.
-func (b *Bus) redeclare(ctx context.Context, have *jetstream.StreamInfo, c jetbus.TopicConfig, source *topic) (info *jetstream.StreamInfo, again bool, err error) {
+func (st *streams) redeclare(ctx context.Context, have *jetstream.StreamInfo, c jetbus.TopicConfig, source *topic) (info *jetstream.StreamInfo, again bool, err error) {
 	op, name := "ensure topic "+c.Name, have.Config.Name
-	if _, changed, err := b.change(have, c, source); err != nil || !changed {
+	if _, changed, err := st.change(have, c, source); err != nil || !changed {
 		return have, false, err
 	}
-	err = b.lockStream(ctx, name, func(ctx context.Context) error {
-		if info, err = b.streamInfo(ctx, name); err != nil {
+	err = st.lockStream(ctx, name, func(ctx context.Context) error {
+		if info, err = st.streamInfo(ctx, name); err != nil {
 			again = apiCode(err) == jetstream.JSErrCodeStreamNotFound
-			return b.translate("look at stream "+name, b.api+"STREAM.INFO."+name, err)
+			return st.translate("look at stream "+name, st.api+"STREAM.INFO."+name, err)
 		}
-		want, changed, err := b.change(info, c, source)
+		want, changed, err := st.change(info, c, source)
 		if err != nil || !changed {
 			return err
 		}
-		info, err = b.updateStream(ctx, want)
+		info, err = st.updateStream(ctx, want)
 		return err
 	})
 	if err != nil {
@@ -170,30 +170,30 @@ func (b *Bus) redeclare(ctx context.Context, have *jetstream.StreamInfo, c jetbu
 }
 
 // updateStream changes a stream, whose lock the caller has.
-func (b *Bus) updateStream(ctx context.Context, c jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
-	request := b.api + "STREAM.UPDATE." + c.Name
-	ctx, release := b.guard(ctx, request)
+func (srv *server) updateStream(ctx context.Context, c jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
+	request := srv.api + "STREAM.UPDATE." + c.Name
+	ctx, release := srv.guard(ctx, request)
 	defer release()
-	s, err := b.js.UpdateStream(ctx, c)
+	s, err := srv.js.UpdateStream(ctx, c)
 	if err != nil {
-		return nil, withoutRoom(b.translate("change stream "+c.Name, request, err))
+		return nil, withoutRoom(srv.translate("change stream "+c.Name, request, err))
 	}
 	return s.CachedInfo(), nil
 }
 
-func (b *Bus) createStream(ctx context.Context, name string, c jetbus.TopicConfig, source *topic) (*jetstream.StreamInfo, error) {
+func (srv *server) createStream(ctx context.Context, name string, c jetbus.TopicConfig, source *topic) (*jetstream.StreamInfo, error) {
 	config := jetstream.StreamConfig{
 		Name: name, Description: "JetBus", Retention: jetstream.LimitsPolicy,
 		MaxConsumers: maxConsumers, MaxMsgSize: -1,
-		AllowDirect: true, AllowMsgTTL: true, AllowAtomicPublish: b.level >= levelBatches,
+		AllowDirect: true, AllowMsgTTL: true, AllowAtomicPublish: srv.level >= levelBatches,
 		Metadata: map[string]string{},
 	}
-	if err := b.apply(&config, c, source); err != nil {
+	if err := srv.apply(&config, c, source); err != nil {
 		return nil, err
 	}
-	ctx, release := b.guard(ctx, b.api+"STREAM.CREATE."+name)
+	ctx, release := srv.guard(ctx, srv.api+"STREAM.CREATE."+name)
 	defer release()
-	s, err := b.js.CreateStream(ctx, config)
+	s, err := srv.js.CreateStream(ctx, config)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ func (b *Bus) createStream(ctx context.Context, name string, c jetbus.TopicConfi
 }
 
 // apply writes a topic's declaration into a stream's configuration.
-func (b *Bus) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig, source *topic) error {
+func (srv *server) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig, source *topic) error {
 	declared := declarationOf(&c)
 	declared.Partitions = partitionsToDeclare(s, &c)
 	if source != nil {
@@ -224,12 +224,12 @@ func (b *Bus) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig, source *top
 	}
 	switch {
 	case c.Partitions > 0:
-		addSubject(generationFilter(b.cfg.Prefix, c.Name, len(declared.Partitions)))
+		addSubject(generationFilter(srv.cfg.Prefix, c.Name, len(declared.Partitions)))
 	case c.SnapshotOf == "":
-		addSubject(topicFilter(b.cfg.Prefix, c.Name))
+		addSubject(topicFilter(srv.cfg.Prefix, c.Name))
 	}
 	if c.Delays {
-		addSubject(delayFilter(b.cfg.Prefix, c.Name))
+		addSubject(delayFilter(srv.cfg.Prefix, c.Name))
 		s.AllowMsgSchedules, s.AllowRollup = true, true
 	}
 	s.MaxAge = max(c.Retention, 0)
@@ -241,12 +241,12 @@ func (b *Bus) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig, source *top
 	if c.Storage == jetbus.MemoryStorage {
 		s.Storage = jetstream.MemoryStorage
 	}
-	b.applyState(s, &c, source)
+	srv.applyState(s, &c, source)
 	return nil
 }
 
 // adopt binds a topic to a stream that exists, without changing it.
-func (b *Bus) adopt(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo, error) {
+func (st *streams) adopt(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo, error) {
 	op := "adopt topic " + c.Name
 	if bare := (jetbus.TopicConfig{Name: c.Name, Description: c.Description, Stream: c.Stream, Subject: c.Subject}); c != bare {
 		return jetbus.TopicInfo{}, fmt.Errorf("%s: %w: with Subject set only Name, Stream and Description may be: an adopted stream keeps its settings", op, jetbus.ErrInvalidOption)
@@ -254,9 +254,9 @@ func (b *Bus) adopt(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo
 	if _, err := c.Normalize(); err != nil {
 		return jetbus.TopicInfo{}, fmt.Errorf("%s: %w", op, err)
 	}
-	info, err := b.streamInfo(ctx, c.Stream)
+	info, err := st.streamInfo(ctx, c.Stream)
 	if err != nil {
-		return jetbus.TopicInfo{}, b.translate(op, b.api+"STREAM.INFO."+c.Stream, err)
+		return jetbus.TopicInfo{}, st.translate(op, st.api+"STREAM.INFO."+c.Stream, err)
 	}
 	t := &topic{config: settingsOf(&info.Config), stream: c.Stream, filter: c.Subject, created: info.Created}
 	if !slices.ContainsFunc(info.Config.Subjects, func(s string) bool { return subjectsOverlap(s, c.Subject) }) {
@@ -268,10 +268,8 @@ func (b *Bus) adopt(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo
 		}
 	}
 	t.config.Name, t.config.Description, t.config.Stream, t.config.Subject = c.Name, c.Description, c.Stream, c.Subject
-	b.mu.Lock()
-	b.topics[c.Name] = t
-	b.mu.Unlock()
-	return b.describe(ctx, t, info)
+	st.put(t)
+	return st.describe(ctx, t, info)
 }
 
 // feedsOf are the streams that the server copies into a stream.
@@ -301,7 +299,7 @@ func subjectsOverlap(a, b string) bool {
 }
 
 // describe turns what the server knows into a TopicInfo.
-func (b *Bus) describe(ctx context.Context, t *topic, info *jetstream.StreamInfo) (jetbus.TopicInfo, error) {
+func (srv *server) describe(ctx context.Context, t *topic, info *jetstream.StreamInfo) (jetbus.TopicInfo, error) {
 	out := jetbus.TopicInfo{
 		Config: t.config, Stream: t.stream, Created: info.Created, Events: info.State.Msgs, Bytes: info.State.Bytes,
 		FirstSeq: info.State.FirstSeq, LastSeq: info.State.LastSeq, Groups: info.State.Consumers,
@@ -311,13 +309,13 @@ func (b *Bus) describe(ctx context.Context, t *topic, info *jetstream.StreamInfo
 		out.LastTime = info.State.LastTime.Round(0).In(time.UTC)
 	}
 	if t.config.SnapshotOf != "" {
-		out.Lag = b.snapshotLag(ctx, t, info)
+		out.Lag = srv.snapshotLag(ctx, t, info)
 	}
 	if !t.adopted() && t.alone(&info.Config) {
 		return out, nil
 	}
 	var err error
-	out.Events, err = b.countEvents(ctx, t)
+	out.Events, err = srv.countEvents(ctx, t)
 	return out, err
 }
 
@@ -337,28 +335,26 @@ func (b *Bus) TopicInfo(ctx context.Context, name string) (jetbus.TopicInfo, err
 }
 
 // inspect asks the server about a topic, whatever is remembered of it.
-func (b *Bus) inspect(ctx context.Context, name string) (*topic, *jetstream.StreamInfo, error) {
+func (st *streams) inspect(ctx context.Context, name string) (*topic, *jetstream.StreamInfo, error) {
 	if err := jetbus.ValidTopic(name); err != nil {
 		return nil, nil, err
 	}
-	b.mu.Lock()
-	t := b.topics[name]
-	b.mu.Unlock()
+	t := st.remembered(name)
 	if t != nil && t.adopted() {
-		info, err := b.streamInfo(ctx, t.stream)
-		return t, info, b.translate("look up topic "+name, b.api+"STREAM.INFO."+t.stream, err)
+		info, err := st.streamInfo(ctx, t.stream)
+		return t, info, st.translate("look up topic "+name, st.api+"STREAM.INFO."+t.stream, err)
 	}
 	if jetbus.IsDeadLetterTopic(name) {
-		return b.deadTopic(ctx, name)
+		return st.deadTopic(ctx, name)
 	}
-	info, err := b.findStream(ctx, name)
+	info, err := st.findStream(ctx, name)
 	if err != nil {
 		if t != nil && errors.Is(err, jetbus.ErrNoTopic) {
-			b.forget(t)
+			st.forget(t)
 		}
 		return nil, nil, err
 	}
-	t, err = b.remember(name, info)
+	t, err = st.remember(name, info)
 	return t, info, err
 }
 
@@ -397,27 +393,27 @@ func (b *Bus) ListTopics(ctx context.Context) ([]jetbus.TopicInfo, error) {
 }
 
 // topicStreams returns the stream of each declared topic, as one list tells it.
-func (b *Bus) topicStreams(ctx context.Context) (map[string]*jetstream.StreamInfo, error) {
-	streams, err := retriedFor(ctx, b.js, isUnanswered, func() (map[string]*jetstream.StreamInfo, error) {
+func (srv *server) topicStreams(ctx context.Context) (map[string]*jetstream.StreamInfo, error) {
+	streams, err := retriedFor(ctx, srv.js, isUnanswered, func() (map[string]*jetstream.StreamInfo, error) {
 		ctx, cancel := context.WithTimeout(ctx, listsTimeout)
 		defer cancel()
-		return b.listTopicStreams(ctx)
+		return srv.listTopicStreams(ctx)
 	})
 	if err != nil {
-		return nil, b.translate("list topics", b.api+"STREAM.LIST", err)
+		return nil, srv.translate("list topics", srv.api+"STREAM.LIST", err)
 	}
-	return streams, b.addSnapshots(ctx, streams)
+	return streams, srv.addSnapshots(ctx, streams)
 }
 
 // listsTimeout bounds one try of the list of all streams, which may be many pages.
 const listsTimeout = 15 * time.Second
 
-func (b *Bus) listTopicStreams(ctx context.Context) (map[string]*jetstream.StreamInfo, error) {
+func (srv *server) listTopicStreams(ctx context.Context) (map[string]*jetstream.StreamInfo, error) {
 	streams := map[string]*jetstream.StreamInfo{}
-	list := b.js.ListStreams(ctx, jetstream.WithStreamListSubject(b.cfg.Prefix+".>"))
+	list := srv.js.ListStreams(ctx, jetstream.WithStreamListSubject(srv.cfg.Prefix+".>"))
 	for info := range list.Info() {
 		for _, name := range topicsOf(&info.Config) {
-			if slices.ContainsFunc(info.Config.Subjects, func(s string) bool { return takesIn(s, b.cfg.Prefix, name) }) {
+			if slices.ContainsFunc(info.Config.Subjects, func(s string) bool { return takesIn(s, srv.cfg.Prefix, name) }) {
 				streams[name] = info
 			}
 		}
@@ -426,24 +422,16 @@ func (b *Bus) listTopicStreams(ctx context.Context) (map[string]*jetstream.Strea
 }
 
 // listAdopted describes the topics that this bus has adopted.
-func (b *Bus) listAdopted(ctx context.Context) ([]jetbus.TopicInfo, error) {
-	var names []string
-	b.mu.Lock()
-	for name, t := range b.topics {
-		if t.adopted() {
-			names = append(names, name)
-		}
-	}
-	b.mu.Unlock()
+func (st *streams) listAdopted(ctx context.Context) ([]jetbus.TopicInfo, error) {
 	var out []jetbus.TopicInfo
-	for _, name := range names {
-		t, info, err := b.inspect(ctx, name)
+	for _, name := range st.allAdopted() {
+		t, info, err := st.inspect(ctx, name)
 		if errors.Is(err, jetbus.ErrNoTopic) { // the stream was deleted
 			continue
 		}
 		if err == nil {
 			var d jetbus.TopicInfo
-			d, err = b.describe(ctx, t, info)
+			d, err = st.describe(ctx, t, info)
 			out = append(out, d)
 		}
 		if err != nil {
@@ -491,59 +479,57 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 }
 
 // removeTopic removes a topic's stream, or the topic from one that is not its own.
-func (b *Bus) removeTopic(ctx context.Context, t *topic, info *jetstream.StreamInfo) error {
+func (st *streams) removeTopic(ctx context.Context, t *topic, info *jetstream.StreamInfo) error {
 	var err error
 	if !t.adopted() && len(topicsOf(&info.Config)) == 1 {
-		err = b.js.DeleteStream(ctx, t.stream)
-		if err = b.translate("delete stream "+t.stream, b.api+"STREAM.DELETE."+t.stream, err); err == nil {
-			err = b.dropRecords(ctx, t.stream)
+		err = st.js.DeleteStream(ctx, t.stream)
+		if err = st.translate("delete stream "+t.stream, st.api+"STREAM.DELETE."+t.stream, err); err == nil {
+			err = st.dropRecords(ctx, t.stream)
 		}
 	} else {
-		err = b.removeFromStream(ctx, t)
+		err = st.removeFromStream(ctx, t)
 	}
 	if err == nil {
-		err = b.removeRetries(ctx, t.name(), "")
-		b.mu.Lock()
-		delete(b.topics, t.name())
-		b.mu.Unlock()
+		err = st.removeRetries(ctx, t.name(), "")
+		st.drop(t)
 	}
 	return err
 }
 
 // removeFromStream takes a topic out of a stream that is not its own.
-func (b *Bus) removeFromStream(ctx context.Context, t *topic) error {
+func (st *streams) removeFromStream(ctx context.Context, t *topic) error {
 	op := "remove it from stream " + t.stream
-	groups, err := b.groupsOf(ctx, t)
+	groups, err := st.groupsOf(ctx, t)
 	if err != nil {
 		return err
 	}
 	for _, g := range groups {
-		if err := b.js.DeleteConsumer(ctx, t.stream, g.Name); err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound {
-			return b.translate(op, b.api+"CONSUMER.DELETE."+t.stream+"."+g.Name, err)
+		if err := st.js.DeleteConsumer(ctx, t.stream, g.Name); err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound {
+			return st.translate(op, st.api+"CONSUMER.DELETE."+t.stream+"."+g.Name, err)
 		}
-		if err := b.dropRecords(ctx, t.stream, g.Name); err != nil {
+		if err := st.dropRecords(ctx, t.stream, g.Name); err != nil {
 			return err
 		}
 	}
 	if t.adopted() {
 		return nil
 	}
-	s, err := b.js.Stream(ctx, t.stream)
+	s, err := st.js.Stream(ctx, t.stream)
 	if err != nil {
-		return b.translate(op, b.api+"STREAM.INFO."+t.stream, err)
+		return st.translate(op, st.api+"STREAM.INFO."+t.stream, err)
 	}
-	for _, subject := range []string{t.filter, delayFilter(b.cfg.Prefix, t.name())} {
+	for _, subject := range []string{t.filter, delayFilter(st.cfg.Prefix, t.name())} {
 		if err := s.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
-			return b.translate(op, b.api+"STREAM.PURGE."+t.stream, err)
+			return st.translate(op, st.api+"STREAM.PURGE."+t.stream, err)
 		}
 	}
 	config := s.CachedInfo().Config
 	config.Subjects = slices.DeleteFunc(slices.Clone(config.Subjects), func(s string) bool {
-		return s == t.filter || s == delayFilter(b.cfg.Prefix, t.name())
+		return s == t.filter || s == delayFilter(st.cfg.Prefix, t.name())
 	})
 	config.Metadata = maps.Clone(config.Metadata)
 	delete(config.Metadata, metaTopic+t.name())
 	delete(config.Metadata, metaSnapshots+t.name())
-	_, err = b.js.UpdateStream(ctx, config)
-	return b.translate(op, b.api+"STREAM.UPDATE."+t.stream, err)
+	_, err = st.js.UpdateStream(ctx, config)
+	return st.translate(op, st.api+"STREAM.UPDATE."+t.stream, err)
 }

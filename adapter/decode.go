@@ -13,7 +13,7 @@ import (
 // decode turns the lease's message into an event.
 func (l *lease) decode() (jetbus.Event, error) {
 	if l.retry == nil {
-		return ce.Decode(l.msg.Header, l.msg.Data, l.t.placeOf(l.msg, l.seq, time.Unix(0, l.stored)))
+		return ce.Decode(l.msg.Header, l.msg.Data, l.t.messagePlace(l.msg, l.seq, time.Unix(0, l.stored)))
 	}
 	return ce.Decode(l.msg.Header, l.msg.Data, l.place())
 }
@@ -28,9 +28,9 @@ func (l *lease) place() ce.Place {
 	return p
 }
 
-// placeOf describes where a message of the topic came from. What the server has copied
+// messagePlace describes where a message of the topic came from. What the server has copied
 // from another stream is where it was there.
-func (t *topic) placeOf(m *nats.Msg, seq uint64, at time.Time) ce.Place {
+func (t *topic) messagePlace(m *nats.Msg, seq uint64, at time.Time) ce.Place {
 	p := ce.Place{Topic: t.config.Name, Stream: t.stream, Seq: seq, Time: at}
 	if t.config.SnapshotOf != "" {
 		p.Topic = t.config.SnapshotOf

@@ -31,20 +31,20 @@ const (
 
 // durableNow returns the durable that a group, or its part, has now, by the names of all;
 // ErrNoGroup where it has none.
-func (b *Bus) durableNow(ctx context.Context, t *topic, group string) (*jetstream.ConsumerInfo, error) {
+func (srv *server) durableNow(ctx context.Context, t *topic, group string) (*jetstream.ConsumerInfo, error) {
 	for look := 1; ; look++ {
-		names, pages, err := b.durableNames(ctx, t.stream)
+		names, pages, err := srv.durableNames(ctx, t.stream)
 		if err != nil {
 			return nil, err
 		}
 		name, there := presentName(names, epochName(t, group, 0))
 		if there {
-			c, err := b.consumer(ctx, t, name)
+			c, err := srv.consumer(ctx, t, name)
 			switch {
 			case err == nil:
 				return c.CachedInfo(), nil
 			case apiCode(err) != jetstream.JSErrCodeConsumerNotFound:
-				return nil, b.translate("look up consumer "+name, b.api+"CONSUMER.INFO."+t.stream+"."+name, err)
+				return nil, srv.translate("look up consumer "+name, srv.api+"CONSUMER.INFO."+t.stream+"."+name, err)
 			}
 		} else if pages == 1 || look >= namesLooks {
 			return nil, noGroup(t, group, names)
@@ -52,15 +52,15 @@ func (b *Bus) durableNow(ctx context.Context, t *topic, group string) (*jetstrea
 		select { // it was replaced, or may have been
 		case <-time.After(namesPause):
 		case <-ctx.Done():
-			return nil, b.translate("look for it", "", context.Cause(ctx))
+			return nil, srv.translate("look for it", "", context.Cause(ctx))
 		}
 	}
 }
 
 // durableNames returns the names of a stream's durables, and in how many pages they came:
 // those of one are of one moment.
-func (b *Bus) durableNames(ctx context.Context, stream string) (names []string, pages int, err error) {
-	err = eachPage(ctx, b, b.api+"CONSUMER.NAMES."+stream, askTimeout, func(page listPage[string]) error {
+func (srv *server) durableNames(ctx context.Context, stream string) (names []string, pages int, err error) {
+	err = eachPage(ctx, srv, srv.api+"CONSUMER.NAMES."+stream, askTimeout, func(page listPage[string]) error {
 		names, pages = append(names, page.Consumers...), pages+1
 		return nil
 	})
@@ -137,8 +137,8 @@ func partIn(name, whole string) (p jetbus.Partition, ok bool) {
 // on the way, and others have made the group and moved it meanwhile, so that what the
 // group has is older than the durable that it began with, or was moved further. errJoined
 // says so.
-func (b *Bus) withdrawLate(ctx context.Context, t *topic, group string, made *jetstream.ConsumerInfo) error {
-	names, _, err := b.durableNames(ctx, t.stream)
+func (srv *server) withdrawLate(ctx context.Context, t *topic, group string, made *jetstream.ConsumerInfo) error {
+	names, _, err := srv.durableNames(ctx, t.stream)
 	if err != nil {
 		return err
 	}
@@ -147,10 +147,10 @@ func (b *Bus) withdrawLate(ctx context.Context, t *topic, group string, made *je
 		if !ok || epoch == 0 {
 			continue
 		}
-		c, err := b.consumer(ctx, t, name)
+		c, err := srv.consumer(ctx, t, name)
 		switch {
 		case err == nil && (epoch > 1 || c.CachedInfo().Created.Before(made.Created)):
-			return cmp.Or(b.withdraw(ctx, &topicGroup{topic: t, group: group}, made), errJoined)
+			return cmp.Or(srv.withdraw(ctx, &topicGroup{topic: t, group: group}, made), errJoined)
 		case err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound:
 			return fmt.Errorf("look for the durables of group %s/%s: %w", t.name(), group, err)
 		}

@@ -68,13 +68,13 @@ func grown(s *jetstream.StreamConfig, c jetbus.TopicConfig) jetbus.TopicConfig {
 }
 
 // route finds out where an event is stored, which is complete but for its partition.
-func (b *Bus) route(e *jetbus.Event, to *destination) (err error) {
+func (srv *server) route(e *jetbus.Event, to *destination) (err error) {
 	e.Partition = jetbus.NoPartition
 	if to.topic.generations == nil {
-		to.subject, err = to.topic.subject(b.cfg.Prefix, e.Key)
+		to.subject, err = to.topic.subject(srv.cfg.Prefix, e.Key)
 		return err
 	}
-	by, err := b.partitionKey(e, to.topic)
+	by, err := srv.partitionKey(e, to.topic)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (b *Bus) route(e *jetbus.Event, to *destination) (err error) {
 		return fmt.Errorf("topic %s: %w", e.Topic, err)
 	}
 	e.Partition = p.Number
-	to.subject = partitionSubject(b.cfg.Prefix, e.Topic, p, to.topic.token(e.Key))
+	to.subject = partitionSubject(srv.cfg.Prefix, e.Topic, p, to.topic.token(e.Key))
 	return nil
 }
 
@@ -97,14 +97,14 @@ func (t *topic) token(key string) string {
 }
 
 // partitionKey is what the partition of an event goes by.
-func (b *Bus) partitionKey(e *jetbus.Event, t *topic) (by string, err error) {
-	if b.cfg.PartitionBy != nil {
+func (srv *server) partitionKey(e *jetbus.Event, t *topic) (by string, err error) {
+	if srv.cfg.PartitionBy != nil {
 		defer func() {
 			if v := recover(); v != nil {
 				err = fmt.Errorf("%w: Config.PartitionBy: %w", jetbus.ErrInvalidOption, &jetbus.PanicError{Value: v})
 			}
 		}()
-		by = b.cfg.PartitionBy(*e)
+		by = srv.cfg.PartitionBy(*e)
 	}
 	switch {
 	case by == "" && e.Key == "" && t.config.KeyInSubject: // events without a key are those of one key there
@@ -128,15 +128,15 @@ func (t *topic) sameGeneration(other *topic) bool {
 
 // expectAcross makes a condition on the last event of a key hold for all generations,
 // in the topic's stream.
-func (b *Bus) expectAcross(h nats.Header, t *topic, key string) error {
+func (srv *server) expectAcross(h nats.Header, t *topic, key string) error {
 	delete(h, jetstream.ExpectedLastSubjSeqSubjHeader)
 	if len(t.generations) < 2 || len(h[jetstream.ExpectedLastSubjSeqHeader]) == 0 {
 		return nil
 	}
-	if err := b.needs(levelBatches, "ExpectLastSeq on a topic with more than one generation of partitions", "2.12"); err != nil {
+	if err := srv.needs(levelBatches, "ExpectLastSeq on a topic with more than one generation of partitions", "2.12"); err != nil {
 		return err
 	}
-	h[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{partitionsFilter(b.cfg.Prefix, t.name(), t.token(key))}
+	h[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{partitionsFilter(srv.cfg.Prefix, t.name(), t.token(key))}
 	return nil
 }
 
@@ -205,16 +205,16 @@ func (b *Bus) repartition(ctx context.Context, name string, n int, grow func(con
 
 // grow begins a generation, by one change of the topic's stream. The lock keeps others
 // from changing what was seen.
-func (b *Bus) grow(ctx context.Context, t *topic, n int) (grown *topic, err error) {
-	err = b.lockStream(ctx, t.stream, func(ctx context.Context) error {
-		grown, err = b.growLocked(ctx, t.name(), n)
+func (st *streams) grow(ctx context.Context, t *topic, n int) (grown *topic, err error) {
+	err = st.lockStream(ctx, t.stream, func(ctx context.Context) error {
+		grown, err = st.growLocked(ctx, t.name(), n)
 		return err
 	})
 	return grown, err
 }
 
-func (b *Bus) growLocked(ctx context.Context, name string, n int) (*topic, error) {
-	t, info, err := b.inspect(ctx, name)
+func (st *streams) growLocked(ctx context.Context, name string, n int) (*topic, error) {
+	t, info, err := st.inspect(ctx, name)
 	switch {
 	case err != nil:
 		return nil, err
@@ -227,22 +227,22 @@ func (b *Bus) growLocked(ctx context.Context, name string, n int) (*topic, error
 		return nil, err
 	}
 	config := info.Config
-	if err := b.addGeneration(&config, t, n); err != nil {
+	if err := st.addGeneration(&config, t, n); err != nil {
 		return nil, err
 	}
-	if info, err = b.updateStream(ctx, config); err != nil {
+	if info, err = st.updateStream(ctx, config); err != nil {
 		return nil, err
 	}
-	return b.remember(name, info)
+	return st.remember(name, info)
 }
 
 // addGeneration writes one more generation into a stream's configuration.
-func (b *Bus) addGeneration(c *jetstream.StreamConfig, t *topic, n int) error {
+func (srv *server) addGeneration(c *jetstream.StreamConfig, t *topic, n int) error {
 	var d declaration
 	if err := json.Unmarshal([]byte(c.Metadata[metaTopic+t.name()]), &d); err != nil {
 		return err
 	}
-	last := generationFilter(b.cfg.Prefix, t.name(), len(d.Partitions))
+	last := generationFilter(srv.cfg.Prefix, t.name(), len(d.Partitions))
 	d.Partitions = append(d.Partitions, n)
 	text, err := json.Marshal(d)
 	if err != nil {
@@ -255,7 +255,7 @@ func (b *Bus) addGeneration(c *jetstream.StreamConfig, t *topic, n int) error {
 	if at < 0 {
 		return errors.New("the stream " + c.Name + " does not take in " + last)
 	}
-	c.Subjects[at] = generationFilter(b.cfg.Prefix, t.name(), len(d.Partitions))
+	c.Subjects[at] = generationFilter(srv.cfg.Prefix, t.name(), len(d.Partitions))
 	return nil
 }
 

@@ -82,60 +82,74 @@ func (set groupSettings) threshold(t *topic) time.Duration {
 	return max(set.inactive, 0)
 }
 
+// durables are the groups at the server: a durable each, one for each partition, and those
+// of their retries. What is said of them here holds for all processes; who works on them in
+// this one is the bus's.
+type durables struct {
+	*records
+	*catalog
+
+	present present
+}
+
+func newDurables(srv *server) *durables {
+	return &durables{records: &records{buckets: &buckets{server: srv}}, catalog: newCatalog(srv)}
+}
+
 // joinGroup returns the group's durable, creating it at start, and brings its
 // settings up to date.
-func (b *Bus) joinGroup(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
+func (dur *durables) joinGroup(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
 	if of := t.config.SnapshotOf; of != "" { // its retries, dead letters and positions would be those of the other topic
 		return nil, fmt.Errorf("%w: a group of topic %s, which is a snapshot: read it, then follow %s", jetbus.ErrUnsupported, t.name(), of)
 	}
 	for {
-		info, err := b.findGroup(ctx, t, group)
+		info, err := dur.findGroup(ctx, t, group)
 		switch {
 		case errors.Is(err, jetbus.ErrNoGroup):
-			info, err = b.createGroup(ctx, t, group, start, set)
+			info, err = dur.createGroup(ctx, t, group, start, set)
 			if isConsumerExists(err) || errors.Is(err, errJoined) {
 				continue // somebody was faster; theirs stands
 			}
-			return info, b.translateGroup(t, group, err)
+			return info, dur.translateGroup(t, group, err)
 		case err != nil:
 			return nil, err
 		}
 		if mark, ok := readSeekMark(info.Config.Metadata); ok {
-			if err := b.completeSeek(ctx, t, group, info, mark); err != nil {
+			if err := dur.completeSeek(ctx, t, group, info, mark); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		return b.alignGroup(ctx, t, group, info, set)
+		return dur.alignGroup(ctx, t, group, info, set)
 	}
 }
 
-func (b *Bus) translateGroup(t *topic, group string, err error) error {
-	return b.translate("group "+t.name()+"/"+group, b.api+"CONSUMER.CREATE."+t.stream+".", err)
+func (srv *server) translateGroup(t *topic, group string, err error) error {
+	return srv.translate("group "+t.name()+"/"+group, srv.api+"CONSUMER.CREATE."+t.stream+".", err)
 }
 
 // createGroup creates the durable in one request, so that a crash leaves either
 // no group or a whole one.
-func (b *Bus) createGroup(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (info *jetstream.ConsumerInfo, err error) {
-	if err := b.stillDeclared(ctx, t); err != nil {
+func (dur *durables) createGroup(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (info *jetstream.ConsumerInfo, err error) {
+	if err := dur.stillDeclared(ctx, t); err != nil {
 		return nil, err
 	}
 	if t.generations == nil || t.retries || t.isPart() {
-		return b.createNew(ctx, t, group, start, set)
+		return dur.createNew(ctx, t, group, start, set)
 	}
-	err = b.locked(ctx, joinLock(t, group), func(ctx context.Context) error {
-		info, err = b.createNew(ctx, t, group, start, set)
+	err = dur.locked(ctx, joinLock(t, group), func(ctx context.Context) error {
+		info, err = dur.createNew(ctx, t, group, start, set)
 		return err
 	})
 	return info, err
 }
 
 // createNew is createGroup unless there is the group by now.
-func (b *Bus) createNew(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
-	if _, err := b.findGroup(ctx, t, group); !errors.Is(err, jetbus.ErrNoGroup) {
+func (dur *durables) createNew(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
+	if _, err := dur.findGroup(ctx, t, group); !errors.Is(err, jetbus.ErrNoGroup) {
 		return nil, cmp.Or(err, errJoined)
 	}
-	next, err := b.startSequence(ctx, t, start)
+	next, err := dur.startSequence(ctx, t, start)
 	if err != nil {
 		return nil, err
 	}
@@ -144,12 +158,12 @@ func (b *Bus) createNew(ctx context.Context, t *topic, group string, start jetbu
 	if set.order != jetbus.NoOrder {
 		like.Metadata = map[string]string{metaOrder: string(set.order)}
 	}
-	return b.createConsumer(ctx, t, group, 0, next, like)
+	return dur.createConsumer(ctx, t, group, 0, next, like)
 }
 
 // createConsumer makes the durable of a group's epoch, delivering from next on.
 // like carries the settings.
-func (b *Bus) createConsumer(ctx context.Context, t *topic, group string, epoch int, next uint64, like jetstream.ConsumerConfig) (*jetstream.ConsumerInfo, error) {
+func (dur *durables) createConsumer(ctx context.Context, t *topic, group string, epoch int, next uint64, like jetstream.ConsumerConfig) (*jetstream.ConsumerInfo, error) {
 	config := jetstream.ConsumerConfig{
 		Durable: epochName(t, group, epoch), FilterSubject: t.filter, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: like.AckWait, MaxAckPending: like.MaxAckPending, MaxDeliver: -1, PauseUntil: like.PauseUntil,
@@ -167,16 +181,16 @@ func (b *Bus) createConsumer(ctx context.Context, t *topic, group string, epoch 
 	if next > 1 {
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, next
 	}
-	ctx, release := b.guard(ctx, b.api+"CONSUMER.CREATE."+t.stream+"."+config.Durable+"."+config.FilterSubject)
+	ctx, release := dur.guard(ctx, dur.api+"CONSUMER.CREATE."+t.stream+"."+config.Durable+"."+config.FilterSubject)
 	defer release()
 	var c jetstream.Consumer
 	var err error
 	if epoch == 0 {
-		if c, err = b.createFirst(ctx, t, group, config); err == nil {
-			err = b.withdrawLate(ctx, t, group, c.CachedInfo())
+		if c, err = dur.createFirst(ctx, t, group, config); err == nil {
+			err = dur.withdrawLate(ctx, t, group, c.CachedInfo())
 		}
 	} else {
-		c, err = b.js.CreateConsumer(ctx, t.stream, config) // again, it is the same one: its maker has the group's lock
+		c, err = dur.js.CreateConsumer(ctx, t.stream, config) // again, it is the same one: its maker has the group's lock
 	}
 	if err != nil {
 		return nil, err
@@ -188,20 +202,20 @@ func (b *Bus) createConsumer(ctx context.Context, t *topic, group string, epoch 
 // others may join what it has made, and replace it, before the next try comes: that would
 // bring it back, and with it all that the group has handled. So whoever got no answer
 // looks first, and errJoined says that the group is there.
-func (b *Bus) createFirst(ctx context.Context, t *topic, group string, config jetstream.ConsumerConfig) (c jetstream.Consumer, err error) {
+func (dur *durables) createFirst(ctx context.Context, t *topic, group string, config jetstream.ConsumerConfig) (c jetstream.Consumer, err error) {
 	lost := false
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
 		if lost {
-			_, err = b.findGroup(ctx, t, group)
+			_, err = dur.findGroup(ctx, t, group)
 		}
 		switch {
 		case lost && err == nil:
 			return nil, errJoined
 		case !lost || errors.Is(err, jetbus.ErrNoGroup):
-			c, err = b.js.createConsumerOnce(ctx, t.stream, config)
+			c, err = dur.js.createConsumerOnce(ctx, t.stream, config)
 			lost = lost || isUnanswered(err) && !isElecting(err)
 		}
-		if !isNotMade(err) || ctx.Err() != nil || b.link.IsOver() {
+		if !isNotMade(err) || ctx.Err() != nil || dur.link.IsOver() {
 			return c, err
 		}
 		select {
@@ -243,46 +257,46 @@ func epochName(t *topic, group string, epoch int) string {
 
 // findGroup returns the group's present durable, or ErrNoGroup. Of a group that has
 // partitions the topic as a whole has none: see partitionedError.
-func (b *Bus) findGroup(ctx context.Context, t *topic, group string) (*jetstream.ConsumerInfo, error) {
+func (dur *durables) findGroup(ctx context.Context, t *topic, group string) (*jetstream.ConsumerInfo, error) {
 	op := "group " + t.name() + "/" + group
 	first := epochName(t, group, 0)
-	was := b.present.last(t.stream, first)
+	was := dur.present.last(t.stream, first)
 	for _, name := range slices.Compact([]string{cmp.Or(was.name, first), first}) {
-		c, err := b.consumer(ctx, t, name)
+		c, err := dur.consumer(ctx, t, name)
 		switch {
 		case err == nil && (name == first || c.CachedInfo().Created.Equal(was.created)):
 			return c.CachedInfo(), nil
 		case err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound:
-			return nil, b.translate(op, b.api+"CONSUMER.INFO."+t.stream+"."+name, err)
+			return nil, dur.translate(op, dur.api+"CONSUMER.INFO."+t.stream+"."+name, err)
 		}
 	}
-	bounded, cancel := b.bound(ctx)
+	bounded, cancel := dur.bound(ctx)
 	defer cancel()
-	info, err := b.durableNow(bounded, t, group)
+	info, err := dur.durableNow(bounded, t, group)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	b.present.see(t.stream, first, info)
+	dur.present.see(t.stream, first, info)
 	return info, nil
 }
 
-func (b *Bus) consumer(ctx context.Context, t *topic, name string) (jetstream.Consumer, error) {
-	return ask(ctx, b, b.api+"CONSUMER.INFO."+t.stream+"."+name, func(ctx context.Context) (jetstream.Consumer, error) {
-		return b.js.Consumer(ctx, t.stream, name)
+func (srv *server) consumer(ctx context.Context, t *topic, name string) (jetstream.Consumer, error) {
+	return ask(ctx, srv, srv.api+"CONSUMER.INFO."+t.stream+"."+name, func(ctx context.Context) (jetstream.Consumer, error) {
+		return srv.js.Consumer(ctx, t.stream, name)
 	})
 }
 
 // groupsOf lists the durables of a topic's groups that have no partitions, one each.
-func (b *Bus) groupsOf(ctx context.Context, t *topic) ([]*jetstream.ConsumerInfo, error) {
-	all, err := b.durablesOf(ctx, t)
+func (dur *durables) groupsOf(ctx context.Context, t *topic) ([]*jetstream.ConsumerInfo, error) {
+	all, err := dur.durablesOf(ctx, t)
 	return slices.DeleteFunc(all, func(info *jetstream.ConsumerInfo) bool { return info.Config.Metadata[metaPartition] != "" }), err
 }
 
 // durablesOf lists the durables of a topic's groups, one for each, or one for each of
 // its partitions: of a group that is being moved the one that is being left.
-func (b *Bus) durablesOf(ctx context.Context, t *topic) ([]*jetstream.ConsumerInfo, error) {
+func (dur *durables) durablesOf(ctx context.Context, t *topic) ([]*jetstream.ConsumerInfo, error) {
 	op := "groups of " + t.name()
-	all, err := b.listed(ctx, t.stream)
+	all, err := dur.listed(ctx, t.stream)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
@@ -298,7 +312,7 @@ func (b *Bus) durablesOf(ctx context.Context, t *topic) ([]*jetstream.ConsumerIn
 		}
 	}
 	for _, info := range found {
-		b.present.see(t.stream, firstName(info), info)
+		dur.present.see(t.stream, firstName(info), info)
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b *jetstream.ConsumerInfo) int {
 		return cmp.Or(cmp.Compare(a.Config.Metadata[metaGroup], b.Config.Metadata[metaGroup]), comparePartitions(partitionOf(a), partitionOf(b)))
@@ -312,7 +326,7 @@ func epochOf(info *jetstream.ConsumerInfo) int {
 
 // alignGroup brings the settings that members share to those that the newest member
 // asks for.
-func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, set groupSettings) (*jetstream.ConsumerInfo, error) {
+func (dur *durables) alignGroup(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, set groupSettings) (*jetstream.ConsumerInfo, error) {
 	c, given := info.Config, set
 	if c.AckPolicy != jetstream.AckExplicitPolicy || c.FilterSubject != t.filter {
 		return nil, fmt.Errorf("subscribe: %w", &jetbus.ConflictError{
@@ -323,7 +337,7 @@ func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jets
 		})
 	}
 	set = set.over(info)
-	reorder, err := b.alignOrder(ctx, t, group, info, set)
+	reorder, err := dur.alignOrder(ctx, t, group, info, set)
 	if err != nil {
 		return nil, err
 	}
@@ -331,7 +345,7 @@ func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jets
 		return info, nil
 	}
 	if !set.locked {
-		return b.alignLocked(ctx, t, group, given)
+		return dur.alignLocked(ctx, t, group, given)
 	}
 	if reorder {
 		if c.Metadata = maps.Clone(c.Metadata); c.Metadata == nil {
@@ -343,16 +357,16 @@ func (b *Bus) alignGroup(ctx context.Context, t *topic, group string, info *jets
 		}
 	}
 	c.AckWait, c.MaxAckPending, c.InactiveThreshold = set.ackTimeout, set.maxInFlight, set.threshold(t)
-	updated, err := b.js.UpdateConsumer(ctx, t.stream, c)
+	updated, err := dur.js.UpdateConsumer(ctx, t.stream, c)
 	if err != nil {
-		return nil, b.translateGroup(t, group, err)
+		return nil, dur.translateGroup(t, group, err)
 	}
 	return updated.CachedInfo(), nil
 }
 
 // alignOrder reports whether the group's order is to be changed to the member's,
 // which it may be where nobody else is there.
-func (b *Bus) alignOrder(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, set groupSettings) (change bool, err error) {
+func (dur *durables) alignOrder(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, set groupSettings) (change bool, err error) {
 	have := jetbus.Order(info.Config.Metadata[metaOrder])
 	if have == set.order || t.retries || t.isPart() { // of a partition JoinPartitions has looked
 		return have != set.order && !t.retries, nil
@@ -362,7 +376,7 @@ func (b *Bus) alignOrder(ctx context.Context, t *topic, group string, info *jets
 		unused = info.NumAckPending == 0 && info.NumWaiting == 0
 	}
 	if !set.receive && unused {
-		owned, err := b.isOwned(ctx, t, group)
+		owned, err := dur.isOwned(ctx, t, group)
 		if err != nil || !owned {
 			return err == nil, err
 		}

@@ -14,14 +14,14 @@ import (
 // or pauses it: the server knows no conditional update, and one writes all that was read,
 // also over what others have written since. A move that its mover left behind is
 // completed first.
-func (b *Bus) changeGroup(ctx context.Context, t *topicGroup, f func(ctx context.Context) error) error {
+func (dur *durables) changeGroup(ctx context.Context, t *topicGroup, f func(ctx context.Context) error) error {
 	for {
-		err := b.changeOnce(ctx, t, f)
+		err := dur.changeOnce(ctx, t, f)
 		if !errors.Is(err, errMoved) {
 			return err
 		}
 		if mark, ok := readSeekMark(t.info.Config.Metadata); ok {
-			if err := b.completeSeek(ctx, t.topic, t.group, t.info, mark); err != nil {
+			if err := dur.completeSeek(ctx, t.topic, t.group, t.info, mark); err != nil {
 				return err
 			}
 		}
@@ -29,11 +29,11 @@ func (b *Bus) changeGroup(ctx context.Context, t *topicGroup, f func(ctx context
 }
 
 // changeOnce is changeGroup for a group that nobody is moving; errMoved says that somebody was.
-func (b *Bus) changeOnce(ctx context.Context, t *topicGroup, f func(ctx context.Context) error) error {
-	return b.locked(ctx, seekLock(t), func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+func (dur *durables) changeOnce(ctx context.Context, t *topicGroup, f func(ctx context.Context) error) error {
+	return dur.locked(ctx, seekLock(t), func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, dur.cfg.Timeout)
 		defer cancel()
-		info, err := b.findGroup(ctx, t.topic, t.group)
+		info, err := dur.findGroup(ctx, t.topic, t.group)
 		if err != nil {
 			return err
 		}
@@ -46,11 +46,11 @@ func (b *Bus) changeOnce(ctx context.Context, t *topicGroup, f func(ctx context.
 }
 
 // alignLocked is alignGroup for settings that differ from the group's.
-func (b *Bus) alignLocked(ctx context.Context, t *topic, group string, set groupSettings) (info *jetstream.ConsumerInfo, err error) {
+func (dur *durables) alignLocked(ctx context.Context, t *topic, group string, set groupSettings) (info *jetstream.ConsumerInfo, err error) {
 	set.locked = true
 	g := &topicGroup{topic: t, group: group}
-	err = b.changeGroup(ctx, g, func(ctx context.Context) error {
-		info, err = b.alignGroup(ctx, t, group, g.info, set)
+	err = dur.changeGroup(ctx, g, func(ctx context.Context) error {
+		info, err = dur.alignGroup(ctx, t, group, g.info, set)
 		return err
 	})
 	return info, err
@@ -59,13 +59,13 @@ func (b *Bus) alignLocked(ctx context.Context, t *topic, group string, set group
 // lockMove takes the lock of a group for its mover. Who changes the group's settings or
 // pauses it has the lock for a moment, and is waited for; where it is being moved, that
 // is a [jetbus.GroupBusyError].
-func (b *Bus) lockMove(ctx context.Context, t *topicGroup, ttl time.Duration) (held *heldLock, err error) {
+func (dur *durables) lockMove(ctx context.Context, t *topicGroup, ttl time.Duration) (held *heldLock, err error) {
 	for wait := lockPoll; ; wait = min(2*wait, lockPollMax) {
-		held, err = b.lockOnce(ctx, seekLock(t), ttl)
+		held, err = dur.lockOnce(ctx, seekLock(t), ttl)
 		if !errors.Is(err, jetbus.ErrWrongSequence) {
 			return held, err
 		}
-		if t.info, err = b.findGroup(ctx, t.topic, t.group); err != nil {
+		if t.info, err = dur.findGroup(ctx, t.topic, t.group); err != nil {
 			return nil, err
 		}
 		_, moving := readSeekMark(t.info.Config.Metadata)

@@ -42,8 +42,8 @@ func (b *Bus) Groups(ctx context.Context, name string) ([]jetbus.GroupInfo, erro
 }
 
 // known is lookup without AutoCreate: questions and removals create nothing.
-func (b *Bus) known(ctx context.Context, name string) (*topic, error) {
-	t, _, err := b.inspect(ctx, name)
+func (st *streams) known(ctx context.Context, name string) (*topic, error) {
+	t, _, err := st.inspect(ctx, name)
 	return t, err
 }
 
@@ -119,24 +119,24 @@ func (b *Bus) EnsureGroup(ctx context.Context, topic string, c jetbus.GroupConfi
 	return info, nil
 }
 
-func (b *Bus) ensureGroup(ctx context.Context, topic string, c jetbus.GroupConfig) (jetbus.GroupInfo, error) {
+func (st *streams) ensureGroup(ctx context.Context, topic string, c jetbus.GroupConfig) (jetbus.GroupInfo, error) {
 	c, err := c.Normalize()
 	if err != nil {
 		return jetbus.GroupInfo{}, err
 	}
-	t, stream, err := b.inspect(ctx, topic)
+	t, stream, err := st.inspect(ctx, topic)
 	if err != nil {
 		return jetbus.GroupInfo{}, err
 	}
 	set := groupSettings{ackTimeout: c.AckTimeout, maxInFlight: c.MaxInFlight, inactive: c.Inactive, anyOrder: true}
-	durable, err := b.joinGroup(ctx, t, c.Group, c.From, set)
+	durable, err := st.joinGroup(ctx, t, c.Group, c.From, set)
 	if err != nil {
 		return jetbus.GroupInfo{}, err
 	}
-	rt := b.retryTopic(t, c.Group)
-	switch have, err := b.findGroup(ctx, rt, c.Group); {
+	rt := st.retryTopic(t, c.Group)
+	switch have, err := st.findGroup(ctx, rt, c.Group); {
 	case err == nil:
-		if _, err = b.alignGroup(ctx, rt, c.Group, have, settingsOfGroup(durable)); err != nil && !errors.Is(err, jetbus.ErrNoGroup) {
+		if _, err = st.alignGroup(ctx, rt, c.Group, have, settingsOfGroup(durable)); err != nil && !errors.Is(err, jetbus.ErrNoGroup) {
 			return jetbus.GroupInfo{}, err
 		}
 	case !errors.Is(err, jetbus.ErrNoGroup) && !errors.Is(err, jetbus.ErrNoTopic): // else its first member makes it
@@ -169,18 +169,18 @@ func (b *Bus) DeleteGroup(ctx context.Context, topic, group string) error {
 
 // deleteDurables deletes the durable of a group with what is recorded of its
 // attempts. A move that was left half done has left two.
-func (b *Bus) deleteDurables(ctx context.Context, t *topicGroup) error {
+func (dur *durables) deleteDurables(ctx context.Context, t *topicGroup) error {
 	for {
-		err := b.js.DeleteConsumer(ctx, t.stream, t.info.Name)
+		err := dur.js.DeleteConsumer(ctx, t.stream, t.info.Name)
 		if err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound {
-			return b.translate("delete group", b.api+"CONSUMER.DELETE."+t.stream+"."+t.info.Name, err)
+			return dur.translate("delete group", dur.api+"CONSUMER.DELETE."+t.stream+"."+t.info.Name, err)
 		}
 		for _, name := range slices.Compact([]string{t.info.Name, epochName(t.topic, t.group, 0)}) { // the second is what an ordered group's go by
-			if err = b.dropRecords(ctx, t.stream, name); err != nil {
+			if err = dur.dropRecords(ctx, t.stream, name); err != nil {
 				return err
 			}
 		}
-		if t.info, err = b.findGroup(ctx, t.topic, t.group); err != nil {
+		if t.info, err = dur.findGroup(ctx, t.topic, t.group); err != nil {
 			if errors.Is(err, jetbus.ErrNoGroup) {
 				return nil
 			}
@@ -207,8 +207,8 @@ func (b *Bus) ResumeGroup(ctx context.Context, topic, group string) error {
 }
 
 // pauseAll pauses a group; a time that has passed resumes it.
-func (b *Bus) pauseAll(ctx context.Context, t *topicGroup, until time.Time) error {
-	pause := func(ctx context.Context, t *topicGroup) error { return b.pause(ctx, t, until) }
+func (dur *durables) pauseAll(ctx context.Context, t *topicGroup, until time.Time) error {
+	pause := func(ctx context.Context, t *topicGroup) error { return dur.pause(ctx, t, until) }
 	if t.parts == nil {
 		return pause(ctx, t)
 	}
@@ -216,10 +216,10 @@ func (b *Bus) pauseAll(ctx context.Context, t *topicGroup, until time.Time) erro
 }
 
 // pause pauses a durable and that of its retries.
-func (b *Bus) pause(ctx context.Context, t *topicGroup, until time.Time) error {
+func (dur *durables) pause(ctx context.Context, t *topicGroup, until time.Time) error {
 	durables := []*topicGroup{t}
-	rt := b.retryTopic(t.topic, t.group)
-	info, err := b.findGroup(ctx, rt, t.group)
+	rt := dur.retryTopic(t.topic, t.group)
+	info, err := dur.findGroup(ctx, rt, t.group)
 	switch {
 	case err == nil:
 		durables = append(durables, &topicGroup{topic: rt, group: t.group, info: info})
@@ -227,7 +227,7 @@ func (b *Bus) pause(ctx context.Context, t *topicGroup, until time.Time) error {
 		return err
 	}
 	for _, d := range durables {
-		err := b.changeGroup(ctx, d, func(ctx context.Context) error { return b.pauseDurable(ctx, d, until) })
+		err := dur.changeGroup(ctx, d, func(ctx context.Context) error { return dur.pauseDurable(ctx, d, until) })
 		if err != nil {
 			return err
 		}
@@ -236,13 +236,13 @@ func (b *Bus) pause(ctx context.Context, t *topicGroup, until time.Time) error {
 }
 
 // pauseDurable pauses a durable, or the one that an owner has put in its place meanwhile.
-func (b *Bus) pauseDurable(ctx context.Context, d *topicGroup, until time.Time) error {
+func (dur *durables) pauseDurable(ctx context.Context, d *topicGroup, until time.Time) error {
 	for {
-		err := b.pauseUntil(ctx, d, until)
+		err := dur.pauseUntil(ctx, d, until)
 		if !errors.Is(err, jetbus.ErrNoGroup) {
 			return err
 		}
-		if d.info, err = b.findGroup(ctx, d.topic, d.group); err != nil {
+		if d.info, err = dur.findGroup(ctx, d.topic, d.group); err != nil {
 			return err
 		}
 	}
@@ -279,15 +279,15 @@ func (b *Bus) onGroup(ctx context.Context, verb, topic, group string, f func(con
 	return nil
 }
 
-func (b *Bus) findTopicGroup(ctx context.Context, name, group string) (*topicGroup, error) {
-	t, info, err := b.inspect(ctx, name)
+func (st *streams) findTopicGroup(ctx context.Context, name, group string) (*topicGroup, error) {
+	t, info, err := st.inspect(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	g := &topicGroup{topic: t, group: group, end: info.State.LastSeq}
-	g.info, err = b.findGroup(ctx, t, group)
+	g.info, err = st.findGroup(ctx, t, group)
 	if _, ok := errors.AsType[*partitionedError](err); ok {
-		if g.parts, err = b.partsOf(ctx, t, group); err == nil && len(g.parts) == 0 { // deleted this moment
+		if g.parts, err = st.partsOf(ctx, t, group); err == nil && len(g.parts) == 0 { // deleted this moment
 			err = jetbus.ErrNoGroup
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,91 +34,93 @@ const (
 	memoryDeadBytes = 64 << 20 // the server sets it aside at once
 )
 
+// streams are those of topics, as they are declared at the server, and those that the bus
+// keeps for them: of dead letters and of retries.
+type streams struct {
+	*durables
+
+	kept   atomic.Int64          // how many replicas the bus's own streams have if they can; 0: whether they exist is not known
+	onKept func(context.Context) // called when they exist; see Bus.watchAdvisories
+}
+
 // keepStreams makes sure that the bus's own streams exist, for a topic of so many replicas.
-func (b *Bus) keepStreams(ctx context.Context, replicas int) error {
-	replicas = b.needReplicas(replicas)
-	b.mu.Lock()
-	kept := b.kept
-	b.mu.Unlock()
-	if kept >= replicas {
+func (st *streams) keepStreams(ctx context.Context, replicas int) error {
+	replicas = st.needReplicas(replicas)
+	if int(st.kept.Load()) >= replicas {
 		return nil
 	}
-	for _, config := range []jetstream.StreamConfig{b.deadConfig(), b.retryConfig()} {
-		if err := b.keepStream(ctx, config); err != nil {
+	for _, config := range []jetstream.StreamConfig{st.deadConfig(), st.retryConfig()} {
+		if err := st.keepStream(ctx, config); err != nil {
 			return err
 		}
 	}
-	if err := b.keepAttempts(ctx); err != nil {
+	if err := st.keepAttempts(ctx); err != nil {
 		return err
 	}
-	b.widenAll(ctx, replicas)
-	b.mu.Lock()
-	b.kept = replicas
-	b.mu.Unlock()
-	if !b.cfg.NoAdvisories {
-		b.watchAdvisories(ctx)
+	st.widenAll(ctx, replicas)
+	st.kept.Store(int64(replicas))
+	if !st.cfg.NoAdvisories {
+		st.onKept(ctx)
 	}
 	return nil
 }
 
 // joinRetries is joinGroup for a group's retries. Their stream may have gone since
 // this bus made sure of it: one in memory goes with its broker.
-func (b *Bus) joinRetries(ctx context.Context, rt *topic, group string, set groupSettings) (*jetstream.ConsumerInfo, error) {
+func (st *streams) joinRetries(ctx context.Context, rt *topic, group string, set groupSettings) (*jetstream.ConsumerInfo, error) {
 	for again := false; ; again = true {
-		if err := b.keepStreams(ctx, rt.config.Replicas); err != nil {
+		if err := st.keepStreams(ctx, rt.config.Replicas); err != nil {
 			return nil, err
 		}
-		info, err := b.joinGroup(ctx, rt, group, jetbus.Earliest(), set)
+		info, err := st.joinGroup(ctx, rt, group, jetbus.Earliest(), set)
 		if again || !errors.Is(err, jetbus.ErrNoTopic) {
 			return info, err
 		}
-		b.lostKept()
+		st.lostKept()
 	}
 }
 
 // joinOne is joinGroup for a topic or its retries.
-func (b *Bus) joinOne(ctx context.Context, t *topic, group string, from jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
+func (st *streams) joinOne(ctx context.Context, t *topic, group string, from jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
 	if t.retries {
-		return b.joinRetries(ctx, t, group, set)
+		return st.joinRetries(ctx, t, group, set)
 	}
-	return b.joinGroup(ctx, t, group, from, set)
+	return st.joinGroup(ctx, t, group, from, set)
 }
 
 // lostKept notes that one of the bus's own streams was seen to be gone.
-func (b *Bus) lostKept() {
-	b.mu.Lock()
-	b.kept = 0
-	b.mu.Unlock()
+func (st *streams) lostKept() {
+	st.kept.Store(0)
 }
 
-func (b *Bus) keepStream(ctx context.Context, config jetstream.StreamConfig) error {
+func (srv *server) keepStream(ctx context.Context, config jetstream.StreamConfig) error {
 	op := "stream " + config.Name
 	if config.Discard == jetstream.DiscardNew {
 		op += " (Config.DeadLetterBytes)"
 	}
-	_, err := b.streamInfo(ctx, config.Name)
+	_, err := srv.streamInfo(ctx, config.Name)
 	if err == nil {
 		return nil
 	}
 	if apiCode(err) != jetstream.JSErrCodeStreamNotFound {
-		return b.translate(op, b.api+"STREAM.INFO."+config.Name, err)
+		return srv.translate(op, srv.api+"STREAM.INFO."+config.Name, err)
 	}
-	ctx, release := b.guard(ctx, b.api+"STREAM.CREATE."+config.Name)
+	ctx, release := srv.guard(ctx, srv.api+"STREAM.CREATE."+config.Name)
 	defer release()
-	if _, err = b.js.CreateStream(ctx, config); apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
+	if _, err = srv.js.CreateStream(ctx, config); apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
 		return nil // somebody was faster; theirs stands
 	}
-	return b.translate(op, b.api+"STREAM.CREATE."+config.Name, err)
+	return srv.translate(op, srv.api+"STREAM.CREATE."+config.Name, err)
 }
 
 // keptConfig is what both streams have in common.
-func (b *Bus) keptConfig(name, description string) jetstream.StreamConfig {
+func (st *streams) keptConfig(name, description string) jetstream.StreamConfig {
 	config := jetstream.StreamConfig{
-		Name: ownStream(b.cfg.Prefix, name), Description: description, Retention: jetstream.LimitsPolicy,
+		Name: ownStream(st.cfg.Prefix, name), Description: description, Retention: jetstream.LimitsPolicy,
 		MaxConsumers: maxConsumers, MaxMsgsPerSubject: -1, MaxMsgSize: -1, MaxMsgs: -1, MaxBytes: -1,
-		Replicas: b.needReplicas(0), Storage: jetstream.FileStorage, AllowDirect: true, AllowMsgTTL: true,
+		Replicas: st.needReplicas(0), Storage: jetstream.FileStorage, AllowDirect: true, AllowMsgTTL: true,
 	}
-	if b.cfg.Storage == jetbus.MemoryStorage {
+	if st.cfg.Storage == jetbus.MemoryStorage {
 		config.Storage = jetstream.MemoryStorage
 	}
 	return config
@@ -125,19 +128,19 @@ func (b *Bus) keptConfig(name, description string) jetstream.StreamConfig {
 
 // deadConfig refuses new dead letters when it is full: their events stay where
 // they are and are tried again.
-func (b *Bus) deadConfig() jetstream.StreamConfig {
-	config := b.keptConfig(deadStream, "JetBus: dead letters")
-	config.Subjects = []string{b.cfg.Prefix + "." + deadStream + ".>"}
-	config.MaxAge, config.MaxBytes, config.Discard = b.cfg.DeadLetterRetention, b.cfg.DeadLetterBytes, jetstream.DiscardNew
+func (st *streams) deadConfig() jetstream.StreamConfig {
+	config := st.keptConfig(deadStream, "JetBus: dead letters")
+	config.Subjects = []string{st.cfg.Prefix + "." + deadStream + ".>"}
+	config.MaxAge, config.MaxBytes, config.Discard = st.cfg.DeadLetterRetention, st.cfg.DeadLetterBytes, jetstream.DiscardNew
 	return config
 }
 
 // retryConfig has no limit of bytes: what waits here is nowhere else.
-func (b *Bus) retryConfig() jetstream.StreamConfig {
-	config := b.keptConfig(retryStream, "JetBus: retries")
-	config.Subjects = []string{b.cfg.Prefix + "." + retryToken + ".>"}
+func (st *streams) retryConfig() jetstream.StreamConfig {
+	config := st.keptConfig(retryStream, "JetBus: retries")
+	config.Subjects = []string{st.cfg.Prefix + "." + retryToken + ".>"}
 	config.MaxAge, config.MaxMsgsPerSubject = retryTTL, 1 // a retry takes the place of the one before
-	if b.level >= levelBatches {
+	if st.level >= levelBatches {
 		config.AllowMsgSchedules, config.AllowRollup = true, true
 	}
 	return config
@@ -145,58 +148,48 @@ func (b *Bus) retryConfig() jetstream.StreamConfig {
 
 // deadTopic is the topic of the dead letters of another. It exists when that
 // does, or when there are some.
-func (b *Bus) deadTopic(ctx context.Context, name string) (*topic, *jetstream.StreamInfo, error) {
+func (st *streams) deadTopic(ctx context.Context, name string) (*topic, *jetstream.StreamInfo, error) {
 	op := "look up topic " + name
-	stream := ownStream(b.cfg.Prefix, deadStream)
-	info, err := b.streamInfo(ctx, stream)
-	if apiCode(err) == jetstream.JSErrCodeStreamNotFound && b.cfg.AutoCreate {
-		if err = b.keepStreams(ctx, 0); err == nil {
-			info, err = b.streamInfo(ctx, stream)
+	stream := ownStream(st.cfg.Prefix, deadStream)
+	info, err := st.streamInfo(ctx, stream)
+	if apiCode(err) == jetstream.JSErrCodeStreamNotFound && st.cfg.AutoCreate {
+		if err = st.keepStreams(ctx, 0); err == nil {
+			info, err = st.streamInfo(ctx, stream)
 		}
 	}
 	if err != nil {
-		return nil, nil, b.translate(op, b.api+"STREAM.INFO."+stream, err)
+		return nil, nil, st.translate(op, st.api+"STREAM.INFO."+stream, err)
 	}
-	t := &topic{config: settingsOf(&info.Config), stream: stream, filter: topicFilter(b.cfg.Prefix, name), kept: true}
+	t := &topic{config: settingsOf(&info.Config), stream: stream, filter: topicFilter(st.cfg.Prefix, name), kept: true}
 	t.config.Name, t.config.KeyInSubject, t.config.Stream = name, true, stream
-	if _, err := b.findStream(ctx, strings.TrimPrefix(name, "dlq.")); err != nil && !errors.Is(err, jetbus.ErrNoTopic) {
+	if _, err := st.findStream(ctx, strings.TrimPrefix(name, "dlq.")); err != nil && !errors.Is(err, jetbus.ErrNoTopic) {
 		return nil, nil, err
-	} else if err != nil && !b.adoptedHere(strings.TrimPrefix(name, "dlq.")) {
+	} else if err != nil && !st.isAdopted(strings.TrimPrefix(name, "dlq.")) {
 		some := false
-		err := b.directGet(ctx, stream, directRequest{Seq: 1, NextBySubject: t.filter, Batch: 1}, func(*nats.Msg, uint64, time.Time) bool { some = true; return false })
+		err := st.directGet(ctx, stream, directRequest{Seq: 1, NextBySubject: t.filter, Batch: 1}, func(*nats.Msg, uint64, time.Time) bool { some = true; return false })
 		if err != nil {
-			return nil, nil, b.translate(op, b.api+"DIRECT.GET."+stream, err)
+			return nil, nil, st.translate(op, st.api+"DIRECT.GET."+stream, err)
 		}
 		if !some {
 			return nil, nil, fmt.Errorf("%s: %w, and no dead letters of it", op, jetbus.ErrNoTopic)
 		}
 	}
-	b.mu.Lock()
-	b.topics[name] = t
-	b.mu.Unlock()
+	st.put(t)
 	return t, info, nil
-}
-
-// adoptedHere reports whether this bus has adopted a topic.
-func (b *Bus) adoptedHere(name string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	t := b.topics[name]
-	return t != nil && t.adopted()
 }
 
 // retryTopic is what the retries of a group look like to the parts that deliver
 // events: the same topic in another place.
-func (b *Bus) retryTopic(t *topic, group string) *topic {
+func (srv *server) retryTopic(t *topic, group string) *topic {
 	out := *t
-	out.stream, out.filter = ownStream(b.cfg.Prefix, retryStream), b.retrySubject(t.name(), group, t.inPart("*"))
+	out.stream, out.filter = ownStream(srv.cfg.Prefix, retryStream), srv.retrySubject(t.name(), group, t.inPart("*"))
 	out.config.KeyInSubject, out.kept, out.retries = false, true, true
 	return &out
 }
 
 // retrySubject is where the retry of that name is stored.
-func (b *Bus) retrySubject(topic, group, name string) string {
-	return b.cfg.Prefix + "." + retryToken + "." + ce.KeyToken(topic) + "." + ce.KeyToken(group) + "." + name
+func (srv *server) retrySubject(topic, group, name string) string {
+	return srv.cfg.Prefix + "." + retryToken + "." + ce.KeyToken(topic) + "." + ce.KeyToken(group) + "." + name
 }
 
 // retriesName marks the durable of a group's retries.

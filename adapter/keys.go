@@ -9,6 +9,8 @@ import (
 	"iter"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -21,6 +23,17 @@ import (
 // that were away.
 const markerTTL = time.Hour
 
+// buckets are the key-value buckets of a server, and the locks that are kept in one of them.
+type buckets struct {
+	*server
+
+	reached sync.Map    // buckets of another domain that were seen to be there
+	narrow  atomic.Bool // the log has been told that streams could not be widened
+
+	wide     sync.Mutex
+	replicas int // of what the bus keeps, see needReplicas; 0: nobody has asked yet. Guarded by wide
+}
+
 // KeyGet implements jetbus.Keys.
 func (b *Bus) KeyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, error) {
 	op := "get key " + bucket + "/" + key
@@ -28,19 +41,23 @@ func (b *Bus) KeyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, 
 		return jetbus.KeyEntry{}, fmt.Errorf("%s: %w", op, err)
 	}
 	defer b.calls.end()
-	ctx, cancel := b.bound(ctx)
+	return b.readKey(ctx, op, bucket, key)
+}
+
+func (kv *buckets) readKey(ctx context.Context, op, bucket, key string) (jetbus.KeyEntry, error) {
+	ctx, cancel := kv.bound(ctx)
 	defer cancel()
-	entry, err := b.keyGet(ctx, bucket, key)
+	entry, err := kv.keyGet(ctx, bucket, key)
 	if err != nil {
-		return jetbus.KeyEntry{}, b.translate(op, b.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
+		return jetbus.KeyEntry{}, kv.translate(op, kv.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
 	}
 	return entry, nil
 }
 
 // keyGet asks the stream's leader, as a conditional write must build on what is
 // there and not on what a replica has heard of.
-func (b *Bus) keyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, error) {
-	entry, _, err := b.keyGetMarker(ctx, bucket, key)
+func (kv *buckets) keyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, error) {
+	entry, _, err := kv.keyGetMarker(ctx, bucket, key)
 	return entry, err
 }
 
@@ -48,8 +65,8 @@ func (b *Bus) keyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, 
 // which sequence the server noted that. Two requests could not: between them the
 // key may come to life, and a write on condition of the second answer would
 // replace it.
-func (b *Bus) keyGetMarker(ctx context.Context, bucket, key string) (entry jetbus.KeyEntry, marker uint64, err error) {
-	m, err := b.keyMessage(ctx, bucket, key)
+func (kv *buckets) keyGetMarker(ctx context.Context, bucket, key string) (entry jetbus.KeyEntry, marker uint64, err error) {
+	m, err := kv.keyMessage(ctx, bucket, key)
 	switch {
 	case err != nil:
 		return jetbus.KeyEntry{}, 0, err
@@ -66,23 +83,23 @@ type keyMessage struct {
 	time time.Time // of storage
 }
 
-func (b *Bus) keyMessage(ctx context.Context, bucket, key string) (keyMessage, error) {
-	return b.leaderMessage(ctx, bucketStream(bucket), map[string]any{"last_by_subj": keySubject(bucket, key)})
+func (kv *buckets) keyMessage(ctx context.Context, bucket, key string) (keyMessage, error) {
+	return kv.leaderMessage(ctx, bucketStream(bucket), map[string]any{"last_by_subj": keySubject(bucket, key)})
 }
 
 // leaderMessage asks a stream's leader for a message, by "last_by_subj", "seq", or
 // "next_by_subj" with "seq" or "start_time"; its sequence is 0 where there is none. While
 // there is no leader it asks again, within ctx.
-func (b *Bus) leaderMessage(ctx context.Context, stream string, which map[string]any) (keyMessage, error) {
-	ctx, cancel := b.bound(ctx)
+func (srv *server) leaderMessage(ctx context.Context, stream string, which map[string]any) (keyMessage, error) {
+	ctx, cancel := srv.bound(ctx)
 	defer cancel()
 	request, err := json.Marshal(which)
 	if err != nil {
 		return keyMessage{}, err
 	}
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
-		m, err := b.leaderMessageOnce(ctx, stream, request)
-		if !isLeaderless(err) || b.link.IsOver() {
+		m, err := srv.leaderMessageOnce(ctx, stream, request)
+		if !isLeaderless(err) || srv.link.IsOver() {
 			return m, err
 		}
 		select {
@@ -99,10 +116,10 @@ func isLeaderless(err error) bool {
 	return errors.Is(err, nats.ErrTimeout) || apiCode(err) == codeNoLeader
 }
 
-func (b *Bus) leaderMessageOnce(ctx context.Context, stream string, request []byte) (keyMessage, error) {
+func (srv *server) leaderMessageOnce(ctx context.Context, stream string, request []byte) (keyMessage, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, nats.ErrTimeout)
 	defer cancel()
-	m, err := b.request(ctx, &nats.Msg{Subject: b.api + "STREAM.MSG.GET." + stream, Data: request})
+	m, err := srv.request(ctx, &nats.Msg{Subject: srv.api + "STREAM.MSG.GET." + stream, Data: request})
 	if err != nil {
 		return keyMessage{}, err
 	}
@@ -172,43 +189,43 @@ func (b *Bus) keyWrite(ctx context.Context, op, bucket, key string, value []byte
 }
 
 // writeKey is keyWrite for what a call writes that is under way, and that Close waits for.
-func (b *Bus) writeKey(ctx context.Context, op, bucket, key string, value []byte, h nats.Header, revision uint64) (uint64, error) {
-	ctx, cancel := b.bound(ctx)
+func (kv *buckets) writeKey(ctx context.Context, op, bucket, key string, value []byte, h nats.Header, revision uint64) (uint64, error) {
+	ctx, cancel := kv.bound(ctx)
 	defer cancel()
 	if revision == 0 { // the key may have existed and be deleted or expired: its subject's last sequence is then that of the marker
-		_, marker, err := b.keyGetMarker(ctx, bucket, key)
+		_, marker, err := kv.keyGetMarker(ctx, bucket, key)
 		if err != nil {
-			return 0, b.translate(op, b.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
+			return 0, kv.translate(op, kv.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
 		}
 		revision = marker // 0 does not match a key that lives
 	}
 	h.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
 	h.Set(jetstream.MsgIDHeader, jetbus.NewID())
-	m := &nats.Msg{Subject: b.keyTo(bucket, key), Data: value, Header: h}
-	if err := b.fits(m); err != nil {
+	m := &nats.Msg{Subject: kv.keyTo(bucket, key), Data: value, Header: h}
+	if err := kv.fits(m); err != nil {
 		return 0, fmt.Errorf("%s: %w", op, err)
 	}
-	if err := b.reachBucket(ctx, bucket); err != nil {
-		return 0, b.translate(op, b.api+"STREAM.INFO."+bucketStream(bucket), err)
+	if err := kv.reachBucket(ctx, bucket); err != nil {
+		return 0, kv.translate(op, kv.api+"STREAM.INFO."+bucketStream(bucket), err)
 	}
-	seq, err := b.storeKey(ctx, bucket, key, m)
+	seq, err := kv.storeKey(ctx, bucket, key, m)
 	switch {
 	case isWrongSequence(err):
 		return 0, fmt.Errorf("%s: %w", op, jetbus.ErrWrongSequence)
 	case apiCode(err) == codeTTLDisabled:
 		return 0, fmt.Errorf("%s: %w: the keys of bucket %s cannot expire: it was made without limit markers; delete it, or name another one", op, jetbus.ErrUnsupported, bucket)
 	}
-	return seq, b.translate(op, m.Subject, err)
+	return seq, kv.translate(op, m.Subject, err)
 }
 
 // storeKey sends a conditional write until it is answered, within ctx, which has a
 // deadline: a cluster that elects a leader of the bucket's stream says nothing, that it has
 // none, or that nobody is there. One that was stored without an answer is refused when
 // it is repeated, by the sequence it made itself; its id shows that.
-func (b *Bus) storeKey(ctx context.Context, bucket, key string, m *nats.Msg) (uint64, error) {
+func (kv *buckets) storeKey(ctx context.Context, bucket, key string, m *nats.Msg) (uint64, error) {
 	stored := false // perhaps
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
-		seq, err := b.storeKeyOnce(ctx, m)
+		seq, err := kv.storeKeyOnce(ctx, m)
 		switch {
 		case err == errLost: //nolint:errorlint // exchange returns it as it is
 			stored = true
@@ -216,13 +233,13 @@ func (b *Bus) storeKey(ctx context.Context, bucket, key string, m *nats.Msg) (ui
 		case isLeaderless(err):
 			stored = stored || errors.Is(err, nats.ErrTimeout)
 		case errors.Is(err, nats.ErrNoResponders): // in a cluster a new bucket is not reachable everywhere at once
-			if err := b.createBucket(ctx, bucket); err != nil {
+			if err := kv.createBucket(ctx, bucket); err != nil {
 				return 0, err
 			}
 		case apiCode(err) == codeDuplicatePending:
 			stored = true
 		case stored && isWrongSequence(err):
-			last, getErr := b.keyMessage(ctx, bucket, key)
+			last, getErr := kv.keyMessage(ctx, bucket, key)
 			switch {
 			case getErr != nil: // whose it is is not known
 				err = getErr
@@ -233,7 +250,7 @@ func (b *Bus) storeKey(ctx context.Context, bucket, key string, m *nats.Msg) (ui
 		default:
 			return seq, err
 		}
-		if b.link.IsOver() {
+		if kv.link.IsOver() {
 			return 0, err
 		}
 		select {
@@ -244,14 +261,14 @@ func (b *Bus) storeKey(ctx context.Context, bucket, key string, m *nats.Msg) (ui
 	}
 }
 
-func (b *Bus) storeKeyOnce(ctx context.Context, m *nats.Msg) (uint64, error) {
-	lost, err := b.link.Wait(ctx)
+func (kv *buckets) storeKeyOnce(ctx context.Context, m *nats.Msg) (uint64, error) {
+	lost, err := kv.link.Wait(ctx)
 	if err != nil {
 		return 0, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, nats.ErrTimeout) // what is repeated is not stored twice
 	defer cancel()
-	answer, err := b.exchange(ctx, m, lost, tryTimeout)
+	answer, err := kv.exchange(ctx, m, lost, tryTimeout)
 	if err != nil {
 		return 0, err
 	}
@@ -261,31 +278,31 @@ func (b *Bus) storeKeyOnce(ctx context.Context, m *nats.Msg) (uint64, error) {
 
 // reachBucket makes sure, once, that a bucket of another domain is there: that it is not
 // is silence behind a leaf node, and not that nobody answers.
-func (b *Bus) reachBucket(ctx context.Context, bucket string) error {
-	if b.cfg.Domain == "" {
+func (kv *buckets) reachBucket(ctx context.Context, bucket string) error {
+	if kv.cfg.Domain == "" {
 		return nil
 	}
-	if _, there := b.reached.Load(bucket); there {
+	if _, there := kv.reached.Load(bucket); there {
 		return nil
 	}
-	_, err := b.js.KeyValue(ctx, bucket)
+	_, err := kv.js.KeyValue(ctx, bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		err = b.createBucket(ctx, bucket)
+		err = kv.createBucket(ctx, bucket)
 	}
 	if err == nil {
-		b.reached.Store(bucket, struct{}{})
+		kv.reached.Store(bucket, struct{}{})
 	}
 	return err
 }
 
-func (b *Bus) createBucket(ctx context.Context, bucket string) error {
+func (kv *buckets) createBucket(ctx context.Context, bucket string) error {
 	storage := jetstream.FileStorage
-	if b.cfg.Storage == jetbus.MemoryStorage {
+	if kv.cfg.Storage == jetbus.MemoryStorage {
 		storage = jetstream.MemoryStorage
 	}
-	_, err := ask(ctx, b, b.api+"STREAM.CREATE."+bucketStream(bucket), func(ctx context.Context) (jetstream.KeyValue, error) {
-		return b.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: bucket, History: 1, LimitMarkerTTL: markerTTL, Storage: storage, Replicas: b.needReplicas(0),
+	_, err := ask(ctx, kv.server, kv.api+"STREAM.CREATE."+bucketStream(bucket), func(ctx context.Context) (jetstream.KeyValue, error) {
+		return kv.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: bucket, History: 1, LimitMarkerTTL: markerTTL, Storage: storage, Replicas: kv.needReplicas(0),
 			MaxBytes: 64 << 20, Description: "JetBus",
 		})
 	})
@@ -305,37 +322,37 @@ func (b *Bus) KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[jet
 	})
 }
 
-func (b *Bus) watchKeys(ctx context.Context, bucket, prefix string, yield func(jetbus.KeyEntry, error) bool) error {
-	bounded, cancel := b.bound(ctx)
+func (kv *buckets) watchKeys(ctx context.Context, bucket, prefix string, yield func(jetbus.KeyEntry, error) bool) error {
+	bounded, cancel := kv.bound(ctx)
 	defer cancel()
-	kv, err := b.js.KeyValue(bounded, bucket)
+	watched, err := kv.js.KeyValue(bounded, bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		if err = b.createBucket(bounded, bucket); err == nil {
-			kv, err = b.js.KeyValue(bounded, bucket)
+		if err = kv.createBucket(bounded, bucket); err == nil {
+			watched, err = kv.js.KeyValue(bounded, bucket)
 		}
 	}
 	if err != nil {
-		return b.translate("open bucket", b.api+"STREAM.INFO."+bucketStream(bucket), err)
+		return kv.translate("open bucket", kv.api+"STREAM.INFO."+bucketStream(bucket), err)
 	}
-	w, err := kv.WatchFiltered(ctx, keyFilters(prefix))
+	w, err := watched.WatchFiltered(ctx, keyFilters(prefix))
 	if err != nil {
-		return b.translate("watch", b.api+"CONSUMER.CREATE."+bucketStream(bucket)+".", err) // the name and the filter follow
+		return kv.translate("watch", kv.api+"CONSUMER.CREATE."+bucketStream(bucket)+".", err) // the name and the filter follow
 	}
 	defer func() { _ = w.Stop() }() // closed with the connection
-	return b.followKeys(ctx, bucket, prefix, w, yield)
+	return kv.followKeys(ctx, bucket, prefix, w, yield)
 }
 
 // followKeys yields what a watcher brings. The server counts the keys that are there when the
 // watch begins, and one that is written again from then on is not among those that it sends
 // first: its new message comes behind them. So all are present when the last message of all
 // that there is after the count has come, or one behind it.
-func (b *Bus) followKeys(ctx context.Context, bucket, prefix string, w jetstream.KeyWatcher, yield func(jetbus.KeyEntry, error) bool) error {
+func (kv *buckets) followKeys(ctx context.Context, bucket, prefix string, w jetstream.KeyWatcher, yield func(jetbus.KeyEntry, error) bool) error {
 	look := time.NewTicker(keysLook)
 	defer look.Stop()
 	var seen, last uint64 // revisions: the newest that came, and the one to wait for
 	var counted, synced bool
 	for !synced {
-		update, came, err := b.nextKey(ctx, w, look.C)
+		update, came, err := kv.nextKey(ctx, w, look.C)
 		switch {
 		case err != nil:
 			return err
@@ -345,12 +362,12 @@ func (b *Bus) followKeys(ctx context.Context, bucket, prefix string, w jetstream
 				return nil
 			}
 		case came:
-			if last, err = b.lastKeyWritten(ctx, bucket, prefix); err != nil {
+			if last, err = kv.lastKeyWritten(ctx, bucket, prefix); err != nil {
 				return err
 			}
 			counted = true
 		case counted: // what is waited for may have been removed without a trace
-			now, err := b.lastKeyWritten(ctx, bucket, prefix)
+			now, err := kv.lastKeyWritten(ctx, bucket, prefix)
 			if err != nil {
 				return err
 			}
@@ -362,7 +379,7 @@ func (b *Bus) followKeys(ctx context.Context, bucket, prefix string, w jetstream
 		if ok && !yield(entry, nil) {
 			return nil
 		}
-		update, _, err := b.nextKey(ctx, w, nil)
+		update, _, err := kv.nextKey(ctx, w, nil)
 		if err != nil {
 			return err
 		}
@@ -372,11 +389,11 @@ func (b *Bus) followKeys(ctx context.Context, bucket, prefix string, w jetstream
 
 // nextKey waits for what a watcher brings, which is nil when the server has sent what it
 // counted. It comes back without where tick is first.
-func (b *Bus) nextKey(ctx context.Context, w jetstream.KeyWatcher, tick <-chan time.Time) (update jetstream.KeyValueEntry, came bool, err error) {
+func (kv *buckets) nextKey(ctx context.Context, w jetstream.KeyWatcher, tick <-chan time.Time) (update jetstream.KeyValueEntry, came bool, err error) {
 	select {
 	case <-ctx.Done():
 		return nil, false, context.Cause(ctx)
-	case <-b.link.Closed():
+	case <-kv.link.Closed():
 		return nil, false, jetbus.ErrClosed
 	case <-tick:
 		return nil, false, nil
@@ -392,11 +409,11 @@ func (b *Bus) nextKey(ctx context.Context, w jetstream.KeyWatcher, tick <-chan t
 const keysLook = 100 * time.Millisecond
 
 // lastKeyWritten is the revision of the last message of all keys with a prefix; 0 where there is none.
-func (b *Bus) lastKeyWritten(ctx context.Context, bucket, prefix string) (last uint64, err error) {
+func (kv *buckets) lastKeyWritten(ctx context.Context, bucket, prefix string) (last uint64, err error) {
 	for _, filter := range keyFilters(prefix) {
-		m, err := b.leaderMessage(ctx, bucketStream(bucket), map[string]any{"last_by_subj": "$KV." + bucket + "." + filter})
+		m, err := kv.leaderMessage(ctx, bucketStream(bucket), map[string]any{"last_by_subj": "$KV." + bucket + "." + filter})
 		if err != nil {
-			return 0, b.translate("watch", b.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
+			return 0, kv.translate("watch", kv.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
 		}
 		last = max(last, m.seq)
 	}
@@ -455,11 +472,11 @@ func keySubject(bucket, key string) string { return "$KV." + bucket + "." + buck
 
 // keyTo is where writes of a key are sent. Leaf nodes do not pass on the subjects of
 // keys; those of the domain's API they do.
-func (b *Bus) keyTo(bucket, key string) string {
-	if b.cfg.Domain == "" {
+func (kv *buckets) keyTo(bucket, key string) string {
+	if kv.cfg.Domain == "" {
 		return keySubject(bucket, key)
 	}
-	return b.api + keySubject(bucket, key)
+	return kv.api + keySubject(bucket, key)
 }
 
 // bucketKey escapes a key to what key-value tools take: letters, digits, '_',

@@ -22,8 +22,8 @@ const lagRetry = 5 * time.Millisecond
 //
 // A replica that has none of the subjects does not say how far it is. So it is asked once
 // more, for a subject that is surely there as well.
-func (b *Bus) lastMessages(ctx context.Context, stream string, subjects []string, each func(*nats.Msg, uint64, time.Time) bool) error {
-	info, err := b.streamInfo(ctx, stream)
+func (srv *server) lastMessages(ctx context.Context, stream string, subjects []string, each func(*nats.Msg, uint64, time.Time) bool) error {
+	info, err := srv.streamInfo(ctx, stream)
 	if err != nil || info.State.Msgs == 0 {
 		return err
 	}
@@ -31,7 +31,7 @@ func (b *Bus) lastMessages(ctx context.Context, stream string, subjects []string
 	beside := "" // the subject that is surely there
 	for wait := lagRetry; ; wait = min(2*wait, publishRetryMax) {
 		var got []keyMessage
-		err := b.directGet(ctx, stream, request, func(m *nats.Msg, seq uint64, stored time.Time) bool {
+		err := srv.directGet(ctx, stream, request, func(m *nats.Msg, seq uint64, stored time.Time) bool {
 			got = append(got, keyMessage{Msg: *m, seq: seq, time: stored})
 			return true
 		})
@@ -44,7 +44,7 @@ func (b *Bus) lastMessages(ctx context.Context, stream string, subjects []string
 		}
 		if len(got) == 0 {
 			said := len(request.MultiLast) > len(subjects)
-			there, empty, err := b.someSubject(ctx, stream)
+			there, empty, err := srv.someSubject(ctx, stream)
 			if empty || err != nil {
 				return err
 			}
@@ -76,14 +76,14 @@ func handOut(got []keyMessage, beside string, each func(*nats.Msg, uint64, time.
 
 // someSubject is one that the stream's leader has a message of: that of its last one, or
 // where that was removed, of its first.
-func (b *Bus) someSubject(ctx context.Context, stream string) (subject string, empty bool, err error) {
+func (srv *server) someSubject(ctx context.Context, stream string) (subject string, empty bool, err error) {
 	for {
-		info, err := b.streamInfo(ctx, stream)
+		info, err := srv.streamInfo(ctx, stream)
 		if err != nil || info.State.Msgs == 0 {
 			return "", true, err
 		}
 		for _, seq := range []uint64{info.State.LastSeq, info.State.FirstSeq} {
-			if m, err := b.leaderMessage(ctx, stream, map[string]any{"seq": seq}); err != nil || m.seq > 0 {
+			if m, err := srv.leaderMessage(ctx, stream, map[string]any{"seq": seq}); err != nil || m.seq > 0 {
 				return m.Subject, false, err
 			}
 		}

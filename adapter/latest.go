@@ -49,18 +49,18 @@ func (b *Bus) LatestByKey(ctx context.Context, topic string, keys ...string) (ma
 // latest reads the last event of up to latestStep keys. Of one that has events in more
 // than one generation of partitions they come in their order. There may be too many of
 // those for one request: then it is made for half of the keys at a time.
-func (b *Bus) latest(ctx context.Context, t *topic, keys []string, out map[string]jetbus.Event) error {
+func (srv *server) latest(ctx context.Context, t *topic, keys []string, out map[string]jetbus.Event) error {
 	subjects := make([]string, len(keys))
 	for i, key := range keys {
 		if err := jetbus.ValidKey(key); err != nil {
 			return err
 		}
-		subjects[i] = b.latestSubject(t, key)
+		subjects[i] = srv.latestSubject(t, key)
 	}
 	slices.Sort(subjects)
-	err := b.lastOf(ctx, t, slices.Compact(subjects), func(m *nats.Msg, seq uint64, stored time.Time) bool {
-		e, ok := b.readEvent(t, m, seq, stored)
-		key, isKey := ce.ParseKeyToken(t.placeOf(m, seq, stored).Token)
+	err := srv.lastOf(ctx, t, slices.Compact(subjects), func(m *nats.Msg, seq uint64, stored time.Time) bool {
+		e, ok := srv.readEvent(t, m, seq, stored)
+		key, isKey := ce.ParseKeyToken(t.messagePlace(m, seq, stored).Token)
 		switch {
 		case !ok || !isKey:
 		case t.deletes(&e):
@@ -72,25 +72,25 @@ func (b *Bus) latest(ctx context.Context, t *topic, keys []string, out map[strin
 	})
 	if refused, ok := errors.AsType[*directError](err); ok && refused.status == tooManySubjects && len(keys) > 1 && t.generations != nil {
 		half := len(keys) / 2
-		if err = b.latest(ctx, t, keys[:half], out); err == nil {
-			err = b.latest(ctx, t, keys[half:], out)
+		if err = srv.latest(ctx, t, keys[:half], out); err == nil {
+			err = srv.latest(ctx, t, keys[half:], out)
 		}
 		return err
 	}
-	return b.translate("read", b.api+"DIRECT.GET."+t.stream, err)
+	return srv.translate("read", srv.api+"DIRECT.GET."+t.stream, err)
 }
 
 // lastOf hands each the last message of every subject. Where the topic has replicas, one of
 // them may lag behind what was acknowledged: then they are asked how far they are, or, for
 // a single subject, the leader is asked instead of them.
-func (b *Bus) lastOf(ctx context.Context, t *topic, subjects []string, each func(*nats.Msg, uint64, time.Time) bool) error {
+func (srv *server) lastOf(ctx context.Context, t *topic, subjects []string, each func(*nats.Msg, uint64, time.Time) bool) error {
 	switch {
 	case t.config.Replicas <= 1:
-		return b.directGet(ctx, t.stream, directRequest{MultiLast: subjects}, each)
+		return srv.directGet(ctx, t.stream, directRequest{MultiLast: subjects}, each)
 	case len(subjects) > 1:
-		return b.lastMessages(ctx, t.stream, subjects, each)
+		return srv.lastMessages(ctx, t.stream, subjects, each)
 	}
-	m, err := b.leaderMessage(ctx, t.stream, map[string]any{"last_by_subj": subjects[0]})
+	m, err := srv.leaderMessage(ctx, t.stream, map[string]any{"last_by_subj": subjects[0]})
 	if err == nil && m.seq > 0 {
 		each(&m.Msg, m.seq, m.time)
 	}
@@ -99,11 +99,11 @@ func (b *Bus) lastOf(ctx context.Context, t *topic, subjects []string, each func
 
 // latestSubject matches the events of a key, in whichever partition: the topic may have
 // begun a generation this moment, and other publishers may choose otherwise.
-func (b *Bus) latestSubject(t *topic, key string) string {
+func (srv *server) latestSubject(t *topic, key string) string {
 	if t.generations == nil {
-		return eventSubject(b.cfg.Prefix, t.name(), ce.KeyToken(key))
+		return eventSubject(srv.cfg.Prefix, t.name(), ce.KeyToken(key))
 	}
-	return partitionsFilter(b.cfg.Prefix, t.name(), ce.KeyToken(key))
+	return partitionsFilter(srv.cfg.Prefix, t.name(), ce.KeyToken(key))
 }
 
 // ScanLatest implements jetbus.StateStore.
@@ -133,10 +133,10 @@ func (b *Bus) ScanLatest(ctx context.Context, topic string, q jetbus.LatestQuery
 }
 
 // keyedTopic is lookup of a topic that has its keys in its subjects.
-func (b *Bus) keyedTopic(ctx context.Context, name string) (*topic, error) {
-	ctx, cancel := b.bound(ctx)
+func (st *streams) keyedTopic(ctx context.Context, name string) (*topic, error) {
+	ctx, cancel := st.bound(ctx)
 	defer cancel()
-	t, err := b.lookup(ctx, name)
+	t, err := st.lookup(ctx, name)
 	if err == nil && !t.config.KeyInSubject {
 		err = jetbus.ErrNeedsKeySubject
 	}
@@ -274,24 +274,24 @@ func (s *latestScan) finish(at uint64) {
 
 // hasAfter asks the stream's leader whether the topic has events behind a
 // sequence; a replica may not have heard of them.
-func (b *Bus) hasAfter(ctx context.Context, t *topic, seq uint64) (bool, error) {
-	ctx, cancel := b.bound(ctx)
+func (srv *server) hasAfter(ctx context.Context, t *topic, seq uint64) (bool, error) {
+	ctx, cancel := srv.bound(ctx)
 	defer cancel()
-	first, err := b.firstFrom(ctx, t, seq+1)
+	first, err := srv.firstFrom(ctx, t, seq+1)
 	return first > 0, err
 }
 
 // firstFrom asks the stream's leader for the sequence of the topic's first message
 // from a sequence on, 0 if there is none.
-func (b *Bus) firstFrom(ctx context.Context, t *topic, seq uint64) (uint64, error) {
-	subject := b.api + "STREAM.MSG.GET." + t.stream
+func (srv *server) firstFrom(ctx context.Context, t *topic, seq uint64) (uint64, error) {
+	subject := srv.api + "STREAM.MSG.GET." + t.stream
 	body, err := json.Marshal(directRequest{Seq: seq, NextBySubject: t.filter})
 	if err != nil {
 		return 0, err
 	}
-	m, err := b.request(ctx, &nats.Msg{Subject: subject, Data: body})
+	m, err := srv.request(ctx, &nats.Msg{Subject: subject, Data: body})
 	if err != nil {
-		return 0, b.translate("read "+t.name(), subject, err)
+		return 0, srv.translate("read "+t.name(), subject, err)
 	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
@@ -308,5 +308,5 @@ func (b *Bus) firstFrom(ctx context.Context, t *topic, seq uint64) (uint64, erro
 	case answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
 		return 0, nil
 	}
-	return 0, b.translate("read "+t.name(), subject, answer.Error)
+	return 0, srv.translate("read "+t.name(), subject, answer.Error)
 }

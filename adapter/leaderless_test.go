@@ -50,7 +50,7 @@ func TestElectionIsSatOut(t *testing.T) {
 				if apiCode(err) != c.want {
 					t.Errorf("ended with %v", err)
 				}
-				if got := (&Bus{}).translate("delete", "", err); errors.Is(got, jetbus.ErrUnavailable) != (c.want == codeNoLeader) {
+				if got := (&server{}).translate("delete", "", err); errors.Is(got, jetbus.ErrUnavailable) != (c.want == codeNoLeader) {
 					t.Errorf("called %v", got)
 				}
 			})
@@ -125,7 +125,7 @@ func TestTooFewServersAreSatOut(t *testing.T) {
 				if took := time.Since(began); took > 10*time.Second {
 					t.Errorf("%s: took %v", what, took)
 				}
-				if got := (&Bus{}).translate("make", "", err); err != nil && !errors.Is(got, jetbus.ErrUnavailable) {
+				if got := (&server{}).translate("make", "", err); err != nil && !errors.Is(got, jetbus.ErrUnavailable) {
 					t.Errorf("%s: called %v", what, got)
 				}
 			})

@@ -21,9 +21,9 @@ const (
 )
 
 // hold waits for a lock and takes it, for a life that its holder may extend.
-func (b *Bus) hold(ctx context.Context, name string, ttl time.Duration) (*heldLock, error) {
+func (kv *buckets) hold(ctx context.Context, name string, ttl time.Duration) (*heldLock, error) {
 	for wait := lockPoll; ; wait = min(2*wait, lockPollMax) {
-		held, err := b.lockOnce(ctx, name, ttl)
+		held, err := kv.lockOnce(ctx, name, ttl)
 		if err == nil {
 			return held, nil
 		}
@@ -41,9 +41,9 @@ func (b *Bus) hold(ctx context.Context, name string, ttl time.Duration) (*heldLo
 // lockOnce takes a lock that nobody has; ErrWrongSequence says that somebody does.
 // Its life counts from when it was stored, which may be long before the server says so: where
 // half of it may be over it is given back, and taken anew.
-func (b *Bus) lockOnce(ctx context.Context, name string, ttl time.Duration) (*heldLock, error) {
+func (kv *buckets) lockOnce(ctx context.Context, name string, ttl time.Duration) (*heldLock, error) {
 	for {
-		l := &heldLock{b: b, name: name, value: b.cfg.SID + " " + jetbus.NewID(), ttl: ttl}
+		l := &heldLock{kv: kv, name: name, value: kv.cfg.SID + " " + jetbus.NewID(), ttl: ttl}
 		if err := l.set(ctx); err != nil {
 			return nil, err
 		}
@@ -57,7 +57,7 @@ func (b *Bus) lockOnce(ctx context.Context, name string, ttl time.Duration) (*he
 // heldLock is a lock that this process has until it gives it back, or its life is over.
 // It is used by one goroutine at a time.
 type heldLock struct {
-	b        *Bus
+	kv       *buckets
 	name     string
 	value    string // nobody else's
 	ttl      time.Duration
@@ -68,7 +68,7 @@ type heldLock struct {
 // set writes the lock, and its life begins, anew.
 func (l *heldLock) set(ctx context.Context) error {
 	sent := time.Now()
-	revision, err := l.b.writeKey(ctx, "set lock "+l.name, locksBucket, l.name, []byte(l.value), expiring(l.ttl), l.revision)
+	revision, err := l.kv.writeKey(ctx, "set lock "+l.name, locksBucket, l.name, []byte(l.value), expiring(l.ttl), l.revision)
 	if err == nil {
 		l.revision, l.until = revision, sent.Add(l.ttl)
 	}
@@ -82,7 +82,7 @@ func (l *heldLock) extend(ctx context.Context) error {
 		if !errors.Is(err, jetbus.ErrWrongSequence) {
 			return err
 		}
-		m, err := l.b.keyMessage(ctx, locksBucket, l.name)
+		m, err := l.kv.keyMessage(ctx, locksBucket, l.name)
 		switch {
 		case err != nil:
 			return fmt.Errorf("extend lock %s: %w", l.name, err)
@@ -97,5 +97,5 @@ func (l *heldLock) extend(ctx context.Context) error {
 func (l *heldLock) unlock(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
 	defer cancel()
-	_, _ = l.b.writeKey(ctx, "give back lock "+l.name, locksBucket, l.name, nil, purging(), l.revision)
+	_, _ = l.kv.writeKey(ctx, "give back lock "+l.name, locksBucket, l.name, nil, purging(), l.revision)
 }

@@ -26,7 +26,7 @@ var errOutlived = fmt.Errorf("%w: for so long that somebody else may have the lo
 
 // keptLocks are locks that this process keeps until it gives them back.
 type keptLocks struct {
-	b    *Bus
+	kv   *buckets
 	life time.Duration
 	lose context.CancelCauseFunc // ends the context
 	stop func()                  // ends the renewing, and waits for it
@@ -37,8 +37,8 @@ type keptLocks struct {
 }
 
 // newKeptLocks makes room for the locks of that many durables.
-func (b *Bus) newKeptLocks(durables int) *keptLocks {
-	return &keptLocks{b: b, life: keptLife + time.Duration(durables)*keptLifePart, renewing: make(chan struct{}, 1)}
+func (kv *buckets) newKeptLocks(durables int) *keptLocks {
+	return &keptLocks{kv: kv, life: keptLife + time.Duration(durables)*keptLifePart, renewing: make(chan struct{}, 1)}
 }
 
 // start begins to renew them, and calls also each time. The context that it returns ends,
@@ -76,7 +76,7 @@ func (k *keptLocks) result(ctx context.Context, err error) error {
 
 // hold waits for a lock.
 func (k *keptLocks) hold(ctx context.Context, name string) error {
-	held, err := k.b.hold(ctx, name, k.life)
+	held, err := k.kv.hold(ctx, name, k.life)
 	if err == nil {
 		k.keep(held)
 	}
@@ -125,8 +125,8 @@ func (k *keptLocks) renew(ctx context.Context, within time.Duration, also func(c
 
 // locked runs f while this process has a lock, for which it waits. The context of f ends,
 // with errOutlived, when the lock may be another's.
-func (b *Bus) locked(ctx context.Context, name string, f func(context.Context) error) error {
-	k := b.newKeptLocks(1)
+func (kv *buckets) locked(ctx context.Context, name string, f func(context.Context) error) error {
+	k := kv.newKeptLocks(1)
 	ctx = k.start(ctx, func(context.Context) {})
 	defer k.end(ctx)
 	err := k.hold(ctx, name)
@@ -139,6 +139,6 @@ func (b *Bus) locked(ctx context.Context, name string, f func(context.Context) e
 // lockStream is locked for who changes a stream that others change, too: topics that share
 // it, snapshots of its topics, generations of its partitions. The server knows no
 // conditional update: of two changes at once the later would undo the earlier.
-func (b *Bus) lockStream(ctx context.Context, stream string, f func(context.Context) error) error {
-	return b.locked(ctx, stream, f)
+func (kv *buckets) lockStream(ctx context.Context, stream string, f func(context.Context) error) error {
+	return kv.locked(ctx, stream, f)
 }

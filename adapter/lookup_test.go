@@ -12,7 +12,10 @@ import (
 func known() (b *Bus, now time.Time) {
 	now = time.Now()
 	t := &topic{config: jetbus.TopicConfig{Name: "orders.created"}, looked: new(atomic.Int64)}
-	return &Bus{began: now, topics: map[string]*topic{"orders.created": t}}, now
+	b = &Bus{streams: &streams{durables: newDurables(&server{})}}
+	b.began = now
+	b.put(t)
+	return b, now
 }
 
 // Knowing how old it is what a bus knows of a topic costs next to nothing.

@@ -14,6 +14,7 @@ import (
 // it. So its marks, by which the group stands still, end as its locks do.
 type move struct {
 	*keptLocks
+	dur    *durables
 	next   uint64        // where the group is to begin
 	wait   time.Duration // for held events
 	marked []*topicGroup // guarded by keptLocks.mu
@@ -22,8 +23,8 @@ type move struct {
 // newMove begins a move of that many durables to next, which waits so long for held events.
 // Its context ends, with errOutlived, when one of its locks may be another's. The caller
 // ends the move.
-func (b *Bus) newMove(ctx context.Context, next uint64, wait time.Duration, durables int) (*move, context.Context) {
-	m := &move{keptLocks: b.newKeptLocks(durables), next: next, wait: wait}
+func (dur *durables) newMove(ctx context.Context, next uint64, wait time.Duration, durables int) (*move, context.Context) {
+	m := &move{dur: dur, keptLocks: dur.newKeptLocks(durables), next: next, wait: wait}
 	return m, m.start(ctx, m.renewMarks)
 }
 
@@ -31,7 +32,7 @@ func (b *Bus) newMove(ctx context.Context, next uint64, wait time.Duration, dura
 // same, unless the mover may not do that.
 func (m *move) begin(ctx context.Context, p *topicGroup) error {
 	mark := m.fresh()
-	err := m.b.writeMark(ctx, p, mark.String())
+	err := m.dur.writeMark(ctx, p, mark.String())
 	if errors.Is(err, jetbus.ErrDenied) {
 		return err
 	}
@@ -41,14 +42,14 @@ func (m *move) begin(ctx context.Context, p *topicGroup) error {
 	if err != nil {
 		return err
 	}
-	return m.b.pauseUntil(ctx, p, mark.until)
+	return m.dur.pauseUntil(ctx, p, mark.until)
 }
 
 func (m *move) fresh() seekMark { return seekMark{seq: m.next, until: time.Now().Add(m.life)} }
 
 func (m *move) mark(ctx context.Context, p *topicGroup) error {
 	mark := m.fresh()
-	return m.b.markSeek(ctx, p, mark.String(), mark.until)
+	return m.dur.markSeek(ctx, p, mark.String(), mark.until)
 }
 
 // decide ends the time of the marks: all that is held is settled, and the durables are about
@@ -66,10 +67,10 @@ func (m *move) decide(ctx context.Context, err error) error {
 	case err == nil:
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.b.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.dur.cfg.Timeout)
 	defer cancel()
 	return errors.Join(err, everyPart(ctx, marked, func(ctx context.Context, p *topicGroup) error {
-		return m.b.markSeek(ctx, p, "", resumeTime(p.info))
+		return m.dur.markSeek(ctx, p, "", resumeTime(p.info))
 	}))
 }
 

@@ -23,9 +23,9 @@ import (
 
 // partOf is what one partition of a topic looks like to the parts that deliver
 // events: the same topic, with fewer events.
-func (b *Bus) partOf(t *topic, p jetbus.Partition) *topic {
+func (srv *server) partOf(t *topic, p jetbus.Partition) *topic {
 	out := *t
-	out.part, out.filter = p, partitionFilter(b.cfg.Prefix, t.name(), p)
+	out.part, out.filter = p, partitionFilter(srv.cfg.Prefix, t.name(), p)
 	return &out
 }
 
@@ -151,8 +151,8 @@ func everyPart[T any](ctx context.Context, all []T, f func(context.Context, T) e
 }
 
 // partitionedTopic returns a topic that has partitions, as the server knows it now.
-func (b *Bus) partitionedTopic(ctx context.Context, name string) (*topic, error) {
-	t, err := b.known(ctx, name)
+func (st *streams) partitionedTopic(ctx context.Context, name string) (*topic, error) {
+	t, err := st.known(ctx, name)
 	if err == nil && t.generations == nil {
 		err = fmt.Errorf("topic %s: %w", name, jetbus.ErrNoPartitions)
 	}
@@ -199,8 +199,8 @@ func partitionOptions(group string, o jetbus.SubscribeOptions) (jetbus.Subscribe
 }
 
 // makeParts makes the durables that a group is without, and returns the others.
-func (b *Bus) makeParts(ctx context.Context, name, group string, from jetbus.Start, set groupSettings) ([]*topicGroup, error) {
-	t, have, err := b.findParts(ctx, name, group)
+func (st *streams) makeParts(ctx context.Context, name, group string, from jetbus.Start, set groupSettings) ([]*topicGroup, error) {
+	t, have, err := st.findParts(ctx, name, group)
 	if err != nil {
 		return nil, err
 	}
@@ -209,29 +209,29 @@ func (b *Bus) makeParts(ctx context.Context, name, group string, from jetbus.Sta
 	}
 	if _, ok := ctx.Deadline(); !ok { // somebody who moves the group may have to be waited for
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, b.cfg.Timeout+set.over(firstOf(have)).ackTimeout+keptLife)
+		ctx, cancel = context.WithTimeout(ctx, st.cfg.Timeout+set.over(firstOf(have)).ackTimeout+keptLife)
 		defer cancel()
 	}
-	err = b.locked(ctx, joinLock(t, group), func(ctx context.Context) error {
-		if have, err = b.partsOf(ctx, t, group); err != nil { // somebody may have been faster
+	err = st.locked(ctx, joinLock(t, group), func(ctx context.Context) error {
+		if have, err = st.partsOf(ctx, t, group); err != nil { // somebody may have been faster
 			return err
 		}
-		return b.translateGroup(t, group, b.createParts(ctx, t, group, have, from, set))
+		return st.translateGroup(t, group, st.createParts(ctx, t, group, have, from, set))
 	})
 	return have, err
 }
 
 // findParts returns a topic with partitions and what there is of a group's durables.
-func (b *Bus) findParts(ctx context.Context, name, group string) (t *topic, have []*topicGroup, err error) {
-	ctx, cancel := b.bound(ctx)
+func (st *streams) findParts(ctx context.Context, name, group string) (t *topic, have []*topicGroup, err error) {
+	ctx, cancel := st.bound(ctx)
 	defer cancel()
-	if t, err = b.partitionedTopic(ctx, name); err != nil {
+	if t, err = st.partitionedTopic(ctx, name); err != nil {
 		return nil, nil, err
 	}
-	if err = b.keepStreams(ctx, t.config.Replicas); err != nil {
+	if err = st.keepStreams(ctx, t.config.Replicas); err != nil {
 		return nil, nil, err
 	}
-	have, err = b.partsOf(ctx, t, group)
+	have, err = st.partsOf(ctx, t, group)
 	return t, have, err
 }
 
@@ -245,20 +245,20 @@ func firstOf(have []*topicGroup) *jetstream.ConsumerInfo {
 
 // joinPart brings the settings of a durable up to date, or of that in its place. A move
 // under way takes its own time, unless ctx has a deadline.
-func (b *Bus) joinPart(ctx context.Context, p *topicGroup, set groupSettings) error {
+func (dur *durables) joinPart(ctx context.Context, p *topicGroup, set groupSettings) error {
 	for {
 		mark, ok := readSeekMark(p.info.Config.Metadata)
 		var err error
 		if ok { // a mover may have died on its way
-			err = b.completeSeek(ctx, p.topic, p.group, p.info, mark)
-		} else if _, err = b.alignGroup(ctx, p.topic, p.group, p.info, set); err == nil {
+			err = dur.completeSeek(ctx, p.topic, p.group, p.info, mark)
+		} else if _, err = dur.alignGroup(ctx, p.topic, p.group, p.info, set); err == nil {
 			return nil
 		}
 		if err != nil && !errors.Is(err, jetbus.ErrNoGroup) {
 			return err
 		}
-		bounded, cancel := b.bound(ctx)
-		p.info, err = b.findGroup(bounded, p.topic, p.group) // its owner, or the mover, has replaced it
+		bounded, cancel := dur.bound(ctx)
+		p.info, err = dur.findGroup(bounded, p.topic, p.group) // its owner, or the mover, has replaced it
 		cancel()
 		if err != nil {
 			return err
@@ -281,8 +281,8 @@ func alignedOrder(t *topic, group string, parts []*topicGroup, order jetbus.Orde
 // partsOf are the durables of a group by partition, oldest generation first; none where
 // there is no such group. One of the whole topic is an error. What the list has left out,
 // since it was being replaced, is found by its name.
-func (b *Bus) partsOf(ctx context.Context, t *topic, group string) ([]*topicGroup, error) {
-	all, err := b.durablesOf(ctx, t)
+func (dur *durables) partsOf(ctx context.Context, t *topic, group string) ([]*topicGroup, error) {
+	all, err := dur.durablesOf(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -296,9 +296,9 @@ func (b *Bus) partsOf(ctx context.Context, t *topic, group string) ([]*topicGrou
 		if p.Generation == 0 {
 			return nil, wholeError(t, group)
 		}
-		listed[p], parts = true, append(parts, &topicGroup{topic: b.partOf(t, p), group: group, info: info})
+		listed[p], parts = true, append(parts, &topicGroup{topic: dur.partOf(t, p), group: group, info: info})
 	}
-	names, _, err := b.durableNames(ctx, t.stream)
+	names, _, err := dur.durableNames(ctx, t.stream)
 	if err != nil {
 		return nil, fmt.Errorf("partitions of group %s/%s: %w", t.name(), group, err)
 	}
@@ -307,8 +307,8 @@ func (b *Bus) partsOf(ctx context.Context, t *topic, group string) ([]*topicGrou
 		if !ok || listed[p] {
 			continue
 		}
-		part := b.partOf(t, p)
-		info, err := b.findGroup(ctx, part, group)
+		part := dur.partOf(t, p)
+		info, err := dur.findGroup(ctx, part, group)
 		switch {
 		case err == nil:
 			listed[p], parts = true, append(parts, &topicGroup{topic: part, group: group, info: info})
@@ -322,14 +322,14 @@ func (b *Bus) partsOf(ctx context.Context, t *topic, group string) ([]*topicGrou
 
 // createParts makes what is missing of a group. The first durable of all says where
 // the group begins: whoever goes on after a crash goes by that.
-func (b *Bus) createParts(ctx context.Context, t *topic, group string, have []*topicGroup, from jetbus.Start, set groupSettings) error {
+func (dur *durables) createParts(ctx context.Context, t *topic, group string, have []*topicGroup, from jetbus.Start, set groupSettings) error {
 	missing := slices.DeleteFunc(t.partitions(), func(p jetbus.Partition) bool {
 		return slices.ContainsFunc(have, func(g *topicGroup) bool { return g.part == p })
 	})
 	first := firstOf(have)
 	if first == nil {
-		part := b.partOf(t, missing[0])
-		info, made, err := b.createOrigin(ctx, t, part, group, from, set.over(nil))
+		part := dur.partOf(t, missing[0])
+		info, made, err := dur.createOrigin(ctx, t, part, group, from, set.over(nil))
 		if err != nil {
 			return err
 		}
@@ -345,18 +345,18 @@ func (b *Bus) createParts(ctx context.Context, t *topic, group string, have []*t
 		like.PauseUntil = &until
 	}
 	return eachPart(ctx, missing, func(ctx context.Context, p jetbus.Partition) error {
-		part := b.partOf(t, p)
+		part := dur.partOf(t, p)
 		if slices.ContainsFunc(have, func(g *topicGroup) bool { return g.part.Generation == p.Generation }) {
 			// The others of its generation were made, and so was this one, most likely: its
 			// owner replaces it at this moment, and it was in no list.
-			if _, err := b.findGroup(ctx, part, group); !errors.Is(err, jetbus.ErrNoGroup) {
+			if _, err := dur.findGroup(ctx, part, group); !errors.Is(err, jetbus.ErrNoGroup) {
 				return err
 			}
 		}
-		_, err := b.createConsumer(ctx, part, group, 0, next, like)
+		_, err := dur.createConsumer(ctx, part, group, 0, next, like)
 		switch {
 		case isConsumerExists(err): // one whose leader did not tell the list of it
-			_, err = b.findGroup(ctx, part, group)
+			_, err = dur.findGroup(ctx, part, group)
 		case errors.Is(err, errJoined):
 			err = nil
 		}
@@ -366,14 +366,14 @@ func (b *Bus) createParts(ctx context.Context, t *topic, group string, have []*t
 
 // createOrigin makes the first durable of a group. Where there is one by now, of somebody
 // whose request took its time, made is false.
-func (b *Bus) createOrigin(ctx context.Context, t, part *topic, group string, from jetbus.Start, set groupSettings) (info *jetstream.ConsumerInfo, made bool, err error) {
-	next, err := b.startSequence(ctx, t, from)
+func (dur *durables) createOrigin(ctx context.Context, t, part *topic, group string, from jetbus.Start, set groupSettings) (info *jetstream.ConsumerInfo, made bool, err error) {
+	next, err := dur.startSequence(ctx, t, from)
 	if err != nil {
 		return nil, false, err
 	}
-	info, err = b.createConsumer(ctx, part, group, 0, next, partSettings(set, next, jetbus.NewID()))
+	info, err = dur.createConsumer(ctx, part, group, 0, next, partSettings(set, next, jetbus.NewID()))
 	if isConsumerExists(err) || errors.Is(err, errJoined) {
-		info, err = b.findGroup(ctx, part, group)
+		info, err = dur.findGroup(ctx, part, group)
 		return info, false, err
 	}
 	return info, true, err
@@ -410,12 +410,12 @@ func (b *Bus) GroupPartitions(ctx context.Context, topic, group string) ([]jetbu
 	return out, nil
 }
 
-func (b *Bus) existingParts(ctx context.Context, topic, group string) ([]*topicGroup, error) {
-	t, err := b.partitionedTopic(ctx, topic)
+func (st *streams) existingParts(ctx context.Context, topic, group string) ([]*topicGroup, error) {
+	t, err := st.partitionedTopic(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
-	parts, err := b.partsOf(ctx, t, group)
+	parts, err := st.partsOf(ctx, t, group)
 	if err == nil && len(parts) == 0 {
 		err = fmt.Errorf("group %s/%s: %w", topic, group, jetbus.ErrNoGroup)
 	}
@@ -424,10 +424,10 @@ func (b *Bus) existingParts(ctx context.Context, topic, group string) ([]*topicG
 
 // describeParts adds to the durables what is known of their retries, and how old the
 // oldest event of each is that is not settled.
-func (b *Bus) describeParts(ctx context.Context, parts []*topicGroup) ([]jetbus.PartitionInfo, error) {
+func (dur *durables) describeParts(ctx context.Context, parts []*topicGroup) ([]jetbus.PartitionInfo, error) {
 	retries := map[jetbus.Partition]uint64{}
-	rt := b.retryTopic(parts[0].topic, parts[0].group)
-	all, err := b.durablesOf(ctx, rt)
+	rt := dur.retryTopic(parts[0].topic, parts[0].group)
+	all, err := dur.durablesOf(ctx, rt)
 	if err != nil && !errors.Is(err, jetbus.ErrNoTopic) { // no group has joined since the stream went
 		return nil, err
 	}
@@ -446,16 +446,16 @@ func (b *Bus) describeParts(ctx context.Context, parts []*topicGroup) ([]jetbus.
 			out[i].LastAck = p.info.AckFloor.Last.UTC()
 		}
 	}
-	if err := b.confirmDrained(ctx, parts, out); err != nil {
+	if err := dur.confirmDrained(ctx, parts, out); err != nil {
 		return nil, err
 	}
-	return out, b.findOldest(ctx, parts, out)
+	return out, dur.findOldest(ctx, parts, out)
 }
 
 // confirmDrained asks the stream's leader about the partitions of older generations
 // that seem to be drained: a durable is counted by its own leader, whose copy of the
 // stream may be behind, and the next generation waits for nothing but this.
-func (b *Bus) confirmDrained(ctx context.Context, parts []*topicGroup, infos []jetbus.PartitionInfo) error {
+func (srv *server) confirmDrained(ctx context.Context, parts []*topicGroup, infos []jetbus.PartitionInfo) error {
 	var drained []int
 	for i, p := range parts {
 		if infos[i].Drained() && p.part.Generation < p.present().Generation {
@@ -463,7 +463,7 @@ func (b *Bus) confirmDrained(ctx context.Context, parts []*topicGroup, infos []j
 		}
 	}
 	return eachPart(ctx, drained, func(ctx context.Context, i int) error {
-		more, err := b.hasAfter(ctx, parts[i].topic, infos[i].AckedSeq)
+		more, err := srv.hasAfter(ctx, parts[i].topic, infos[i].AckedSeq)
 		if more {
 			infos[i].Pending = 1 // at least
 		}
@@ -472,7 +472,7 @@ func (b *Bus) confirmDrained(ctx context.Context, parts []*topicGroup, infos []j
 }
 
 // findOldest looks at the first event that is left in each partition.
-func (b *Bus) findOldest(ctx context.Context, parts []*topicGroup, infos []jetbus.PartitionInfo) error {
+func (srv *server) findOldest(ctx context.Context, parts []*topicGroup, infos []jetbus.PartitionInfo) error {
 	var behind []int
 	for i := range infos {
 		if !infos[i].Drained() {
@@ -481,10 +481,10 @@ func (b *Bus) findOldest(ctx context.Context, parts []*topicGroup, infos []jetbu
 	}
 	return eachPart(ctx, behind, func(ctx context.Context, i int) error {
 		request := directRequest{Seq: infos[i].AckedSeq + 1, NextBySubject: parts[i].filter, Batch: 1}
-		err := b.directGet(ctx, parts[i].stream, request, func(_ *nats.Msg, _ uint64, stored time.Time) bool {
+		err := srv.directGet(ctx, parts[i].stream, request, func(_ *nats.Msg, _ uint64, stored time.Time) bool {
 			infos[i].Oldest = stored.UTC()
 			return false
 		})
-		return b.translate("read the oldest event of "+parts[i].partName(), b.api+"DIRECT.GET."+parts[i].stream, err)
+		return srv.translate("read the oldest event of "+parts[i].partName(), srv.api+"DIRECT.GET."+parts[i].stream, err)
 	})
 }

@@ -14,15 +14,15 @@ import (
 // members do not let go of their events in time, in none. A mover that dies on its way
 // has begun with some of them: they are completed by whoever meets them, as the one
 // durable of another group is, and the others stay until SetCursor is called again.
-func (b *Bus) seekParts(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
+func (dur *durables) seekParts(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
 	wait := o.Wait
 	if wait == 0 {
 		wait = describeGroup(t.topic, t.durables(), t.end).AckTimeout
 	}
-	begun, ctx := b.newMove(ctx, next, wait, len(t.parts))
+	begun, ctx := dur.newMove(ctx, next, wait, len(t.parts))
 	m := &partsMove{move: begun}
 	defer m.end(ctx)
-	held, err := b.lockOnce(ctx, seekLock(t), m.life)
+	held, err := dur.lockOnce(ctx, seekLock(t), m.life)
 	if errors.Is(err, jetbus.ErrWrongSequence) {
 		return &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: describeGroup(t.topic, t.durables(), t.end).Held}
 	}
@@ -35,11 +35,11 @@ func (b *Bus) seekParts(ctx context.Context, t *topicGroup, next uint64, o jetbu
 
 // seek is seekParts with the group's lock.
 func (m *partsMove) seek(ctx context.Context, t *topicGroup, force bool) (err error) {
-	b := m.b
+	dur := m.dur
 	if err := m.hold(ctx, joinLock(t.topic, t.group)); err != nil { // no partition joins meanwhile, at the old start
 		return err
 	}
-	if t.parts, err = b.partsOf(ctx, t.topic, t.group); err != nil {
+	if t.parts, err = dur.partsOf(ctx, t.topic, t.group); err != nil {
 		return err
 	}
 	m.parts = t.parts
@@ -76,7 +76,7 @@ func (m *partsMove) beginPart(ctx context.Context, p *topicGroup) (err error) {
 	if err = m.hold(ctx, seekLock(p)); err != nil {
 		return err
 	}
-	if p.info, err = m.b.findGroup(ctx, p.topic, p.group); err != nil {
+	if p.info, err = m.dur.findGroup(ctx, p.topic, p.group); err != nil {
 		return err
 	}
 	return m.begin(ctx, p)
@@ -88,7 +88,7 @@ func (m *partsMove) awaitUnheld(ctx context.Context, t *topicGroup) error {
 	var mu sync.Mutex
 	held := 0
 	err := eachPart(ctx, m.parts, func(ctx context.Context, p *topicGroup) error {
-		err := m.b.awaitUnheld(ctx, p, max(time.Until(until), 0))
+		err := m.dur.awaitUnheld(ctx, p, max(time.Until(until), 0))
 		if busy, ok := errors.AsType[*jetbus.GroupBusyError](err); ok { // the others are counted, too
 			mu.Lock()
 			defer mu.Unlock()
@@ -104,7 +104,7 @@ func (m *partsMove) awaitUnheld(ctx context.Context, t *topicGroup) error {
 }
 
 func (m *partsMove) replace(ctx context.Context, p *topicGroup) error {
-	return m.b.putAt(ctx, p, m.next)
+	return m.dur.putAt(ctx, p, m.next)
 }
 
 // partForRetry is the part of a group whose members get a retry of an event: that of

@@ -23,7 +23,7 @@ const (
 )
 
 // startSequence is the sequence that the first event to read has at least.
-func (b *Bus) startSequence(ctx context.Context, t *topic, start jetbus.Start) (uint64, error) {
+func (dur *durables) startSequence(ctx context.Context, t *topic, start jetbus.Start) (uint64, error) {
 	if t.config.SnapshotOf != "" && (start.Kind == jetbus.FromAfterID || start.Kind == jetbus.FromAfterSeq && start.Seq > 0) {
 		return 0, fmt.Errorf("%w: topic %s is a snapshot, whose events have the positions of %s; read that from %s", jetbus.ErrUnsupported, t.name(), t.config.SnapshotOf, start)
 	}
@@ -31,12 +31,12 @@ func (b *Bus) startSequence(ctx context.Context, t *topic, start jetbus.Start) (
 	case jetbus.FromEarliest:
 		return 1, nil
 	case jetbus.FromTime:
-		return b.sequenceAtTime(ctx, t, start.Time)
+		return dur.sequenceAtTime(ctx, t, start.Time)
 	case jetbus.FromAfterID:
-		seq, err := b.sequenceOfID(ctx, t, start.ID)
+		seq, err := dur.sequenceOfID(ctx, t, start.ID)
 		return seq + 1, err
 	}
-	end, err := b.endSequence(ctx, t)
+	end, err := dur.endSequence(ctx, t)
 	if err != nil {
 		return 0, err
 	}
@@ -50,10 +50,10 @@ func (b *Bus) startSequence(ctx context.Context, t *topic, start jetbus.Start) (
 }
 
 // endSequence is the sequence of the last message of the topic's stream.
-func (b *Bus) endSequence(ctx context.Context, t *topic) (uint64, error) {
-	info, err := b.streamInfo(ctx, t.stream)
+func (srv *server) endSequence(ctx context.Context, t *topic) (uint64, error) {
+	info, err := srv.streamInfo(ctx, t.stream)
 	if err != nil {
-		return 0, b.translate("look up topic "+t.name(), b.api+"STREAM.INFO."+t.stream, err)
+		return 0, srv.translate("look up topic "+t.name(), srv.api+"STREAM.INFO."+t.stream, err)
 	}
 	return info.State.LastSeq, nil
 }
@@ -62,15 +62,15 @@ func (b *Bus) endSequence(ctx context.Context, t *topic) (uint64, error) {
 // behind the end. The stream's leader is asked: a replica that lags has nothing of that
 // time yet, and what was acknowledged would be passed over. So would what is stored
 // between the two questions, if the end were not asked for first.
-func (b *Bus) sequenceAtTime(ctx context.Context, t *topic, at time.Time) (uint64, error) {
-	end, err := b.endSequence(ctx, t)
+func (srv *server) sequenceAtTime(ctx context.Context, t *topic, at time.Time) (uint64, error) {
+	end, err := srv.endSequence(ctx, t)
 	if err != nil {
 		return 0, err
 	}
-	first, err := b.leaderMessage(ctx, t.stream, map[string]any{"start_time": at, "next_by_subj": t.filter})
+	first, err := srv.leaderMessage(ctx, t.stream, map[string]any{"start_time": at, "next_by_subj": t.filter})
 	switch {
 	case err != nil:
-		return 0, b.translate("find a time in "+t.name(), b.api+"STREAM.MSG.GET."+t.stream, err)
+		return 0, srv.translate("find a time in "+t.name(), srv.api+"STREAM.MSG.GET."+t.stream, err)
 	case first.seq == 0:
 		return end + 1, nil
 	}
@@ -80,40 +80,42 @@ func (b *Bus) sequenceAtTime(ctx context.Context, t *topic, at time.Time) (uint6
 // sequenceOfID finds an event by id: from the id itself where it is one that the
 // bus gave to a message without one, in the server's memory of recent ids, or
 // by the time in a UUIDv7.
-func (b *Bus) sequenceOfID(ctx context.Context, t *topic, id string) (uint64, error) {
+func (dur *durables) sequenceOfID(ctx context.Context, t *topic, id string) (uint64, error) {
 	if rest, ok := strings.CutPrefix(id, t.stream+"-"); ok {
 		if seq, err := strconv.ParseUint(rest, 10, 64); err == nil && seq > 0 {
-			if _, stored, err := b.eventAt(ctx, t, seq); !stored.IsZero() || err != nil {
+			if _, stored, err := dur.eventAt(ctx, t, seq); !stored.IsZero() || err != nil {
 				return seq, err
 			}
 		}
 	}
-	if seq, found, _ := b.dedupeLookup(ctx, t, id); found { // without an answer, the log is read
+	if seq, found, _ := dur.dedupeLookup(ctx, t, id); found { // without an answer, the log is read
 		return seq, nil
 	}
 	at, ok := jetbus.IDTime(id)
 	if !ok {
 		return 0, fmt.Errorf("%w: no recent event of topic %s has the id %s, which has no time in it to look for older ones", jetbus.ErrPositionUnknown, t.name(), id)
 	}
-	return b.scanForID(ctx, t, id, at.Add(-idSkew))
+	return dur.scanForID(ctx, t, id, at.Add(-idSkew))
 }
 
 // dedupeLookup asks the server for the sequence of an id in the duplicate window:
 // it publishes the id under a condition that cannot hold. A known id is answered
 // as a duplicate, an unknown one is refused; nothing is stored either way.
 // Without an answer there is an error.
-func (b *Bus) dedupeLookup(ctx context.Context, t *topic, id string) (seq uint64, found bool, err error) {
-	seq, found, err = b.dedupeOnce(ctx, t, id)
+func (cat *catalog) dedupeLookup(ctx context.Context, t *topic, id string) (seq uint64, found bool, err error) {
+	seq, found, err = cat.dedupeOnce(ctx, t, id)
 	if t.generations != nil && errors.Is(err, nats.ErrNoResponders) { // it may have begun a generation
-		if fresh, verr := b.verify(ctx, t); verr == nil && !fresh.sameGeneration(t) {
-			return b.dedupeOnce(ctx, fresh, id)
+		short, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		if fresh, verr := cat.asDeclared(short, t); verr == nil && !fresh.sameGeneration(t) {
+			return cat.dedupeOnce(ctx, fresh, id)
 		}
 	}
 	return seq, found, err
 }
 
-func (b *Bus) dedupeOnce(ctx context.Context, t *topic, id string) (seq uint64, found bool, err error) {
-	subject, err := t.lookupSubject(b.cfg.Prefix)
+func (srv *server) dedupeOnce(ctx context.Context, t *topic, id string) (seq uint64, found bool, err error) {
+	subject, err := t.lookupSubject(srv.cfg.Prefix)
 	if err != nil {
 		return 0, false, err
 	}
@@ -121,7 +123,7 @@ func (b *Bus) dedupeOnce(ctx context.Context, t *topic, id string) (seq uint64, 
 	m := &nats.Msg{Subject: subject, Header: nats.Header{jetstream.MsgIDHeader: {ce.MsgID(t.name(), id)}, name: {value}}}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout/2) // a cluster may refuse it without an answer
 	defer cancel()
-	a, err := b.request(ctx, m)
+	a, err := srv.request(ctx, m)
 	if err != nil {
 		return 0, false, err
 	}
@@ -149,18 +151,18 @@ func impossible(t *topic) (header, value string) {
 
 // scanForID reads on from a time until it meets the id, or what was the last event when it
 // began by the word of the stream's leader: a replica that lags is waited for.
-func (b *Bus) scanForID(ctx context.Context, t *topic, id string, from time.Time) (uint64, error) {
-	next, err := b.sequenceAtTime(ctx, t, from)
+func (srv *server) scanForID(ctx context.Context, t *topic, id string, from time.Time) (uint64, error) {
+	next, err := srv.sequenceAtTime(ctx, t, from)
 	if err != nil {
 		return 0, err
 	}
-	end, err := b.endSequence(ctx, t)
+	end, err := srv.endSequence(ctx, t)
 	if err != nil {
 		return 0, err
 	}
 	var at uint64
 	seen := 0
-	err = b.eachMessage(ctx, t, next, end, func(m *message) bool {
+	err = srv.eachMessage(ctx, t, next, end, func(m *message) bool {
 		seen++
 		if m.isEvent && m.event.ID == id {
 			at = m.seq
@@ -180,12 +182,12 @@ func (b *Bus) scanForID(ctx context.Context, t *topic, id string, from time.Time
 
 // eventAt returns the event of the topic at a sequence and when it was stored, if the
 // topic still has it: both are zero where it has not, or what is there is no event.
-func (b *Bus) eventAt(ctx context.Context, t *topic, at uint64) (jetbus.Event, time.Time, error) {
-	m, err := b.messageAt(ctx, t, at)
+func (srv *server) eventAt(ctx context.Context, t *topic, at uint64) (jetbus.Event, time.Time, error) {
+	m, err := srv.messageAt(ctx, t, at)
 	if err != nil || m.seq == 0 {
-		return jetbus.Event{}, time.Time{}, b.translate("read "+t.name(), b.api+"STREAM.MSG.GET."+t.stream, err)
+		return jetbus.Event{}, time.Time{}, srv.translate("read "+t.name(), srv.api+"STREAM.MSG.GET."+t.stream, err)
 	}
-	e, err := ce.Decode(m.Header, m.Data, t.placeOf(&m.Msg, m.seq, m.time))
+	e, err := ce.Decode(m.Header, m.Data, t.messagePlace(&m.Msg, m.seq, m.time))
 	if err != nil {
 		return jetbus.Event{}, time.Time{}, nil //nolint:nilerr // what is no event has no id
 	}
@@ -194,8 +196,8 @@ func (b *Bus) eventAt(ctx context.Context, t *topic, at uint64) (jetbus.Event, t
 
 // messageAt asks the stream's leader for the message of the topic at a sequence; its own
 // is 0 where the topic has none there. A replica that lags would not have it yet.
-func (b *Bus) messageAt(ctx context.Context, t *topic, at uint64) (keyMessage, error) {
-	m, err := b.leaderMessage(ctx, t.stream, map[string]any{"seq": at, "next_by_subj": t.filter})
+func (srv *server) messageAt(ctx context.Context, t *topic, at uint64) (keyMessage, error) {
+	m, err := srv.leaderMessage(ctx, t.stream, map[string]any{"seq": at, "next_by_subj": t.filter})
 	if err != nil || m.seq != at {
 		return keyMessage{}, err
 	}
@@ -208,14 +210,14 @@ func (b *Bus) messageAt(ctx context.Context, t *topic, at uint64) (keyMessage, e
 // read: the server sends 64 MiB of them at once, and says that there are more. With atLeast,
 // errBehind is what a replica gives that is not as far; nor may one that sends the rest be
 // behind the one before: a key that changed between the two would be in neither answer.
-func (b *Bus) directGet(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool) error {
+func (srv *server) directGet(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool) error {
 	for r.within = tryTimeout; ; { // twice as long each time: the server may have much to look through
-		_, err := b.link.Wait(ctx)
+		_, err := srv.link.Wait(ctx)
 		if err != nil {
 			return err
 		}
 		called, more := false, true
-		tail, err := directGet(ctx, b.nc, b.api+"DIRECT.GET."+stream, r, func(m *nats.Msg, seq uint64, stored time.Time) bool {
+		tail, err := directGet(ctx, srv.nc, srv.api+"DIRECT.GET."+stream, r, func(m *nats.Msg, seq uint64, stored time.Time) bool {
 			called = true
 			more = each(m, seq, stored)
 			if r.MultiLast != nil {
@@ -240,15 +242,15 @@ func (b *Bus) directGet(ctx context.Context, stream string, r directRequest, eac
 			continue
 		}
 		if errors.Is(err, nats.ErrNoResponders) {
-			err = errors.Join(b.whyNoDirect(ctx, stream), err)
+			err = errors.Join(srv.whyNoDirect(ctx, stream), err)
 		}
 		return err
 	}
 }
 
 // whyNoDirect says why nobody answers a direct get.
-func (b *Bus) whyNoDirect(ctx context.Context, stream string) error {
-	info, err := b.streamInfo(ctx, stream)
+func (srv *server) whyNoDirect(ctx context.Context, stream string) error {
+	info, err := srv.streamInfo(ctx, stream)
 	if err == nil && !info.Config.AllowDirect {
 		return fmt.Errorf("%w: stream %s does not allow direct gets (AllowDirect)", jetbus.ErrUnsupported, stream)
 	}

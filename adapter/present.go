@@ -77,8 +77,8 @@ type sharedList struct {
 
 // listed is consumersOf, by a list that began after the call. Those who call at
 // the same time share it, and must not change it.
-func (b *Bus) listed(ctx context.Context, stream string) ([]*jetstream.ConsumerInfo, error) {
-	p := &b.present
+func (dur *durables) listed(ctx context.Context, stream string) ([]*jetstream.ConsumerInfo, error) {
+	p := &dur.present
 	p.mu.Lock()
 	l := p.lists[stream]
 	if l == nil {
@@ -101,7 +101,7 @@ func (b *Bus) listed(ctx context.Context, stream string) ([]*jetstream.ConsumerI
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, b.translate("list consumers", b.api+"CONSUMER.LIST."+stream, context.Cause(ctx))
+		return nil, dur.translate("list consumers", dur.api+"CONSUMER.LIST."+stream, context.Cause(ctx))
 	}
 	defer func() { <-l.turn }()
 	p.mu.Lock()
@@ -111,7 +111,7 @@ func (b *Bus) listed(ctx context.Context, stream string) ([]*jetstream.ConsumerI
 	}
 	p.mu.Unlock()
 	if !fresh {
-		l.last, l.err = b.consumersOf(ctx, stream)
+		l.last, l.err = dur.consumersOf(ctx, stream)
 		if l.err == nil || errors.Is(l.err, jetbus.ErrNoTopic) {
 			p.keep(stream, l.last)
 		}

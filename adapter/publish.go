@@ -148,7 +148,7 @@ func (b *Bus) complete(ctx context.Context, e *jetbus.Event, now time.Time, last
 
 // instruct adds to a message what makes it a tombstone, if it is one, and what the options
 // ask of the server.
-func (b *Bus) instruct(to *destination, m *nats.Msg, e *jetbus.Event, o jetbus.PublishOptions, now time.Time) error {
+func (srv *server) instruct(to *destination, m *nats.Msg, e *jetbus.Event, o jetbus.PublishOptions, now time.Time) error {
 	if to.tombstone {
 		if err := to.bury(m.Header, o, now); err != nil {
 			return err
@@ -166,7 +166,7 @@ func (b *Bus) instruct(to *destination, m *nats.Msg, e *jetbus.Event, o jetbus.P
 			return fmt.Errorf("ExpectLastSeq: %w", jetbus.ErrNeedsKeySubject)
 		}
 		m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(*o.ExpectLastSeq, 10)}
-		if err := b.expectAcross(m.Header, t, e.Key); err != nil {
+		if err := srv.expectAcross(m.Header, t, e.Key); err != nil {
 			return err
 		}
 	}
@@ -180,7 +180,7 @@ func (b *Bus) instruct(to *destination, m *nats.Msg, e *jetbus.Event, o jetbus.P
 		}
 		m.Header["Nats-Schedule-Target"] = []string{m.Subject}
 		m.Header["Nats-Schedule"] = []string{"@at " + o.DeliverAt.UTC().Format(time.RFC3339Nano)}
-		m.Subject = delaySubject(b.cfg.Prefix, e.Topic, e.ID)
+		m.Subject = delaySubject(srv.cfg.Prefix, e.Topic, e.ID)
 		ttl = "Nats-Schedule-TTL"
 		if !t.adopted() { // it waits however long the topic keeps events, and ages from then on
 			m.Header["Nats-TTL"] = []string{"never"}
@@ -213,12 +213,12 @@ const frameBytes = len("NATS/1.0\r\n\r\n")
 
 // fits refuses a message that the server would refuse, by closing the connection
 // where it is larger than it takes.
-func (b *Bus) fits(m *nats.Msg) error { return b.fitsIn(m, maxHeader) }
+func (srv *server) fits(m *nats.Msg) error { return srv.fitsIn(m, maxHeader) }
 
 // eventFits is fits for an event that is published.
-func (b *Bus) eventFits(m *nats.Msg) error { return b.fitsIn(m, maxEventHeader) }
+func (srv *server) eventFits(m *nats.Msg) error { return srv.fitsIn(m, maxEventHeader) }
 
-func (b *Bus) fitsIn(m *nats.Msg, most int) error {
+func (srv *server) fitsIn(m *nats.Msg, most int) error {
 	header := frameBytes
 	for name, values := range m.Header {
 		for _, v := range values {
@@ -228,7 +228,7 @@ func (b *Bus) fitsIn(m *nats.Msg, most int) error {
 	if header > most {
 		return fmt.Errorf("%w: %d bytes of headers, at most %d are allowed", jetbus.ErrPayloadTooLarge, header, most)
 	}
-	if size, limit := header+len(m.Data), b.nc.MaxPayload(); limit > 0 && int64(size) > limit {
+	if size, limit := header+len(m.Data), srv.nc.MaxPayload(); limit > 0 && int64(size) > limit {
 		return fmt.Errorf("%w: %d bytes with headers, the server takes %d", jetbus.ErrPayloadTooLarge, size, limit)
 	}
 	return nil
@@ -303,15 +303,15 @@ func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(
 	}
 }
 
-func (b *Bus) storeOnce(ctx context.Context, m *nats.Msg, s *tries) (pubAck, error) {
-	lost, err := b.link.Wait(ctx)
+func (srv *server) storeOnce(ctx context.Context, m *nats.Msg, s *tries) (pubAck, error) {
+	lost, err := srv.link.Wait(ctx)
 	if err != nil {
 		return pubAck{}, unsentError{err}
 	}
 	if err := s.begin(); err != nil {
 		return pubAck{}, err
 	}
-	a, err := b.exchange(ctx, m, lost, tryTimeout)
+	a, err := srv.exchange(ctx, m, lost, tryTimeout)
 	if err != nil {
 		return pubAck{}, err
 	}
@@ -320,32 +320,32 @@ func (b *Bus) storeOnce(ctx context.Context, m *nats.Msg, s *tries) (pubAck, err
 
 // verify asks whether a topic that nobody answers for still exists, and returns what
 // is known of it now.
-func (b *Bus) verify(ctx context.Context, t *topic) (*topic, error) {
+func (st *streams) verify(ctx context.Context, t *topic) (*topic, error) {
 	short, cancel := context.WithTimeout(ctx, askTimeout) // the next try may do better than to wait here
 	defer cancel()
-	fresh, err := b.asDeclared(short, t)
+	fresh, err := st.asDeclared(short, t)
 	switch {
 	case err == nil:
 		return fresh, nil
 	case !errors.Is(err, jetbus.ErrNoTopic):
 		return t, nil // the server cannot say: try again
 	}
-	b.forget(t)
-	if b.cfg.AutoCreate && !t.adopted() {
-		return b.lookup(ctx, t.name())
+	st.forget(t)
+	if st.cfg.AutoCreate && !t.adopted() {
+		return st.lookup(ctx, t.name())
 	}
 	return nil, jetbus.ErrNoTopic
 }
 
 // moveTo changes the place of a message that is to store an event to where it belongs
 // by what is known of its topic now.
-func (b *Bus) moveTo(fresh *topic, e *jetbus.Event, to *destination, m *nats.Msg) error {
+func (srv *server) moveTo(fresh *topic, e *jetbus.Event, to *destination, m *nats.Msg) error {
 	to.topic = fresh
-	if err := b.route(e, to); err != nil {
+	if err := srv.route(e, to); err != nil {
 		return err
 	}
 	m.Subject = to.subject
-	return b.expectAcross(m.Header, fresh, e.Key)
+	return srv.expectAcross(m.Header, fresh, e.Key)
 }
 
 // storedBefore reports whether the last message of the subject, or of those that its
@@ -353,12 +353,12 @@ func (b *Bus) moveTo(fresh *topic, e *jetbus.Event, to *destination, m *nats.Msg
 // single server compares sequences before it looks for duplicates, so that a
 // conditional publish that was stored without an answer fails when repeated. The leader
 // is asked, as a replica may not have it yet.
-func (b *Bus) storedBefore(ctx context.Context, t *topic, m *nats.Msg) (seq uint64, found bool) {
+func (srv *server) storedBefore(ctx context.Context, t *topic, m *nats.Msg) (seq uint64, found bool) {
 	subject := m.Subject
 	if across := m.Header[jetstream.ExpectedLastSubjSeqSubjHeader]; len(across) > 0 {
 		subject = across[0]
 	}
-	last, err := b.leaderMessage(ctx, t.stream, map[string]any{"last_by_subj": subject})
+	last, err := srv.leaderMessage(ctx, t.stream, map[string]any{"last_by_subj": subject})
 	found = err == nil && last.seq > 0 && last.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader)
 	return last.seq, found
 }
@@ -366,10 +366,10 @@ func (b *Bus) storedBefore(ctx context.Context, t *topic, m *nats.Msg) (seq uint
 // storedByAnother reports whether what the topic has at a sequence, under the id of a message
 // of which a try was not answered, is an earlier message and not that try: it has another time
 // or content. Where it cannot be read, or not soon, it counts as the try.
-func (b *Bus) storedByAnother(ctx context.Context, t *topic, m *nats.Msg, seq uint64) bool {
+func (srv *server) storedByAnother(ctx context.Context, t *topic, m *nats.Msg, seq uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	stored, err := b.leaderMessage(ctx, t.stream, map[string]any{"seq": seq})
+	stored, err := srv.leaderMessage(ctx, t.stream, map[string]any{"seq": seq})
 	return err == nil && stored.seq == seq && stored.Header.Get(jetstream.MsgIDHeader) == m.Header.Get(jetstream.MsgIDHeader) &&
 		(stored.Header.Get(ce.HeaderTime) != m.Header.Get(ce.HeaderTime) || !bytes.Equal(stored.Data, m.Data))
 }
@@ -415,17 +415,17 @@ func isWrongSequence(err error) bool {
 }
 
 // publishError makes the error of a publish that was valid.
-func (b *Bus) publishError(e *jetbus.Event, subject string, err error) *jetbus.PublishError {
+func (srv *server) publishError(e *jetbus.Event, subject string, err error) *jetbus.PublishError {
 	out := &jetbus.PublishError{Event: *e}
 	if _, ok := errors.AsType[unknownError](err); ok {
 		out.Stored = jetbus.StoredUnknown
 	}
-	out.Err = b.refusal(subject, err)
+	out.Err = srv.refusal(subject, err)
 	return out
 }
 
 // refusal names the condition behind a server's refusal.
-func (b *Bus) refusal(subject string, err error) error {
+func (srv *server) refusal(subject string, err error) error {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	switch {
 	case errors.Is(err, jetbus.ErrNoTopic), errors.Is(err, jetbus.ErrClosed), errors.Is(err, jetbus.ErrDenied):
@@ -433,13 +433,13 @@ func (b *Bus) refusal(subject string, err error) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, jetbus.ErrOvertaken):
-		out := b.translate("store", subject, err)
+		out := srv.translate("store", subject, err)
 		if !errors.Is(out, jetbus.ErrOvertaken) { // it may say no more than that nobody answered
 			out = fmt.Errorf("%w: %w", jetbus.ErrOvertaken, out)
 		}
 		return out
 	case !ok:
-		return b.translate("store", subject, err)
+		return srv.translate("store", subject, err)
 	case isWrongSequence(err):
 		if is, ok := strings.CutPrefix(api.Description, jetbus.ErrWrongSequence.Error()+": "); ok {
 			return fmt.Errorf("%w: it is %s", jetbus.ErrWrongSequence, is)
@@ -456,7 +456,7 @@ func (b *Bus) refusal(subject string, err error) error {
 	case api.ErrorCode == codeBatchDuplicate:
 		return fmt.Errorf("%w: an event of the batch is stored already, or is in it twice", jetbus.ErrConflict)
 	}
-	return b.translate("store", subject, err)
+	return srv.translate("store", subject, err)
 }
 
 // Refusals of the server that nats.go does not name.

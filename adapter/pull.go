@@ -18,8 +18,8 @@ type pullPoint struct {
 	subject string
 }
 
-func (b *Bus) pullPoint(stream, consumer string) pullPoint {
-	return pullPoint{b.nc, b.api + "CONSUMER.MSG.NEXT." + stream + "." + consumer}
+func (srv *server) pullPoint(stream, consumer string) pullPoint {
+	return pullPoint{srv.nc, srv.api + "CONSUMER.MSG.NEXT." + stream + "." + consumer}
 }
 
 // ask sends a request. What it brings, and what is said of it, comes to reply.

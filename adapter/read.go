@@ -141,19 +141,19 @@ func (b *Bus) places(ctx context.Context, topics []string, o jetbus.ReadOptions)
 }
 
 // place finds where reading of one topic begins and, without Follow, ends.
-func (b *Bus) place(ctx context.Context, t *topic, o jetbus.ReadOptions) (place, error) {
+func (dur *durables) place(ctx context.Context, t *topic, o jetbus.ReadOptions) (place, error) {
 	p := place{t: t}
 	from := o.From
 	if seq, ok := o.After[t.name()]; ok {
 		from = jetbus.AfterSeq(seq)
 	}
 	var err error
-	if p.next, err = b.startSequence(ctx, t, from); err != nil {
+	if p.next, err = dur.startSequence(ctx, t, from); err != nil {
 		return p, err
 	}
-	info, err := b.streamInfo(ctx, t.stream)
+	info, err := dur.streamInfo(ctx, t.stream)
 	if err != nil {
-		return p, b.translate("look up topic "+t.name(), b.api+"STREAM.INFO."+t.stream, err)
+		return p, dur.translate("look up topic "+t.name(), dur.api+"STREAM.INFO."+t.stream, err)
 	}
 	// After the position was looked up: one that was made anew before that is told here.
 	if at, ok := o.Created[t.name()]; ok && at.UnixMilli() != info.Created.UnixMilli() {

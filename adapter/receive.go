@@ -75,7 +75,7 @@ func (b *Bus) receiveUntil(ctx context.Context, topic, group string, o jetbus.Re
 		case errors.Is(err, errNoDurable):
 			// Replaced by SetCursor between two requests, or deleted; or created this
 			// moment by somebody else, and not listening yet.
-			if err := b.rest(ctx, try); err != nil {
+			if err := waitForDurable(ctx, try); err != nil {
 				return nil, err
 			}
 			try++
@@ -104,8 +104,8 @@ var errStale = errors.New("what was known of the group may be old")
 // give: events that it was given back.
 const fullWait = 100 * time.Millisecond
 
-// rest waits a little longer each time, and fails at last.
-func (b *Bus) rest(ctx context.Context, try int) error {
+// waitForDurable waits a little longer each time, and fails at last.
+func waitForDurable(ctx context.Context, try int) error {
 	const tries = 6
 	if try == tries {
 		return jetbus.ErrNoGroup
@@ -167,8 +167,8 @@ func (h *high) note(n uint64) {
 	}
 }
 
-func (b *Bus) source(t *topic, info *jetstream.ConsumerInfo) source {
-	s := source{t: t, durable: info.Name, at: b.pullPoint(t.stream, info.Name), most: math.MaxInt, room: math.MaxInt, delivered: &high{}}
+func (srv *server) source(t *topic, info *jetstream.ConsumerInfo) source {
+	s := source{t: t, durable: info.Name, at: srv.pullPoint(t.stream, info.Name), most: math.MaxInt, room: math.MaxInt, delivered: &high{}}
 	s.delivered.note(info.Delivered.Consumer)
 	if most := info.Config.MaxAckPending; most > 0 {
 		s.most, s.room = most, max(most-info.NumAckPending, 0)
@@ -177,11 +177,11 @@ func (b *Bus) source(t *topic, info *jetstream.ConsumerInfo) source {
 }
 
 // isFull reports whether the group holds all it may, as far as the server says.
-func (b *Bus) isFull(ctx context.Context, s source) bool {
+func (srv *server) isFull(ctx context.Context, s source) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	c, err := b.consumer(ctx, s.t, s.durable)
-	return err == nil && b.source(s.t, c.CachedInfo()).room == 0
+	c, err := srv.consumer(ctx, s.t, s.durable)
+	return err == nil && srv.source(s.t, c.CachedInfo()).room == 0
 }
 
 // useReceipts returns the entry of a group.

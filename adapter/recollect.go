@@ -63,13 +63,13 @@ func (p *puller) mayBeRecorded(ctx context.Context, l *lease) bool {
 
 // recorded lists the subjects of the records of a durable's events. It fails where
 // there are more than one answer holds.
-func (b *Bus) recorded(ctx context.Context, stream, consumer string) (map[string]uint64, error) {
+func (srv *server) recorded(ctx context.Context, stream, consumer string) (map[string]uint64, error) {
 	filter := keySubject(attemptsBucket, strings.Join([]string{stream, consumer}, ".")) + ".>"
 	body, err := json.Marshal(map[string]string{"subjects_filter": filter})
 	if err != nil {
 		return nil, err
 	}
-	m, err := b.request(ctx, &nats.Msg{Subject: b.api + "STREAM.INFO." + bucketStream(attemptsBucket), Data: body})
+	m, err := srv.request(ctx, &nats.Msg{Subject: srv.api + "STREAM.INFO." + bucketStream(attemptsBucket), Data: body})
 	if err != nil {
 		return nil, err
 	}

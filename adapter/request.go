@@ -27,13 +27,13 @@ const (
 // that long. The errors are
 // errLost and nats.ErrTimeout, where the server may have taken the message, and
 // nats.ErrNoResponders, jetbus.ErrDenied and those of sending, where it has not.
-func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}, within time.Duration) (*nats.Msg, error) {
+func (srv *server) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}, within time.Duration) (*nats.Msg, error) {
 	answer := make(chan *nats.Msg, 1)
 	sent := time.Now()
 	var forget func()
-	m.Reply, forget = b.mux.expect(func(a *nats.Msg) { answer <- a })
+	m.Reply, forget = srv.mux.expect(func(a *nats.Msg) { answer <- a })
 	defer forget()
-	if err := b.send(ctx, m, lost); err != nil {
+	if err := srv.send(ctx, m, lost); err != nil {
 		return nil, err
 	}
 	timer := time.NewTimer(denialCheck)
@@ -50,7 +50,7 @@ func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}, w
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-timer.C:
-			if b.link.Refused(m.Subject, sent) {
+			if srv.link.Refused(m.Subject, sent) {
 				return nil, noPermission(m.Subject)
 			}
 			if !first {
@@ -64,8 +64,8 @@ func (b *Bus) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct{}, w
 // send hands a message to the connection. Where that breaks under it, send waits
 // until everybody knows and returns errLost: how much of what was handed over
 // before has gone out is not known either.
-func (b *Bus) send(ctx context.Context, m *nats.Msg, lost <-chan struct{}) error {
-	err := b.nc.PublishMsg(m)
+func (srv *server) send(ctx context.Context, m *nats.Msg, lost <-chan struct{}) error {
+	err := srv.nc.PublishMsg(m)
 	switch {
 	case err == nil, errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
 		errors.Is(err, nats.ErrMaxPayload), errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrInvalidMsg):
@@ -83,18 +83,18 @@ func (b *Bus) send(ctx context.Context, m *nats.Msg, lost <-chan struct{}) error
 
 // request is exchange for requests that do no harm when they are repeated: it
 // tries again when the connection breaks or no answer comes, within ctx.
-func (b *Bus) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
-	return b.requestWithin(ctx, m, tryTimeout)
+func (srv *server) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	return srv.requestWithin(ctx, m, tryTimeout)
 }
 
 // requestWithin is request whose tries take that long.
-func (b *Bus) requestWithin(ctx context.Context, m *nats.Msg, within time.Duration) (*nats.Msg, error) {
+func (srv *server) requestWithin(ctx context.Context, m *nats.Msg, within time.Duration) (*nats.Msg, error) {
 	for {
-		lost, err := b.link.Wait(ctx)
+		lost, err := srv.link.Wait(ctx)
 		if err != nil {
 			return nil, err
 		}
-		a, err := b.exchange(ctx, m, lost, within)
+		a, err := srv.exchange(ctx, m, lost, within)
 		if ctx.Err() != nil || err != errLost && err != nats.ErrTimeout { //nolint:errorlint // exchange returns them as they are
 			return a, err
 		}
@@ -104,18 +104,18 @@ func (b *Bus) requestWithin(ctx context.Context, m *nats.Msg, within time.Durati
 // ask runs a request of the jetstream package that changes nothing, again and
 // again where no answer comes, within ctx: answers are lost with a connection,
 // and a cluster without a leader gives none.
-func ask[T any](ctx context.Context, b *Bus, subject string, f func(context.Context) (T, error)) (T, error) {
+func ask[T any](ctx context.Context, srv *server, subject string, f func(context.Context) (T, error)) (T, error) {
 	for {
-		answer, err := askOnce(ctx, b, subject, f)
-		if ctx.Err() == nil && isNotMade(err) && !b.link.IsOver() { // one try may have been less than an election
+		answer, err := askOnce(ctx, srv, subject, f)
+		if ctx.Err() == nil && isNotMade(err) && !srv.link.IsOver() { // one try may have been less than an election
 			continue
 		}
 		return answer, err
 	}
 }
 
-func askOnce[T any](ctx context.Context, b *Bus, subject string, f func(context.Context) (T, error)) (T, error) {
-	ctx, release := b.guard(ctx, subject)
+func askOnce[T any](ctx context.Context, srv *server, subject string, f func(context.Context) (T, error)) (T, error) {
+	ctx, release := srv.guard(ctx, subject)
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

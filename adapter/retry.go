@@ -195,35 +195,35 @@ func (o *retryOrigin) name() string {
 
 // fullOrigin is the origin of what a lease holds, with the time its stream was
 // made. A stream that is gone has none.
-func (b *Bus) fullOrigin(ctx context.Context, l *lease) (retryOrigin, error) {
+func (srv *server) fullOrigin(ctx context.Context, l *lease) (retryOrigin, error) {
 	o := l.origin()
 	if !o.Created.IsZero() {
 		return o, nil
 	}
-	info, err := b.streamInfo(ctx, o.Stream)
+	info, err := srv.streamInfo(ctx, o.Stream)
 	switch {
 	case err == nil:
 		o.Created = info.Created.UTC()
 	case apiCode(err) != jetstream.JSErrCodeStreamNotFound:
-		return o, b.translate("look up stream "+o.Stream, b.api+"STREAM.INFO."+o.Stream, err)
+		return o, srv.translate("look up stream "+o.Stream, srv.api+"STREAM.INFO."+o.Stream, err)
 	}
 	return o, nil
 }
 
 // done forgets what was kept about an event that the group is done with.
-func (b *Bus) done(l *lease) {
-	b.dropRecord(l)
-	b.dropRetry(l)
+func (rec *records) done(l *lease) {
+	rec.dropRecord(l)
+	rec.dropRetry(l)
 }
 
 // dropRetry removes a retry that the group is done with, unless it is one that
 // tells of a replay. It does not wait: what stays ends after 30 days.
-func (b *Bus) dropRetry(l *lease) {
+func (srv *server) dropRetry(l *lease) {
 	if l.retry == nil || l.msg.Subject[strings.LastIndexByte(l.msg.Subject, '.')+1] != 'T' {
 		return
 	}
 	request := `{"no_erase":true,"seq":` + strconv.FormatUint(l.seq, 10) + `}`
-	_ = b.nc.Publish(b.api+"STREAM.MSG.DELETE."+l.t.stream, []byte(request))
+	_ = srv.nc.Publish(srv.api+"STREAM.MSG.DELETE."+l.t.stream, []byte(request))
 }
 
 // withoutServers copies a message's headers without those that instruct the
@@ -250,21 +250,21 @@ func (l *lease) origin() retryOrigin {
 }
 
 // removeRetries removes the retries of a group, or of all groups of a topic.
-func (b *Bus) removeRetries(ctx context.Context, topic, group string) error {
-	name := ownStream(b.cfg.Prefix, retryStream)
+func (srv *server) removeRetries(ctx context.Context, topic, group string) error {
+	name := ownStream(srv.cfg.Prefix, retryStream)
 	op := "remove the retries of " + topic
-	s, err := b.js.Stream(ctx, name)
+	s, err := srv.js.Stream(ctx, name)
 	if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
 		return nil
 	}
 	if err != nil {
-		return b.translate(op, b.api+"STREAM.INFO."+name, err)
+		return srv.translate(op, srv.api+"STREAM.INFO."+name, err)
 	}
-	subjects := b.retrySubject(topic, group, ">")
+	subjects := srv.retrySubject(topic, group, ">")
 	if group == "" {
-		subjects = b.cfg.Prefix + "." + retryToken + "." + ce.KeyToken(topic) + ".>"
+		subjects = srv.cfg.Prefix + "." + retryToken + "." + ce.KeyToken(topic) + ".>"
 	}
-	all, err := b.consumersOf(ctx, name)
+	all, err := srv.consumersOf(ctx, name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
@@ -273,11 +273,11 @@ func (b *Bus) removeRetries(ctx context.Context, topic, group string) error {
 		if m[metaGroupTopic] != topic || group != "" && m[metaGroup] != group {
 			continue
 		}
-		if err := b.js.DeleteConsumer(ctx, name, info.Name); err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound {
-			return b.translate(op, b.api+"CONSUMER.DELETE."+name+"."+info.Name, err)
+		if err := srv.js.DeleteConsumer(ctx, name, info.Name); err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound {
+			return srv.translate(op, srv.api+"CONSUMER.DELETE."+name+"."+info.Name, err)
 		}
 	}
-	return b.translate(op, b.api+"STREAM.PURGE."+name, b.js.purge(ctx, s, subjects))
+	return srv.translate(op, srv.api+"STREAM.PURGE."+name, srv.js.purge(ctx, s, subjects))
 }
 
 // RemoveEvents implements jetbus.Remover. The stream's leader is asked what is there: of
@@ -316,17 +316,17 @@ func (b *Bus) RemoveEvents(ctx context.Context, topic string, seqs ...uint64) (i
 
 // removeEvent removes the event at a position, if there is one. The server refuses to
 // remove what is gone, and somebody else may have removed it since it was looked for.
-func (b *Bus) removeEvent(ctx context.Context, s jetstream.Stream, t *topic, seq uint64) (bool, error) {
+func (srv *server) removeEvent(ctx context.Context, s jetstream.Stream, t *topic, seq uint64) (bool, error) {
 	op := fmt.Sprintf("event %d", seq)
-	there, err := b.messageAt(ctx, t, seq)
+	there, err := srv.messageAt(ctx, t, seq)
 	if err != nil || there.seq == 0 {
-		return false, b.translate(op, b.api+"STREAM.MSG.GET."+t.stream, err)
+		return false, srv.translate(op, srv.api+"STREAM.MSG.GET."+t.stream, err)
 	}
 	refused := s.DeleteMsg(ctx, seq)
 	if errors.Is(refused, jetstream.ErrMsgDeleteUnsuccessful) {
-		if there, err = b.messageAt(ctx, t, seq); err == nil && there.seq == 0 {
+		if there, err = srv.messageAt(ctx, t, seq); err == nil && there.seq == 0 {
 			return false, nil
 		}
 	}
-	return refused == nil, b.translate(op, b.api+"STREAM.MSG.DELETE."+t.stream, refused)
+	return refused == nil, srv.translate(op, srv.api+"STREAM.MSG.DELETE."+t.stream, refused)
 }

@@ -58,8 +58,8 @@ func (b *Bus) scan(ctx context.Context, name string, q jetbus.ScanQuery, yield f
 
 // eachEvent reads the topic's events from next up to end. f returns false to
 // stop. Events are handed out between requests, so that f may take its time.
-func (b *Bus) eachEvent(ctx context.Context, t *topic, next, end uint64, f func(*jetbus.Event) bool) error {
-	return b.eachMessage(ctx, t, next, end, func(m *message) bool { return !m.isEvent || f(&m.event) })
+func (srv *server) eachEvent(ctx context.Context, t *topic, next, end uint64, f func(*jetbus.Event) bool) error {
+	return srv.eachMessage(ctx, t, next, end, func(m *message) bool { return !m.isEvent || f(&m.event) })
 }
 
 // message is one that was read, whether or not it is an event.
@@ -72,19 +72,19 @@ type message struct {
 
 // eachMessage is eachEvent that does not leave out what is no event. Any replica
 // answers; where one has nothing more, the leader is asked whether that is the end.
-func (b *Bus) eachMessage(ctx context.Context, t *topic, next, end uint64, f func(*message) bool) error {
+func (srv *server) eachMessage(ctx context.Context, t *topic, next, end uint64, f func(*message) bool) error {
 	for next <= end {
 		var page []message
 		past, before := false, next
-		bounded, cancel := b.bound(ctx)
+		bounded, cancel := srv.bound(ctx)
 		request := directRequest{Seq: next, NextBySubject: t.filter, Batch: scanStep}
-		err := b.directGet(bounded, t.stream, request, func(m *nats.Msg, seq uint64, stored time.Time) bool {
+		err := srv.directGet(bounded, t.stream, request, func(m *nats.Msg, seq uint64, stored time.Time) bool {
 			if seq > end {
 				past = true
 				return false
 			}
 			next = seq + 1
-			e, ok := b.readEvent(t, m, seq, stored)
+			e, ok := srv.readEvent(t, m, seq, stored)
 			page = append(page, message{event: e, isEvent: ok, seq: seq, stored: stored})
 			return true
 		})
@@ -98,13 +98,13 @@ func (b *Bus) eachMessage(ctx context.Context, t *topic, next, end uint64, f fun
 			continue // behind what came
 		}
 		if err != nil {
-			return b.translate("read", b.api+"DIRECT.GET."+t.stream, err)
+			return srv.translate("read", srv.api+"DIRECT.GET."+t.stream, err)
 		}
 		if past {
 			return nil
 		}
 		if next == before {
-			if more, err := b.awaitReplicas(ctx, t, next, end); !more || err != nil {
+			if more, err := srv.awaitReplicas(ctx, t, next, end); !more || err != nil {
 				return err
 			}
 		}
@@ -114,30 +114,30 @@ func (b *Bus) eachMessage(ctx context.Context, t *topic, next, end uint64, f fun
 
 // awaitReplicas waits until the replicas have the next message of a topic from a
 // sequence on, unless there is none up to end.
-func (b *Bus) awaitReplicas(ctx context.Context, t *topic, next, end uint64) (more bool, err error) {
-	ctx, cancel := b.bound(ctx)
+func (srv *server) awaitReplicas(ctx context.Context, t *topic, next, end uint64) (more bool, err error) {
+	ctx, cancel := srv.bound(ctx)
 	defer cancel()
-	first, err := b.firstFrom(ctx, t, next)
+	first, err := srv.firstFrom(ctx, t, next)
 	if first == 0 || first > end || err != nil {
 		return false, err
 	}
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
 		var there uint64
 		request := directRequest{Seq: first, NextBySubject: t.filter, Batch: 1}
-		err := b.directGet(ctx, t.stream, request, func(_ *nats.Msg, seq uint64, _ time.Time) bool { there = seq; return false })
+		err := srv.directGet(ctx, t.stream, request, func(_ *nats.Msg, seq uint64, _ time.Time) bool { there = seq; return false })
 		switch {
 		case there > 0:
 			return true, nil
 		case ctx.Err() != nil:
 			return false, fmt.Errorf("read %s: %w: no replica that answers has event %d yet", t.name(), jetbus.ErrUnavailable, first)
 		case err != nil && !errors.Is(err, errLost):
-			return false, b.translate("read", b.api+"DIRECT.GET."+t.stream, err)
+			return false, srv.translate("read", srv.api+"DIRECT.GET."+t.stream, err)
 		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
 		}
-		switch again, err := b.firstFrom(ctx, t, next); {
+		switch again, err := srv.firstFrom(ctx, t, next); {
 		case err != nil: // the server is not well
 		case again == 0 || again > end:
 			return false, nil // removed meanwhile
@@ -149,11 +149,10 @@ func (b *Bus) awaitReplicas(ctx context.Context, t *topic, next, end uint64) (mo
 
 // readEvent decodes a message that a direct get returned. One that is no event
 // is skipped, and the observer told: it must not end every read that meets it.
-func (b *Bus) readEvent(t *topic, m *nats.Msg, seq uint64, stored time.Time) (jetbus.Event, bool) {
-	at := t.placeOf(m, seq, stored)
-	e, err := ce.Decode(m.Header, m.Data, at)
+func (srv *server) readEvent(t *topic, m *nats.Msg, seq uint64, stored time.Time) (jetbus.Event, bool) {
+	e, err := ce.Decode(m.Header, m.Data, t.messagePlace(m, seq, stored))
 	if err != nil {
-		b.cfg.Observer.Observe(jetbus.Observation{Kind: jetbus.Undecodable, Topic: t.name(), Seq: at.Seq, Err: err})
+		srv.cfg.Observer.Observe(jetbus.Observation{Kind: jetbus.Undecodable, Topic: t.name(), Seq: seq, Err: err})
 	}
 	return e, err == nil
 }

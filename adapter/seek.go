@@ -78,35 +78,35 @@ func checkSeek(topic string, c jetbus.Cursor, o jetbus.SeekOptions) error {
 }
 
 // cursorSequence is the sequence of the first event behind a cursor.
-func (b *Bus) cursorSequence(ctx context.Context, t *topic, c jetbus.Cursor, o jetbus.SeekOptions) (uint64, error) {
+func (dur *durables) cursorSequence(ctx context.Context, t *topic, c jetbus.Cursor, o jetbus.SeekOptions) (uint64, error) {
 	switch {
 	case o.ToLatest:
-		return b.startSequence(ctx, t, jetbus.Latest())
+		return dur.startSequence(ctx, t, jetbus.Latest())
 	case c.LastSeq > 0:
-		return b.startSequence(ctx, t, jetbus.AfterSeq(c.LastSeq))
+		return dur.startSequence(ctx, t, jetbus.AfterSeq(c.LastSeq))
 	case c.LastID != "":
-		return b.startSequence(ctx, t, jetbus.AfterID(c.LastID))
+		return dur.startSequence(ctx, t, jetbus.AfterID(c.LastID))
 	case !c.LastTime.IsZero():
-		return b.startSequence(ctx, t, jetbus.AtTime(c.LastTime.Add(1)))
+		return dur.startSequence(ctx, t, jetbus.AtTime(c.LastTime.Add(1)))
 	default:
 		return 1, nil
 	}
 }
 
 // seek moves a group to next, one mover at a time.
-func (b *Bus) seek(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
+func (dur *durables) seek(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
 	wait := o.Wait
 	if wait == 0 {
 		wait = t.info.Config.AckWait
 	}
-	m, ctx := b.newMove(ctx, next, wait, 1)
+	m, ctx := dur.newMove(ctx, next, wait, 1)
 	defer m.end(ctx)
-	held, err := b.lockMove(ctx, t, m.life)
+	held, err := dur.lockMove(ctx, t, m.life)
 	if err != nil {
 		return err
 	}
 	m.keep(held)
-	if t.info, err = b.findGroup(ctx, t.topic, t.group); err == nil { // it may have been moved since
+	if t.info, err = dur.findGroup(ctx, t.topic, t.group); err == nil { // it may have been moved since
 		err = m.seek(ctx, t, o.Force)
 	}
 	return m.result(ctx, err)
@@ -123,23 +123,23 @@ func seekLock(t *topicGroup) string {
 func (m *move) seek(ctx context.Context, t *topicGroup, force bool) error {
 	err := m.begin(ctx, t)
 	if err == nil && !force {
-		err = m.b.awaitUnheld(ctx, t, m.wait)
+		err = m.dur.awaitUnheld(ctx, t, m.wait)
 	}
 	if err = m.decide(ctx, err); err != nil {
 		return err
 	}
-	return m.b.putAt(ctx, t, m.next)
+	return m.dur.putAt(ctx, t, m.next)
 }
 
 // putAt puts a durable at next in the place of the group's present one, and of the one
 // that an owner, frozen for longer than its lock lives, has put there meanwhile.
-func (b *Bus) putAt(ctx context.Context, t *topicGroup, next uint64) error {
+func (dur *durables) putAt(ctx context.Context, t *topicGroup, next uint64) error {
 	for {
-		_, err := b.replaceConsumer(ctx, t, next, movedTo(t, next))
+		_, err := dur.replaceConsumer(ctx, t, next, movedTo(t, next))
 		if !errors.Is(err, errMoved) {
 			return err
 		}
-		if t.info, err = b.findGroup(ctx, t.topic, t.group); err != nil {
+		if t.info, err = dur.findGroup(ctx, t.topic, t.group); err != nil {
 			return err
 		}
 	}
@@ -179,14 +179,14 @@ func readMarkTime(info *jetstream.ConsumerInfo) time.Time {
 
 // markSeek writes or, with an empty mark, removes a group's mark, and pauses the
 // group until the given time.
-func (b *Bus) markSeek(ctx context.Context, t *topicGroup, mark string, pause time.Time) error {
-	if err := b.writeMark(ctx, t, mark); err != nil {
+func (srv *server) markSeek(ctx context.Context, t *topicGroup, mark string, pause time.Time) error {
+	if err := srv.writeMark(ctx, t, mark); err != nil {
 		return err
 	}
-	return b.pauseUntil(ctx, t, pause)
+	return srv.pauseUntil(ctx, t, pause)
 }
 
-func (b *Bus) writeMark(ctx context.Context, t *topicGroup, mark string) error {
+func (srv *server) writeMark(ctx context.Context, t *topicGroup, mark string) error {
 	config := t.info.Config
 	config.Metadata = maps.Clone(config.Metadata)
 	if config.Metadata == nil {
@@ -197,30 +197,30 @@ func (b *Bus) writeMark(ctx context.Context, t *topicGroup, mark string) error {
 	if mark == "" {
 		delete(config.Metadata, metaSeek)
 	}
-	request := b.api + "CONSUMER.CREATE." + t.stream + "." + t.info.Name + "." + config.FilterSubject
-	guarded, release := b.guard(ctx, request)
+	request := srv.api + "CONSUMER.CREATE." + t.stream + "." + t.info.Name + "." + config.FilterSubject
+	guarded, release := srv.guard(ctx, request)
 	defer release()
-	_, err := b.js.UpdateConsumer(guarded, t.stream, config)
-	return b.translate("mark the move", request, err)
+	_, err := srv.js.UpdateConsumer(guarded, t.stream, config)
+	return srv.translate("mark the move", request, err)
 }
 
 // pauseUntil pauses a durable or, with a time that has passed, resumes it.
-func (b *Bus) pauseUntil(ctx context.Context, t *topicGroup, until time.Time) error {
-	if _, err := b.js.PauseConsumer(ctx, t.stream, t.info.Name, until); err != nil {
-		return b.translate("pause "+t.info.Name, b.api+"CONSUMER.PAUSE."+t.stream+"."+t.info.Name, err)
+func (srv *server) pauseUntil(ctx context.Context, t *topicGroup, until time.Time) error {
+	if _, err := srv.js.PauseConsumer(ctx, t.stream, t.info.Name, until); err != nil {
+		return srv.translate("pause "+t.info.Name, srv.api+"CONSUMER.PAUSE."+t.stream+"."+t.info.Name, err)
 	}
-	return b.awaitPaused(ctx, t, until)
+	return srv.awaitPaused(ctx, t, until)
 }
 
 // awaitPaused waits until the durable is paused until a time, or is not. In a cluster
 // the answer to the request comes before its leader has heard of it.
-func (b *Bus) awaitPaused(ctx context.Context, t *topicGroup, until time.Time) error {
+func (srv *server) awaitPaused(ctx context.Context, t *topicGroup, until time.Time) error {
 	poll := time.NewTicker(seekPoll)
 	defer poll.Stop()
 	for {
-		c, err := b.consumer(ctx, t.topic, t.info.Name)
+		c, err := srv.consumer(ctx, t.topic, t.info.Name)
 		if err != nil {
-			return b.translate("see the pause of "+t.info.Name, b.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
+			return srv.translate("see the pause of "+t.info.Name, srv.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
 		}
 		if c.CachedInfo().Paused == until.After(time.Now()) {
 			return nil
@@ -228,19 +228,19 @@ func (b *Bus) awaitPaused(ctx context.Context, t *topicGroup, until time.Time) e
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
-			return b.translate("see the pause of "+t.info.Name, "", context.Cause(ctx))
+			return srv.translate("see the pause of "+t.info.Name, "", context.Cause(ctx))
 		}
 	}
 }
 
 // awaitUnheld waits until no member holds an event of the group.
-func (b *Bus) awaitUnheld(ctx context.Context, t *topicGroup, wait time.Duration) error {
+func (srv *server) awaitUnheld(ctx context.Context, t *topicGroup, wait time.Duration) error {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
 	for poll := seekPoll; ; poll = min(2*poll, seekPollMax) {
-		c, err := b.consumer(ctx, t.topic, t.info.Name)
+		c, err := srv.consumer(ctx, t.topic, t.info.Name)
 		if err != nil {
-			return b.translate("count held events", b.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
+			return srv.translate("count held events", srv.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
 		}
 		held := c.CachedInfo().NumAckPending
 		if held == 0 {
@@ -259,46 +259,46 @@ func (b *Bus) awaitUnheld(ctx context.Context, t *topicGroup, wait time.Duration
 // replaceConsumer creates the next epoch's durable at next and deletes the old
 // one. Doing it twice changes nothing; after somebody else did, it is errMoved. The
 // metadata are those of the new one, besides what says whose it is.
-func (b *Bus) replaceConsumer(ctx context.Context, t *topicGroup, next uint64, metadata map[string]string) (*jetstream.ConsumerInfo, error) {
+func (dur *durables) replaceConsumer(ctx context.Context, t *topicGroup, next uint64, metadata map[string]string) (*jetstream.ConsumerInfo, error) {
 	like := t.info.Config
 	like.PauseUntil, like.Metadata = nil, metadata
 	if until := resumeTime(t.info); until.After(time.Now()) {
 		like.PauseUntil = &until
 	}
 	epoch := epochOf(t.info) + 1
-	info, err := b.createConsumer(ctx, t.topic, t.group, epoch, next, like)
+	info, err := dur.createConsumer(ctx, t.topic, t.group, epoch, next, like)
 	exists := isConsumerExists(err) // of a mover that died on the way to another position: nobody uses it while the old one is there
 	if err == nil || exists {
-		if gone := b.stillPresent(ctx, t); gone != nil {
-			return nil, errors.Join(gone, b.withdraw(ctx, t, info))
+		if gone := dur.stillPresent(ctx, t); gone != nil {
+			return nil, errors.Join(gone, dur.withdraw(ctx, t, info))
 		}
 	}
 	if exists {
-		if err = b.js.DeleteConsumer(ctx, t.stream, epochName(t.topic, t.group, epoch)); err == nil || apiCode(err) == jetstream.JSErrCodeConsumerNotFound {
-			info, err = b.createConsumer(ctx, t.topic, t.group, epoch, next, like)
+		if err = dur.js.DeleteConsumer(ctx, t.stream, epochName(t.topic, t.group, epoch)); err == nil || apiCode(err) == jetstream.JSErrCodeConsumerNotFound {
+			info, err = dur.createConsumer(ctx, t.topic, t.group, epoch, next, like)
 		}
 	}
 	if err != nil {
-		return nil, b.translate("create the moved durable", b.api+"CONSUMER.CREATE."+t.stream+".", err)
+		return nil, dur.translate("create the moved durable", dur.api+"CONSUMER.CREATE."+t.stream+".", err)
 	}
-	err = b.js.DeleteConsumer(ctx, t.stream, t.info.Name)
+	err = dur.js.DeleteConsumer(ctx, t.stream, t.info.Name)
 	if apiCode(err) == jetstream.JSErrCodeConsumerNotFound {
 		err = nil
 	}
 	if err == nil {
-		b.present.see(t.stream, epochName(t.topic, t.group, 0), info)
+		dur.present.see(t.stream, epochName(t.topic, t.group, 0), info)
 	}
-	return info, b.translate("delete the old durable", b.api+"CONSUMER.DELETE."+t.stream+"."+t.info.Name, err)
+	return info, dur.translate("delete the old durable", dur.api+"CONSUMER.DELETE."+t.stream+"."+t.info.Name, err)
 }
 
 // stillPresent returns errMoved if the durable of a group is not there any more.
-func (b *Bus) stillPresent(ctx context.Context, t *topicGroup) error {
-	c, err := b.consumer(ctx, t.topic, t.info.Name)
+func (srv *server) stillPresent(ctx context.Context, t *topicGroup) error {
+	c, err := srv.consumer(ctx, t.topic, t.info.Name)
 	switch {
 	case apiCode(err) == jetstream.JSErrCodeConsumerNotFound:
 		return errMoved
 	case err != nil:
-		return b.translate("look for the durable", b.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
+		return srv.translate("look for the durable", srv.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
 	case !c.CachedInfo().Created.Equal(t.info.Created): // one of a group that was deleted and made anew
 		return errMoved
 	}
@@ -307,33 +307,33 @@ func (b *Bus) stillPresent(ctx context.Context, t *topicGroup) error {
 
 // withdraw deletes a durable that was made for a group which was moved further meanwhile:
 // nobody else makes one of that epoch any more. made is nil where somebody else made it.
-func (b *Bus) withdraw(ctx context.Context, t *topicGroup, made *jetstream.ConsumerInfo) error {
+func (srv *server) withdraw(ctx context.Context, t *topicGroup, made *jetstream.ConsumerInfo) error {
 	if made == nil {
 		return nil
 	}
-	c, err := b.consumer(ctx, t.topic, made.Name)
+	c, err := srv.consumer(ctx, t.topic, made.Name)
 	if apiCode(err) == jetstream.JSErrCodeConsumerNotFound || err == nil && !c.CachedInfo().Created.Equal(made.Created) {
 		return nil
 	}
 	if err == nil {
-		err = b.js.DeleteConsumer(ctx, t.stream, made.Name)
+		err = srv.js.DeleteConsumer(ctx, t.stream, made.Name)
 	}
-	return b.translate("withdraw a durable", b.api+"CONSUMER.DELETE."+t.stream+"."+made.Name, err)
+	return srv.translate("withdraw a durable", srv.api+"CONSUMER.DELETE."+t.stream+"."+made.Name, err)
 }
 
 // completeSeek takes up a move that somebody began: it lets a mover that may be alive
 // finish, then finishes in its place. Whoever asked looks at the group again: a mover that
 // is alive, and waits, has renewed its mark.
-func (b *Bus) completeSeek(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, mark seekMark) error {
+func (dur *durables) completeSeek(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, mark seekMark) error {
 	g := &topicGroup{topic: t, group: group, info: info}
 	alive := max(time.Until(mark.until), 0) // its mover, perhaps
-	bounded, cancel := context.WithTimeout(ctx, alive+info.Config.AckWait+keptLife+b.cfg.Timeout)
+	bounded, cancel := context.WithTimeout(ctx, alive+info.Config.AckWait+keptLife+dur.cfg.Timeout)
 	defer cancel()
-	m, bounded := b.newMove(bounded, mark.seq, info.Config.AckWait, 1)
+	m, bounded := dur.newMove(bounded, mark.seq, info.Config.AckWait, 1)
 	defer m.end(bounded)
 	err := m.hold(bounded, seekLock(g))
 	if err != nil && ctx.Err() == nil {
-		if still, lookErr := b.stillMarked(ctx, g, mark); lookErr == nil && !still {
+		if still, lookErr := dur.stillMarked(ctx, g, mark); lookErr == nil && !still {
 			return nil
 		}
 	}
@@ -347,8 +347,8 @@ func (b *Bus) completeSeek(ctx context.Context, t *topic, group string, info *je
 }
 
 // stillMarked looks whether a group has the very mark.
-func (b *Bus) stillMarked(ctx context.Context, g *topicGroup, mark seekMark) (bool, error) {
-	info, err := b.findGroup(ctx, g.topic, g.group)
+func (dur *durables) stillMarked(ctx context.Context, g *topicGroup, mark seekMark) (bool, error) {
+	info, err := dur.findGroup(ctx, g.topic, g.group)
 	if err != nil {
 		return false, err
 	}
@@ -359,14 +359,14 @@ func (b *Bus) stillMarked(ctx context.Context, g *topicGroup, mark seekMark) (bo
 
 // complete is completeSeek for who has the group's lock.
 func (m *move) complete(ctx context.Context, g *topicGroup, mark seekMark) error {
-	still, err := m.b.stillMarked(ctx, g, mark)
+	still, err := m.dur.stillMarked(ctx, g, mark)
 	if err != nil || !still { // its mover, or another, was here
 		return err
 	}
-	log := m.b.cfg.Logger.With(slog.String("topic", g.name()), slog.String("group", g.group))
+	log := m.dur.cfg.Logger.With(slog.String("topic", g.name()), slog.String("group", g.group))
 	if time.Since(mark.until) > seekForget {
 		log.WarnContext(ctx, "a move of a group that was begun long ago is dropped")
-		return m.b.markSeek(ctx, g, "", resumeTime(g.info))
+		return m.dur.markSeek(ctx, g, "", resumeTime(g.info))
 	}
 	log.InfoContext(ctx, "completing the move of a group that its mover left behind")
 	switch err = m.seek(ctx, g, false); {

@@ -58,12 +58,12 @@ func noteSnapshots(c *jetstream.StreamConfig, topic string, names []string) erro
 
 // declareSnapshot notes a snapshot at its topic and then creates or updates its
 // stream: a note of a stream that does not exist does no harm.
-func (b *Bus) declareSnapshot(ctx context.Context, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
+func (st *streams) declareSnapshot(ctx context.Context, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
 	op := "ensure topic " + c.Name
 	if jetbus.IsDeadLetterTopic(c.SnapshotOf) {
 		return nil, fmt.Errorf("%s: %w: a snapshot of dead letters", op, jetbus.ErrUnsupported)
 	}
-	origin, _, err := b.inspect(ctx, c.SnapshotOf)
+	origin, _, err := st.inspect(ctx, c.SnapshotOf)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: its SnapshotOf: %w", op, err)
@@ -72,30 +72,30 @@ func (b *Bus) declareSnapshot(ctx context.Context, c jetbus.TopicConfig) (*jetst
 	case !origin.config.KeyInSubject:
 		return nil, fmt.Errorf("%s: topic %s: %w", op, c.SnapshotOf, jetbus.ErrNeedsKeySubject)
 	}
-	own := ownStream(b.cfg.Prefix, c.Name)
-	have, err := b.streamInfo(ctx, own)
+	own := ownStream(st.cfg.Prefix, c.Name)
+	have, err := st.streamInfo(ctx, own)
 	existed := err == nil
 	if existed { // what is refused must not leave a note
-		_, _, err = b.change(have, c, origin)
+		_, _, err = st.change(have, c, origin)
 	} else if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
-		err = b.newSnapshot(c, origin)
+		err = st.newSnapshot(c, origin)
 	}
 	if err == nil {
-		err = b.noteSnapshot(ctx, origin, c.Name, true)
+		err = st.noteSnapshot(ctx, origin, c.Name, true)
 	}
 	if err != nil {
-		return nil, b.translate(op, b.api+"STREAM.INFO."+own, err)
+		return nil, st.translate(op, st.api+"STREAM.INFO."+own, err)
 	}
-	info, err := b.declareStream(ctx, c, origin)
+	info, err := st.declareStream(ctx, c, origin)
 	if err != nil && !existed {
-		err = errors.Join(err, b.noteSnapshot(ctx, origin, c.Name, false))
+		err = errors.Join(err, st.noteSnapshot(ctx, origin, c.Name, false))
 	}
 	return info, err
 }
 
 // newSnapshot checks the declaration of a snapshot that does not exist yet.
-func (b *Bus) newSnapshot(c jetbus.TopicConfig, origin *topic) error {
-	c, err := b.resolve(c)
+func (srv *server) newSnapshot(c jetbus.TopicConfig, origin *topic) error {
+	c, err := srv.resolve(c)
 	if err == nil && origin.config.Storage == jetbus.MemoryStorage && c.Storage != jetbus.MemoryStorage {
 		err = fmt.Errorf("%w: Storage is %s, and topic %s is in memory, which its snapshot must not outlive: use %s",
 			jetbus.ErrInvalidOption, c.Storage, c.SnapshotOf, jetbus.MemoryStorage)
@@ -104,26 +104,26 @@ func (b *Bus) newSnapshot(c jetbus.TopicConfig, origin *topic) error {
 }
 
 // noteSnapshot notes a snapshot at its topic, or removes the note.
-func (b *Bus) noteSnapshot(ctx context.Context, origin *topic, snapshot string, there bool) error {
+func (st *streams) noteSnapshot(ctx context.Context, origin *topic, snapshot string, there bool) error {
 	op := "note snapshot " + snapshot + " at topic " + origin.name()
-	info, err := b.streamInfo(ctx, origin.stream)
+	info, err := st.streamInfo(ctx, origin.stream)
 	if err != nil {
-		return b.translate(op, b.api+"STREAM.INFO."+origin.stream, err)
+		return st.translate(op, st.api+"STREAM.INFO."+origin.stream, err)
 	}
 	if slices.Contains(snapshotsOf(&info.Config, origin.name()), snapshot) == there {
 		return nil
 	}
-	err = b.lockStream(ctx, origin.stream, func(ctx context.Context) error { return b.noteLocked(ctx, origin, snapshot, there) })
+	err = st.lockStream(ctx, origin.stream, func(ctx context.Context) error { return st.noteLocked(ctx, origin, snapshot, there) })
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return nil
 }
 
-func (b *Bus) noteLocked(ctx context.Context, origin *topic, snapshot string, there bool) error {
-	info, err := b.streamInfo(ctx, origin.stream)
+func (st *streams) noteLocked(ctx context.Context, origin *topic, snapshot string, there bool) error {
+	info, err := st.streamInfo(ctx, origin.stream)
 	if err != nil {
-		return b.translate("look at stream "+origin.stream, b.api+"STREAM.INFO."+origin.stream, err)
+		return st.translate("look at stream "+origin.stream, st.api+"STREAM.INFO."+origin.stream, err)
 	}
 	if there && !declares(&info.Config, origin.name()) {
 		return jetbus.ErrNoTopic // deleted since
@@ -136,32 +136,30 @@ func (b *Bus) noteLocked(ctx context.Context, origin *topic, snapshot string, th
 	if err := noteSnapshots(&config, origin.name(), names); err != nil {
 		return err
 	}
-	if info, err = b.updateStream(ctx, config); err != nil {
+	if info, err = st.updateStream(ctx, config); err != nil {
 		return err
 	}
-	_, err = b.remember(origin.name(), info)
+	_, err = st.remember(origin.name(), info)
 	return err
 }
 
 // deleteSnapshot removes a snapshot, then the note of it.
-func (b *Bus) deleteSnapshot(ctx context.Context, t *topic) error {
+func (st *streams) deleteSnapshot(ctx context.Context, t *topic) error {
 	op := "delete topic " + t.name()
-	if err := b.js.DeleteStream(ctx, t.stream); err != nil && apiCode(err) != jetstream.JSErrCodeStreamNotFound {
-		return b.translate(op, b.api+"STREAM.DELETE."+t.stream, err)
+	if err := st.js.DeleteStream(ctx, t.stream); err != nil && apiCode(err) != jetstream.JSErrCodeStreamNotFound {
+		return st.translate(op, st.api+"STREAM.DELETE."+t.stream, err)
 	}
-	b.mu.Lock()
-	delete(b.topics, t.name())
-	b.mu.Unlock()
-	info, err := b.findStream(ctx, t.config.SnapshotOf)
+	st.drop(t)
+	info, err := st.findStream(ctx, t.config.SnapshotOf)
 	if errors.Is(err, jetbus.ErrNoTopic) {
 		return nil // its topic is gone, and the note with it
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	origin, err := b.remember(t.config.SnapshotOf, info)
+	origin, err := st.remember(t.config.SnapshotOf, info)
 	if err == nil {
-		err = b.noteSnapshot(ctx, origin, t.name(), false)
+		err = st.noteSnapshot(ctx, origin, t.name(), false)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
@@ -170,9 +168,9 @@ func (b *Bus) deleteSnapshot(ctx context.Context, t *topic) error {
 }
 
 // noSnapshots refuses to delete a topic that has snapshots.
-func (b *Bus) noSnapshots(ctx context.Context, name string, info *jetstream.StreamInfo) error {
+func (srv *server) noSnapshots(ctx context.Context, name string, info *jetstream.StreamInfo) error {
 	for _, snapshot := range snapshotsOf(&info.Config, name) {
-		switch _, err := b.findStream(ctx, snapshot); {
+		switch _, err := srv.findStream(ctx, snapshot); {
 		case errors.Is(err, jetbus.ErrNoTopic): // a note that was left behind
 		case err != nil:
 			return err
@@ -189,11 +187,11 @@ func (b *Bus) noSnapshots(ctx context.Context, name string, info *jetstream.Stre
 
 // addSnapshots adds the snapshots of the topics that were found: their streams
 // have no subjects to find them by.
-func (b *Bus) addSnapshots(ctx context.Context, streams map[string]*jetstream.StreamInfo) error {
+func (srv *server) addSnapshots(ctx context.Context, streams map[string]*jetstream.StreamInfo) error {
 	found := map[string]*jetstream.StreamInfo{}
 	for name, info := range streams {
 		for _, snapshot := range snapshotsOf(&info.Config, name) {
-			info, err := b.findStream(ctx, snapshot)
+			info, err := srv.findStream(ctx, snapshot)
 			if errors.Is(err, jetbus.ErrNoTopic) {
 				continue
 			}
@@ -209,7 +207,7 @@ func (b *Bus) addSnapshots(ctx context.Context, streams map[string]*jetstream.St
 
 // applyState writes what a declaration says about state into a stream's
 // configuration. source is the topic that a snapshot is fed from.
-func (b *Bus) applyState(s *jetstream.StreamConfig, c *jetbus.TopicConfig, source *topic) {
+func (srv *server) applyState(s *jetstream.StreamConfig, c *jetbus.TopicConfig, source *topic) {
 	s.MaxMsgsPerSubject, s.SubjectDeleteMarkerTTL = -1, 0
 	switch {
 	case c.Compact:
@@ -226,7 +224,7 @@ func (b *Bus) applyState(s *jetstream.StreamConfig, c *jetbus.TopicConfig, sourc
 			token = "{{wildcard(3)}}"
 		}
 		s.Sources = []*jetstream.StreamSource{{Name: source.stream, SubjectTransforms: []jetstream.SubjectTransformConfig{{
-			Source: source.filter, Destination: eventSubject(b.cfg.Prefix, c.Name, token),
+			Source: source.filter, Destination: eventSubject(srv.cfg.Prefix, c.Name, token),
 		}}}}
 	}
 }
@@ -249,7 +247,7 @@ func frozenSource(have *jetstream.StreamConfig, now, c jetbus.TopicConfig, sourc
 
 // snapshotLag is TopicInfo.Lag. The server's own count leaves out the event that it
 // is about to store, also where it cannot; from 2.15 on it says which it stored.
-func (b *Bus) snapshotLag(ctx context.Context, t *topic, info *jetstream.StreamInfo) int64 {
+func (srv *server) snapshotLag(ctx context.Context, t *topic, info *jetstream.StreamInfo) int64 {
 	if len(info.Sources) != 1 || info.Sources[0].Error != nil || info.Sources[0].Active < 0 || info.Sources[0].Active > sourceSilence {
 		return -1
 	}
@@ -259,7 +257,7 @@ func (b *Bus) snapshotLag(ctx context.Context, t *topic, info *jetstream.StreamI
 	}
 	of := t.config.SnapshotOf
 	origin := &topic{config: jetbus.TopicConfig{Name: of}, stream: source.Name, filter: sourceFilter(&info.Config)}
-	more, err := b.hasAfter(ctx, origin, source.Seq)
+	more, err := srv.hasAfter(ctx, origin, source.Seq)
 	switch {
 	case err != nil:
 		return -1

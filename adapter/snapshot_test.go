@@ -46,7 +46,7 @@ func FuzzParseOrigin(f *testing.F) {
 			t.Fatalf("%q is %q %d, and that is %q %d", value, stream, seq, s, n)
 		}
 		m := &nats.Msg{Subject: "ev.s.k", Header: nats.Header{headerOrigin: {value}}}
-		e, err := ce.Decode(m.Header, nil, snapshot.placeOf(m, 7, time.Now()))
+		e, err := ce.Decode(m.Header, nil, snapshot.messagePlace(m, 7, time.Now()))
 		if err != nil || e.Seq != seq || e.Headers != nil {
 			t.Fatalf("decoded: %+v, %v", e, err)
 		}

@@ -45,7 +45,7 @@ func tombstoneHeader(c *jetbus.TopicConfig, s *jetstream.StreamConfig) nats.Head
 // checkTombstone finds out whether an event deletes its key, and refuses one that
 // is meant to and would not. What is remembered of the topic may be older than
 // its snapshot, so that the server is asked before that.
-func (b *Bus) checkTombstone(ctx context.Context, e *jetbus.Event, to *destination) error {
+func (st *streams) checkTombstone(ctx context.Context, e *jetbus.Event, to *destination) error {
 	_, meant := e.Headers[jetbus.HeaderTombstone]
 	if !meant {
 		to.tombstone = to.topic.tombstone != nil && e.IsTombstone()
@@ -58,7 +58,7 @@ func (b *Bus) checkTombstone(ctx context.Context, e *jetbus.Event, to *destinati
 		return fmt.Errorf("%w: a tombstone's payload is null, not %.40q", jetbus.ErrInvalidEvent, e.Payload)
 	}
 	if to.topic.tombstone == nil {
-		t, _, err := b.inspect(ctx, to.topic.name())
+		t, _, err := st.inspect(ctx, to.topic.name())
 		if err != nil {
 			return err
 		}

@@ -107,58 +107,56 @@ func ownStream(prefix, topic string) string {
 }
 
 // lookup returns a topic that exists, or declares it where AutoCreate is on.
-func (b *Bus) lookup(ctx context.Context, name string) (*topic, error) {
-	return b.lookupAt(ctx, name, time.Now())
+func (st *streams) lookup(ctx context.Context, name string) (*topic, error) {
+	return st.lookupAt(ctx, name, time.Now())
 }
 
 // lookupAt is lookup for a caller that has read the clock.
-func (b *Bus) lookupAt(ctx context.Context, name string, now time.Time) (*topic, error) {
+func (st *streams) lookupAt(ctx context.Context, name string, now time.Time) (*topic, error) {
 	if err := jetbus.ValidTopic(name); err != nil {
 		return nil, err
 	}
-	b.mu.Lock()
-	t := b.topics[name]
-	b.mu.Unlock()
+	t := st.remembered(name)
 	if t != nil {
-		t = b.refresh(ctx, t, now)
+		t = st.refresh(ctx, t, now)
 	}
 	if t != nil {
 		return t, nil
 	}
 	if jetbus.IsDeadLetterTopic(name) {
-		t, _, err := b.deadTopic(ctx, name)
+		t, _, err := st.deadTopic(ctx, name)
 		return t, err
 	}
-	info, err := b.findStream(ctx, name)
-	if errors.Is(err, jetbus.ErrNoTopic) && b.cfg.AutoCreate {
-		info, err = b.autoCreate(ctx, name)
+	info, err := st.findStream(ctx, name)
+	if errors.Is(err, jetbus.ErrNoTopic) && st.cfg.AutoCreate {
+		info, err = st.autoCreate(ctx, name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return b.remember(name, info)
+	return st.remember(name, info)
 }
 
 // refresh returns what is known of a topic. One caller asks the server again where
 // that is old, and the others go on meanwhile. The result is nil where the topic
 // is not there any more.
-func (b *Bus) refresh(ctx context.Context, t *topic, now time.Time) *topic {
+func (cat *catalog) refresh(ctx context.Context, t *topic, now time.Time) *topic {
 	if t.looked == nil {
 		return t
 	}
-	at, looked := int64(now.Sub(b.began)), t.looked.Load()
+	at, looked := int64(now.Sub(cat.began)), t.looked.Load()
 	if at-looked < int64(freshFor) || !t.looked.CompareAndSwap(looked, at) {
 		return t
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout) // without an answer, what is known has to do
 	defer cancel()
-	info, err := b.streamInfo(ctx, t.stream)
+	info, err := cat.streamInfo(ctx, t.stream)
 	switch {
 	case apiCode(err) == jetstream.JSErrCodeStreamNotFound, err == nil && !declares(&info.Config, t.name()):
-		b.forget(t)
+		cat.forget(t)
 		return nil
 	case err == nil:
-		if fresh, err := b.remember(t.name(), info); err == nil {
+		if fresh, err := cat.remember(t.name(), info); err == nil {
 			return fresh
 		}
 	}
@@ -168,105 +166,103 @@ func (b *Bus) refresh(ctx context.Context, t *topic, now time.Time) *topic {
 
 // autoCreate declares a topic with defaults. One that somebody else declares at
 // the same moment stays as they have it.
-func (b *Bus) autoCreate(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
-	c, err := b.resolve(jetbus.TopicConfig{Name: name})
+func (st *streams) autoCreate(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	c, err := st.resolve(jetbus.TopicConfig{Name: name})
 	if err != nil {
 		return nil, err
 	}
-	stream := ownStream(b.cfg.Prefix, name)
-	info, err := b.createStream(ctx, stream, c, nil)
+	stream := ownStream(st.cfg.Prefix, name)
+	info, err := st.createStream(ctx, stream, c, nil)
 	if apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
-		return b.findStream(ctx, name)
+		return st.findStream(ctx, name)
 	}
-	return info, b.translate("create topic "+name, b.api+"STREAM.CREATE."+stream, err)
+	return info, st.translate("create topic "+name, st.api+"STREAM.CREATE."+stream, err)
 }
 
 // remember keeps what a stream says of a topic.
-func (b *Bus) remember(name string, info *jetstream.StreamInfo) (*topic, error) {
+func (cat *catalog) remember(name string, info *jetstream.StreamInfo) (*topic, error) {
 	c, err := topicOf(name, &info.Config)
 	if err != nil {
 		return nil, err
 	}
 	t := &topic{
-		config: c, stream: info.Config.Name, filter: topicFilter(b.cfg.Prefix, name), generations: generationsOf(name, &info.Config),
+		config: c, stream: info.Config.Name, filter: topicFilter(cat.cfg.Prefix, name), generations: generationsOf(name, &info.Config),
 		tombstone: tombstoneHeader(&c, &info.Config), created: info.Created, looked: new(atomic.Int64), heard: new(atomic.Bool),
 	}
 	if t.generations != nil {
-		t.filter = partitionsFilter(b.cfg.Prefix, name, "*")
+		t.filter = partitionsFilter(cat.cfg.Prefix, name, "*")
 	}
-	t.looked.Store(int64(time.Since(b.began)))
-	b.mu.Lock()
-	b.topics[name] = t
-	b.mu.Unlock()
+	t.looked.Store(int64(time.Since(cat.began)))
+	cat.put(t)
 	return t, nil
 }
 
 // forget drops what the bus knows of a topic, because it turned out to be wrong;
 // also where somebody has looked at the same topic since.
-func (b *Bus) forget(t *topic) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	have := b.topics[t.name()]
+func (cat *catalog) forget(t *topic) {
+	cat.mu.Lock()
+	defer cat.mu.Unlock()
+	have := cat.topics[t.name()]
 	if have != nil && !have.adopted() && have.stream == t.stream && have.created.Equal(t.created) {
-		delete(b.topics, t.name())
+		delete(cat.topics, t.name())
 	}
 }
 
 // stillDeclared checks that a topic that is remembered was not deleted since.
-func (b *Bus) stillDeclared(ctx context.Context, t *topic) error {
-	_, err := b.asDeclared(ctx, t)
+func (cat *catalog) stillDeclared(ctx context.Context, t *topic) error {
+	_, err := cat.asDeclared(ctx, t)
 	return err
 }
 
 // asDeclared is stillDeclared that returns the topic with the partitions it has now.
-func (b *Bus) asDeclared(ctx context.Context, t *topic) (*topic, error) {
-	info, err := b.streamInfo(ctx, t.stream)
+func (cat *catalog) asDeclared(ctx context.Context, t *topic) (*topic, error) {
+	info, err := cat.streamInfo(ctx, t.stream)
 	switch {
 	case err != nil:
-		return nil, b.translate("look up topic "+t.name(), b.api+"STREAM.INFO."+t.stream, err)
+		return nil, cat.translate("look up topic "+t.name(), cat.api+"STREAM.INFO."+t.stream, err)
 	case t.adopted(), t.kept:
 		return t, nil
 	case !declares(&info.Config, t.name()):
-		b.forget(t)
+		cat.forget(t)
 		return nil, fmt.Errorf("look up topic %s: %w", t.name(), jetbus.ErrNoTopic)
 	case t.generations == nil:
 		return t, nil
 	}
-	return b.remember(t.name(), info)
+	return cat.remember(t.name(), info)
 }
 
 // findStream returns the stream that declares a topic: the one named after it,
 // or a shared one that has its subjects.
-func (b *Bus) findStream(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+func (srv *server) findStream(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	op := "look up topic " + name
-	own := ownStream(b.cfg.Prefix, name)
-	info, err := b.streamInfo(ctx, own)
+	own := ownStream(srv.cfg.Prefix, name)
+	info, err := srv.streamInfo(ctx, own)
 	if err == nil && declares(&info.Config, name) {
 		return info, nil
 	}
 	if err != nil && apiCode(err) != jetstream.JSErrCodeStreamNotFound {
-		return nil, b.translate(op, b.api+"STREAM.INFO."+own, err)
+		return nil, srv.translate(op, srv.api+"STREAM.INFO."+own, err)
 	}
-	return b.findShared(ctx, name)
+	return srv.findShared(ctx, name)
 }
 
 // findShared returns the stream that declares a topic without being named after it. A
 // cluster in which servers disagree on whether it is there, because it was made or deleted
 // this moment, is asked again until they agree, for as long as a call may take: where they
 // never do, who has no deadline must not wait for ever, nor take the topic for gone.
-func (b *Bus) findShared(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+func (srv *server) findShared(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	op := "look up topic " + name
-	ctx, cancel := b.bound(ctx)
+	ctx, cancel := srv.bound(ctx)
 	defer cancel()
 	for {
-		shared, err := b.js.StreamNameBySubject(ctx, topicFilter(b.cfg.Prefix, name))
+		shared, err := srv.js.StreamNameBySubject(ctx, topicFilter(srv.cfg.Prefix, name))
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil, fmt.Errorf("topic %s: %w", name, &jetbus.RemedyError{Err: jetbus.ErrNoTopic, See: "EnsureTopic"})
 		}
 		if err != nil {
-			return nil, b.translate(op, b.api+"STREAM.NAMES", err)
+			return nil, srv.translate(op, srv.api+"STREAM.NAMES", err)
 		}
-		info, err := b.streamInfo(ctx, shared)
+		info, err := srv.streamInfo(ctx, shared)
 		if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
 			select {
 			case <-time.After(publishRetry):
@@ -277,7 +273,7 @@ func (b *Bus) findShared(ctx context.Context, name string) (*jetstream.StreamInf
 		}
 		switch {
 		case err != nil:
-			return nil, b.translate(op, b.api+"STREAM.INFO."+shared, err)
+			return nil, srv.translate(op, srv.api+"STREAM.INFO."+shared, err)
 		case !declares(&info.Config, name):
 			return nil, &jetbus.RemedyError{
 				Err: fmt.Errorf("topic %s: %w: the stream %s holds its subjects without declaring it, and can be adopted", name, jetbus.ErrNoTopic, shared),
@@ -288,9 +284,9 @@ func (b *Bus) findShared(ctx context.Context, name string) (*jetstream.StreamInf
 	}
 }
 
-func (b *Bus) streamInfo(ctx context.Context, name string, o ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
-	return ask(ctx, b, b.api+"STREAM.INFO."+name, func(ctx context.Context) (*jetstream.StreamInfo, error) {
-		s, err := b.js.Stream(ctx, name)
+func (srv *server) streamInfo(ctx context.Context, name string, o ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	return ask(ctx, srv, srv.api+"STREAM.INFO."+name, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		s, err := srv.js.Stream(ctx, name)
 		if err != nil {
 			return nil, err
 		}

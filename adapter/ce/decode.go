@@ -88,7 +88,8 @@ func parseTime(s string) (time.Time, bool) {
 func millis(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
 // Place is where a message was stored, which says what the message itself does not.
-// Its values are taken as they are.
+// Its values are taken as they are. An event of a snapshot is where the server says in
+// Nats-Stream-Source that it was copied from.
 type Place struct {
 	Topic  string    // of its subject: that of the event, whatever ce-type says
 	Stream string    // for the id of a message without one

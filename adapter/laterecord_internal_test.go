@@ -1,0 +1,92 @@
+package adapter
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// What a lease that has run out makes of what is there, where that is not what it knew.
+func TestLateRecordOf(t *testing.T) {
+	_, nc, js := directStream(t)
+	bus, err := Open(t.Context(), nc, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := bus.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	const stored = 7
+	for seq, c := range []struct {
+		what         string
+		known, there *record // of the lease; nil: none
+		delivery     int
+		again        bool // the first answer was lost
+		want         record
+	}{
+		{what: "nobody else", known: &record{}, delivery: 1, want: record{Failed: 1, Known: 1}},
+		{what: "stored, and the answer lost", known: &record{Failed: 1, Known: 1}, delivery: 2, again: true, want: record{Failed: 2, Known: 2}},
+		{what: "a retry whose record has gone", known: &record{Failed: 4}, delivery: 2, want: record{Failed: 5, Known: 2}},
+		{what: "given back by the next", known: &record{}, there: &record{Known: 2, Stored: stored}, delivery: 1, want: record{Failed: 1, Known: 2}},
+		{what: "running alone now", known: &record{}, there: &record{Started: 2, Stored: stored}, delivery: 1, want: record{Failed: 1, Known: 1, Started: 2}},
+		{what: "counted by the next", known: &record{Started: 1}, there: &record{Failed: 1, Known: 2, Stored: stored}, delivery: 1, want: record{Failed: 1, Known: 2}},
+		{what: "a process has died before", known: &record{}, there: &record{Started: 1, Stored: stored}, delivery: 3, want: record{Failed: 2, Known: 3}},
+		{what: "of an earlier event", known: &record{Failed: 1}, there: &record{Failed: 9, Stored: stored - 1}, delivery: 2, want: record{Failed: 2, Known: 2}},
+		{what: "of a later event", known: &record{Failed: 1}, there: &record{Failed: 9, Stored: stored + 1}, delivery: 2, want: record{Failed: 9}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			l := &lease{t: &topic{stream: "D"}, consumer: "g", seq: uint64(seq + 1), stored: stored, deliveries: c.delivery, record: c.known}
+			l.base = 999 // what was known has gone
+			if c.there != nil {
+				if _, err := bus.writeKey(t.Context(), "put", attemptsBucket, l.attemptKey(), mustJSON(t, c.there), expiring(time.Hour), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r, _ := l.record.ranOut(l, time.Now())
+			if c.again {
+				l.base = 0
+				if refused, err := bus.writeLateOnce(t.Context(), []*lease{l}, []record{r}); err != nil || len(refused) > 0 {
+					t.Fatal(refused, err)
+				}
+			}
+			if err := bus.writeLate(t.Context(), []*lease{l}, []record{r}); err != nil {
+				t.Fatal(err)
+			}
+			kv, err := js.KeyValue(t.Context(), attemptsBucket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := recordAt(t, kv, l.attemptKey())
+			if got.Failed != c.want.Failed || got.Known != c.want.Known || got.Started != c.want.Started {
+				t.Errorf("record %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func mustJSON(t *testing.T, v any) []byte {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func recordAt(t *testing.T, kv jetstream.KeyValue, key string) record {
+	t.Helper()
+	entry, err := kv.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, ok := parseRecord(entry.Value())
+	if !ok {
+		t.Fatalf("record %s", entry.Value())
+	}
+	return r
+}
