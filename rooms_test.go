@@ -66,6 +66,7 @@ var rooms = map[string]room{
 	},
 	"internal/deadline":              {tests: []string{"internal/deadline/deadlinetest"}}, // what leases, locks and sessions have in common
 	"internal/deadline/deadlinetest": {kit: true},
+	"internal/leaktest":              {heavy: []string{"go.uber.org/goleak"}, kit: true},
 	"internal/mongolink":             {heavy: []string{"go.mongodb.org/mongo-driver/v2/mongo"}},
 	"internal/shutdown":              {}, // by what context all that stops is stopped
 	"internal/link":                  {rooms: []string{"."}, heavy: []string{"github.com/nats-io/nats.go"}},
@@ -166,7 +167,7 @@ var rooms = map[string]room{
 
 // anyTest is what the _test.go files of every room may import.
 var anyTest = []string{
-	"adapter", "embedded", "embedded/bustest",
+	"adapter", "embedded", "embedded/bustest", "internal/leaktest",
 	"github.com/google/go-cmp/...", "go.uber.org/goleak", "pgregory.net/rapid/...",
 }
 

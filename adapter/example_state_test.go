@@ -102,7 +102,7 @@ func ExampleBus_Publish_later() {
 
 	_, err := bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: "reminders", Delays: true})
 	check(err)
-	later := jetbus.PublishOptions{DeliverAt: time.Now().Add(500 * time.Millisecond)}
+	later := jetbus.PublishOptions{DeliverAt: time.Now().Add(2 * time.Second)}
 	receipt, err := bus.Publish(ctx, jetbus.Event{Topic: "reminders", Payload: []byte(`"tea is ready"`)}, later)
 	check(err)
 	fmt.Println("scheduled:", receipt.Scheduled)

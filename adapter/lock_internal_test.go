@@ -77,7 +77,8 @@ func TestLockConfirmedLate(t *testing.T) {
 	held.unlock(t.Context())
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if want := []string{"set", "again", "delete", "set"}; len(k.said) < len(want) || !slices.Equal(k.said[:len(want)], want) {
+	said := slices.Compact(slices.Clone(k.said)) // what is answered late is asked for again
+	if want := []string{"set", "again", "delete", "set"}; len(said) < len(want) || !slices.Equal(said[:len(want)], want) {
 		t.Errorf("asked for %v, want %v", k.said, want)
 	}
 }

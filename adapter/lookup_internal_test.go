@@ -75,7 +75,7 @@ func TestLookupWhileServersDisagree(t *testing.T) {
 func TestLookupWhileServersNeverAgree(t *testing.T) {
 	t.Parallel()
 	made, _ := movable(t)
-	bus, err := Open(t.Context(), made.nc, Config{Timeout: 300 * time.Millisecond})
+	bus, err := Open(t.Context(), made.nc, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,8 @@ func TestLookupWhileServersNeverAgree(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	bus.js.JetStream = &torn{JetStream: bus.js.JetStream, never: true}
+	bus.cfg.Timeout = 300 * time.Millisecond // no sooner: to open takes an answer in that time
+	bus.js = &patient{&torn{JetStream: bus.js.JetStream, never: true}, bus.cfg.Timeout}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	looked := make(chan error, 1)

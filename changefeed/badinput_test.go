@@ -40,6 +40,7 @@ func TestCollectionAbsent(t *testing.T) {
 
 func TestStandalone(t *testing.T) {
 	r := newRigOn(t, startStandIn(t, mongod.Config{Standalone: true}))
+	r.client = r.connect(patience)
 	_, err := changefeed.Start(t.Context(), r.bus, r.client, r.options())
 	wantErr(t, err, changefeed.ErrNotReplicaSet)
 	if err == nil || !strings.Contains(err.Error(), "initiate") {
@@ -58,6 +59,7 @@ func TestCredentials(t *testing.T) {
 			}
 			uri.User = user
 			r := newRigOn(t, elsewhere{server, uri.String()})
+			r.client = r.connect(patience)
 			_, err = changefeed.Start(t.Context(), r.bus, r.client, r.options())
 			wantErr(t, err, changefeed.ErrPrivilege)
 		})

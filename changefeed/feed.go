@@ -139,6 +139,9 @@ func (f *Feed) check(ctx context.Context) error {
 	if refused := refusal(err); refused != nil {
 		return refused
 	}
+	if errors.Is(ctx.Err(), context.Canceled) { // by who starts it: that says nothing of MongoDB
+		return nil
+	}
 	f.o.Log.LogAttrs(ctx, slog.LevelWarn, "change feed: MongoDB does not answer yet", slog.String("feed", f.o.Name), slog.Any("error", err))
 	return nil
 }

@@ -86,6 +86,9 @@ func (f *Feed) checkName(ctx context.Context) error {
 	}
 	saved, err := f.o.TokenStore.Load(ctx, f.o.Name)
 	if err != nil { // it is asked again before anything is published
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil
+		}
 		f.o.Log.LogAttrs(ctx, slog.LevelWarn, "change feed: the position is not known yet", slog.String("feed", f.o.Name), slog.Any("error", err))
 		return nil
 	}

@@ -13,7 +13,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.uber.org/goleak"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
@@ -21,6 +20,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 	"github.com/seed-63e9a637/jetbus/embedded/mongod/mongotest"
+	"github.com/seed-63e9a637/jetbus/internal/leaktest"
 )
 
 // running are the tests that run beside others: most of the time they wait.
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // patience bounds what a test waits for: it matters only where that does not happen.
@@ -77,6 +77,9 @@ func newRigOn(t *testing.T, s server) *rig {
 	r := &rig{T: t, broker: bustest.Start(t, embedded.Config{}), server: s, topic: "things.changed"}
 	r.bus = bustest.Open(t, r.broker, adapter.Config{})
 	r.client = r.connect(2 * time.Second)
+	if _, refuses := s.(elsewhere); !refuses { // else the first call of a feed has these two seconds to find the server
+		r.until("the server is found", func() bool { return r.client.Ping(r.Context(), nil) == nil })
+	}
 	r.coll = r.connect(patience).Database(r.server.Database()).Collection("things")
 	return r
 }

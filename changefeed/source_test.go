@@ -399,6 +399,7 @@ func TestA7Row23RefusedAtStart(t *testing.T) {
 		40573: changefeed.ErrNotReplicaSet, 13: changefeed.ErrPrivilege, 40324: changefeed.ErrStream, 20: changefeed.ErrStream, 40415: changefeed.ErrStream,
 	} {
 		r := newRig(t)
+		r.client = r.connect(patience)
 		r.failCommand(1, bson.D{{Key: "failCommands", Value: bson.A{"aggregate"}}, {Key: "errorCode", Value: code}})
 		_, err := changefeed.Start(t.Context(), r.bus, r.client, r.options())
 		wantErr(t, err, want)

@@ -31,6 +31,21 @@ func start(t *testing.T, cfg embedded.Config) *embedded.Broker {
 	return b
 }
 
+// onKeptPorts runs a test whose broker is down for a moment, and wants its ports back: anew,
+// with a broker of its own, where another program on this machine took one meanwhile. The
+// test returns the error of Restart.
+func onKeptPorts(t *testing.T, test func(t *testing.T) error) {
+	t.Helper()
+	err := test(t)
+	for tries := 1; err != nil && strings.Contains(err.Error(), "address already in use") && tries < 3; tries++ {
+		t.Logf("once more: %v", err)
+		err = test(t)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // connect connects to b until the test's end.
 func connect(t *testing.T, b *embedded.Broker, o ...nats.Option) jetstream.JetStream {
 	t.Helper()

@@ -57,6 +57,11 @@ func stored(t *testing.T, js jetstream.JetStream) map[string]bool {
 }
 
 func TestKillLosesNothingAcknowledged(t *testing.T) {
+	onKeptPorts(t, killPublishers)
+}
+
+func killPublishers(t *testing.T) error {
+	t.Helper()
 	b := start(t, embedded.Config{Listen: "127.0.0.1:0"})
 	js := connect(t, b)
 	stream(t, js, 1)
@@ -103,7 +108,7 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 			t.Fatal("Server() of a killed broker is not nil")
 		}
 		if err := b.Restart(t.Context()); err != nil {
-			t.Fatal(err)
+			return err
 		}
 		have := stored(t, js)
 		for _, id := range acked {
@@ -115,6 +120,7 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 	if len(acked) < rounds*20 {
 		t.Fatalf("only %d acknowledged: the test shows nothing", len(acked))
 	}
+	return nil
 }
 
 func TestKillWritesNothing(t *testing.T) {
@@ -175,6 +181,11 @@ func TestKillWritesNothing(t *testing.T) {
 // TestKillAndImpatientClients lets clients knock all the time while the store is
 // copied. None may be answered with a refusal, which would end it for good.
 func TestKillAndImpatientClients(t *testing.T) {
+	onKeptPorts(t, killAmongImpatientClients)
+}
+
+func killAmongImpatientClients(t *testing.T) error {
+	t.Helper()
 	b := start(t, embedded.Config{Listen: "127.0.0.1:0", WebSocket: "127.0.0.1:0", Token: "t"})
 	js := connect(t, b)
 	stream(t, js, 1)
@@ -198,7 +209,7 @@ func TestKillAndImpatientClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := b.Restart(t.Context()); err != nil {
-			t.Fatal(err)
+			return err
 		}
 		for _, nc := range clients {
 			comesBack(t, nc)
@@ -207,6 +218,7 @@ func TestKillAndImpatientClients(t *testing.T) {
 	if n := waitMsgs(t, js); n != 32 {
 		t.Errorf("%d messages, want 32", n)
 	}
+	return nil
 }
 
 func TestKillThatFails(t *testing.T) {
@@ -247,14 +259,18 @@ func TestKillThatFails(t *testing.T) {
 
 // TestConcurrentOperations only proves that they end in a defined state.
 func TestConcurrentOperations(t *testing.T) {
+	onKeptPorts(t, operateConcurrently)
+}
+
+func operateConcurrently(t *testing.T) error {
+	t.Helper()
 	b := start(t, embedded.Config{Listen: "127.0.0.1:0"})
 	var wg sync.WaitGroup
-	for range 3 {
+	var failures [3]error
+	for i := range failures {
 		wg.Go(func() {
 			for range 3 {
-				if err := errors.Join(b.Kill(t.Context()), b.Restart(t.Context())); err != nil {
-					t.Error(err)
-				}
+				failures[i] = errors.Join(failures[i], b.Kill(t.Context()), b.Restart(t.Context()))
 			}
 		})
 		wg.Go(func() {
@@ -267,8 +283,12 @@ func TestConcurrentOperations(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	if err := errors.Join(failures[:]...); err != nil {
+		return err
+	}
 	if err := b.Restart(t.Context()); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	connect(t, b)
+	return nil
 }

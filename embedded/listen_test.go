@@ -156,7 +156,10 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func TestPortsAreKeptOverRestart(t *testing.T) {
+func TestPortsAreKeptOverRestart(t *testing.T) { onKeptPorts(t, keepPorts) }
+
+func keepPorts(t *testing.T) error {
+	t.Helper()
 	b := start(t, embedded.Config{Listen: "127.0.0.1:0", WebSocket: "127.0.0.1:0"})
 	url, ws := b.URL(), b.WebSocketURL()
 	nc, err := nats.Connect(url, nats.Timeout(patience), nats.MaxReconnects(-1), nats.ReconnectWait(time.Millisecond))
@@ -169,7 +172,7 @@ func TestPortsAreKeptOverRestart(t *testing.T) {
 		func() error { return errors.Join(b.Kill(t.Context()), b.Restart(t.Context())) },
 	} {
 		if err := restart(); err != nil {
-			t.Fatal(err)
+			return err
 		}
 		if b.URL() != url || b.WebSocketURL() != ws {
 			t.Fatalf("now at %s and %s, before at %s and %s", b.URL(), b.WebSocketURL(), url, ws)
@@ -178,6 +181,7 @@ func TestPortsAreKeptOverRestart(t *testing.T) {
 		roundTrip(t, ws)
 		comesBack(t, nc)
 	}
+	return nil
 }
 
 func TestWebSocketOrigins(t *testing.T) {

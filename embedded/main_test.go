@@ -4,10 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/seed-63e9a637/jetbus/internal/leaktest"
 )
 
 // patience bounds what only a broken broker lets wait for so long.
 const patience = time.Minute
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }

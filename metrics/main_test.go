@@ -3,7 +3,7 @@ package metrics_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/seed-63e9a637/jetbus/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -3,8 +3,8 @@ package groups_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/seed-63e9a637/jetbus/internal/leaktest"
 )
 
 // What a test starts ends with it: brokers, connections, buses and handlers.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -81,6 +81,10 @@ func TestCountAtALaggingReplica(t *testing.T) {
 		goOn := r.lagging("SHARED")
 		r.Publish("two", "1", "2")
 		r.Equal("events", must(r.Bus.TopicInfo(r.Context(), "two"))(t).Events, 2)
+		current := must(r.JS.Stream(t.Context(), "CURRENT"))(t)
+		for end := r.Stream("SHARED").State.LastSeq; must(current.Info(t.Context()))(t).State.LastSeq < end; { // what answers is as far as it is
+			time.Sleep(10 * time.Millisecond)
+		}
 		goOn()
 		r.Equal("events of all replicas", must(r.Bus.TopicInfo(r.Context(), "two"))(t).Events, 2)
 	})

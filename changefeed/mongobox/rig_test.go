@@ -12,12 +12,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.uber.org/goleak"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/changefeed/mongobox"
 	"github.com/seed-63e9a637/jetbus/embedded/mongod"
 	"github.com/seed-63e9a637/jetbus/embedded/mongod/mongotest"
+	"github.com/seed-63e9a637/jetbus/internal/leaktest"
 )
 
 // running are the tests that run beside others: most of the time they wait.
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // patience bounds what a test waits for: it matters only where that does not happen.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -41,6 +42,27 @@ func states(events []jetbus.Event) map[string]string {
 		}
 	}
 	return last
+}
+
+// notYet are the keys whose last state is newer than all that the changes are of.
+func notYet(t *testing.T, states, changes []jetbus.Event) (keys []string) {
+	t.Helper()
+	newest := uint64(0)
+	for _, e := range changes {
+		if text := e.Headers[headerStateSeq]; text != "" {
+			seq, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			newest = max(newest, seq)
+		}
+	}
+	for _, e := range states {
+		if e.Seq > newest && e.Key != "" {
+			keys = append(keys, e.Key)
+		}
+	}
+	return keys
 }
 
 // controls are the operations of a topic that are about no document.
@@ -152,7 +174,7 @@ func TestDevFeedForgotten(t *testing.T) {
 		if forgot != (n > 0) {
 			t.Errorf("start %d says that the stand-in forgot: %v", n, forgot)
 		}
-		if code := r.end(); code != 0 || r.err.String() != "" {
+		if code := r.end(); code != 0 || r.complaints() != "" {
 			t.Errorf("exit code %d: %s", code, r.err)
 		}
 		want = append(want, "gap", "copied")
@@ -161,8 +183,14 @@ func TestDevFeedForgotten(t *testing.T) {
 	line, _, _ := strings.Cut(r.wait(t, "\n"), "\n")
 	b := &bench{strings.TrimPrefix(line, "ready ")}
 	changes := b.log(t, devChanged)
-	if diff := cmp.Diff(states(b.log(t, projector.DefaultStates)), states(changes)); diff != "" {
-		t.Errorf("the changes are not what the states are:\n%s", diff)
+	was := b.log(t, projector.DefaultStates)
+	wants, got := states(was), states(changes)
+	for _, key := range notYet(t, was, changes) { // dev does not wait long for them at its end
+		delete(wants, key)
+		delete(got, key)
+	}
+	if diff := cmp.Diff(wants, got); diff != "" || len(got) == 0 {
+		t.Errorf("%d changes are not what the states are:\n%s", len(got), diff)
 	}
 	var last changefeed.Token
 	seen := map[string]bool{}
@@ -190,7 +218,7 @@ func TestDevMongoFeedKept(t *testing.T) {
 			log = b.log(t, devChanged)
 			return cmp.Equal([]string{"copied"}, controls(log)) && len(log) > 1
 		})
-		if code := r.end(); code != 0 || r.err.String() != "" {
+		if code := r.end(); code != 0 || r.complaints() != "" {
 			t.Errorf("exit code %d: %s", code, r.err)
 		}
 		return log[0].ID

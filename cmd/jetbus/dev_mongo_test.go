@@ -68,7 +68,7 @@ func TestDevMongo(t *testing.T) {
 	if len(alive) == 0 || len(before) <= 1 {
 		t.Errorf("no processes: %q", before)
 	}
-	if code := first.end(); code != 0 || first.err.String() != "" {
+	if code := first.end(); code != 0 || first.complaints() != "" {
 		t.Errorf("exit code %d: %s", code, first.err)
 	}
 	if kept := lineWith(t, first.out.String(), "mongo "); !strings.Contains(kept, " documents in processes") || !strings.Contains(kept, "; the stand-in forgets them") {
@@ -82,7 +82,7 @@ func TestDevMongo(t *testing.T) {
 		now := processIDs(t, b.db.Collection(devCollection), mongosink.Live())
 		return !slices.ContainsFunc(before, func(id string) bool { return !slices.Contains(now, id) })
 	})
-	if code := second.end(); code != 0 || second.err.String() != "" {
+	if code := second.end(); code != 0 || second.complaints() != "" {
 		t.Errorf("exit code %d: %s", code, second.err)
 	}
 }
@@ -109,7 +109,7 @@ func TestDevMongoKept(t *testing.T) {
 			b := &bench{addressOf(t, out, "broker")}
 			b.ok(t, "", "pub", projector.DefaultStates, `{"processId":"ghost","name":"ghost","host":"h","status":"stale"}`, "--key", "ghost")
 		}
-		if code := r.end(); code != 0 || r.err.String() != "" {
+		if code := r.end(); code != 0 || r.complaints() != "" {
 			t.Errorf("exit code %d: %s", code, r.err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
@@ -68,17 +69,8 @@ func (d *devRun) drain(ctx context.Context, topic, group string, done <-chan str
 	defer ticker.Stop()
 	last, unchanged := uint64(0), 0
 	for unchanged < 40 { // two seconds: the rest is held by a projector that was killed
-		groups, err := d.bus.Groups(ctx, topic)
-		if err != nil {
-			return
-		}
-		left := uint64(0)
-		for _, g := range groups {
-			if g.Group == group {
-				left = g.Pending + uint64(g.Held) //nolint:gosec // a count is not negative
-			}
-		}
-		if left == 0 {
+		left, err := d.left(ctx, topic, group)
+		if err != nil || left == 0 {
 			return
 		}
 		if unchanged++; left != last {
@@ -92,6 +84,34 @@ func (d *devRun) drain(ctx context.Context, topic, group string, done <-chan str
 		case <-ticker.C:
 		}
 	}
+}
+
+// left is how many events a group has not finished. The server tells its groups of an event
+// after it has acknowledged the publish: for a moment a group that is behind says that it is
+// not, and the topic is looked at.
+func (d *devRun) left(ctx context.Context, topic, group string) (uint64, error) {
+	groups, err := d.bus.Groups(ctx, topic)
+	if err != nil {
+		return 0, err
+	}
+	for _, g := range groups {
+		if g.Group != group {
+			continue
+		}
+		left := g.Pending + uint64(g.Held) //nolint:gosec // a count is not negative
+		if left > 0 {
+			return left, nil
+		}
+		for _, err := range d.bus.Read(ctx, []string{topic}, jetbus.ReadOptions{After: map[string]uint64{topic: g.AckedSeq}}) {
+			if err != nil {
+				return 0, err
+			}
+			left = 1
+			break
+		}
+		return left, nil
+	}
+	return 0, nil
 }
 
 // summary says what this run did and how to go on.

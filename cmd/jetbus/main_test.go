@@ -13,12 +13,16 @@ import (
 
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/internal/leaktest"
 )
 
 // A server that stops leaves a goroutine to wait for what a snapshot asked its topic, for up to 30 seconds.
 var waitsForSource = goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*stream).trySetupSourceConsumer.func3")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, waitsForSource) }
+func TestMain(m *testing.M) {
+	askTimeout = patience // what a command said last is looked at
+	leaktest.Main(m, waitsForSource)
+}
 
 // patience is how long what is to happen may take: it matters only where that does not.
 const patience = time.Minute
@@ -120,6 +124,18 @@ func (r *running) end() int {
 	r.stop()
 	<-r.done
 	return r.code
+}
+
+// complaints are the lines of the command's errors but for those that a machine without time
+// brings about: something did not answer at once, and is asked again.
+func (r *running) complaints() string {
+	var said strings.Builder
+	for line := range strings.Lines(r.err.String()) {
+		if !strings.Contains(line, "heartbeats not published") && !strings.Contains(line, "does not answer yet") {
+			said.WriteString(line)
+		}
+	}
+	return said.String()
 }
 
 // buffer collects output and lets a test wait for some.

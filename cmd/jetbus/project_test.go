@@ -160,6 +160,25 @@ func (b *mongoBench) until(t *testing.T, what string, so func() bool) {
 	}
 }
 
+// settled says whether a group has settled all that its topic has.
+func (b *mongoBench) settled(t *testing.T, topic, group string) bool {
+	t.Helper()
+	info, err := b.bus.TopicInfo(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := b.bus.Groups(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range groups {
+		if g.Group == group {
+			return g.Pending == 0 && g.Held == 0 && g.AckedSeq == info.LastSeq
+		}
+	}
+	return false
+}
+
 // watchSeqs looks at the sequences of the documents of a collection until stop is
 // called, which reports how often it looked and each document that went back.
 func watchSeqs(t *testing.T, c *mongo.Collection) (stop func() int) {
@@ -246,6 +265,7 @@ func TestProjectFromSnapshot(t *testing.T) {
 	}
 	more(20)
 	b.become(t, "processes", want)
+	b.until(t, "the group has no older event in hand", func() bool { return b.settled(t, "process.state", "processes") })
 	if code := second.end(); code != 0 {
 		t.Errorf("exit code %d: %s", code, second.err)
 	}

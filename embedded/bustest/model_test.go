@@ -4,11 +4,10 @@ import (
 	"flag"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
+	"github.com/seed-63e9a637/jetbus/internal/leaktest"
 )
 
 // TestMain has few scripts drawn: each run of the tests draws others, and `make model`,
@@ -17,7 +16,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", "100"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // The model in memory agrees with the bus on scripts that are drawn anew in each

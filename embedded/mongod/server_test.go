@@ -18,10 +18,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed-63e9a637/jetbus/embedded/mongod"
+	"github.com/seed-63e9a637/jetbus/internal/leaktest"
 )
 
 func TestStop(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer leaktest.None(t, goleak.IgnoreCurrent())
 	srv, err := mongod.Start(t.Context(), mongod.Config{})
 	if err != nil {
 		t.Fatal(err)

@@ -258,18 +258,24 @@ func TestA8Row15StepDown(t *testing.T) {
 			t.Error("no error")
 		}
 	} else {
-		stepped := false
+		var stepped atomic.Bool
 		remove := standIn.OnUpsert(func(_ string, id any) {
-			if id == "k1200" && !stepped {
-				stepped = true
+			if id == "k1200" && stepped.CompareAndSwap(false, true) {
 				standIn.StepDown()
 			}
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithCancel(t.Context()) // the driver would wait for another primary
+		answered := standIn.OnReply(func(c mongod.Command) error {
+			if c.Name == "update" && stepped.Load() {
+				cancel()
+			}
+			return nil
+		})
 		if _, err := s.Write(ctx, b); err == nil {
 			t.Error("no error")
 		}
 		cancel()
+		answered()
 		remove()
 		standIn.StepUp()
 	}
