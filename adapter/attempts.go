@@ -1,10 +1,12 @@
 package adapter
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -132,6 +134,7 @@ func (rec *records) recall(ctx context.Context, l *lease) {
 	end(err)
 	if err != nil { // an attempt too many is better than an event that waits
 		rec.cfg.Logger.WarnContext(ctx, "the attempts at an event cannot be read", slog.String("event", l.attemptKey()), slog.Any("error", err))
+		l.unread = true
 		return
 	}
 	if entry.Revision > 0 {
@@ -225,19 +228,66 @@ func (rec *records) keepRecord(ctx context.Context, l *lease, wait time.Duration
 // keepRecords stores the records of leases, all at once. It returns the revision
 // of the last one. What goes wrong is in the log; callers need not look at it.
 func (rec *records) keepRecords(ctx context.Context, leases []*lease, wait time.Duration) (revision uint64, err error) {
+	rec.readUnread(context.WithoutCancel(ctx), leases)
 	ctx, end := rec.forRecords(context.WithoutCancel(ctx), len(leases))
 	defer func() { end(err) }()
 	messages := make([]*nats.Msg, len(leases))
 	for i, l := range leases {
 		l.record.Stored = l.stored
 		messages[i] = rec.recordMessage(l, l.record, wait)
+		if l.unread { // what is there says more, if anything is
+			messages[i].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{"0"}
+		}
 		l.recorded = true
 	}
-	revision, _, err = rec.writeRecords(ctx, messages)
+	revision, refused, err := rec.writeRecords(ctx, messages)
+	for i, l := range leases {
+		l.unread = l.unread && (err != nil || slices.Contains(refused, i))
+	}
 	if err != nil {
 		rec.cfg.Logger.WarnContext(ctx, "attempts cannot be recorded; they will count as they should not", slog.Int("events", len(leases)), slog.Any("error", err))
 	}
 	return revision, err
+}
+
+// readUnread makes up for records that could not be read when their events came, as while a
+// cluster elects: the attempts before would be forgotten for good.
+func (rec *records) readUnread(ctx context.Context, leases []*lease) {
+	var unread []*lease
+	for _, l := range leases {
+		if l.unread {
+			unread = append(unread, l)
+		}
+	}
+	besides(len(unread), func(i int) {
+		l := unread[i]
+		ctx, end := rec.forRecords(ctx, 1)
+		entry, marker, err := rec.keyGetMarker(ctx, attemptsBucket, l.attemptKey())
+		end(err)
+		if err != nil {
+			return
+		}
+		l.unread, l.base = false, max(entry.Revision, marker)
+		if there, ok := parseRecord(entry.Value); entry.Revision > 0 && ok && there.Stored == l.stored {
+			if l.retry != nil { // whose attempts are among those of the record
+				there.Failed -= l.retry.Failed
+			}
+			l.record.follow(there)
+		}
+	})
+}
+
+// follow adds the attempts before those that the record counts.
+func (r *record) follow(before record) {
+	if before.Failed > 0 {
+		r.First = before.First
+	}
+	if r.Failed == 0 {
+		r.Last, r.Error = before.Last, before.Error
+	}
+	r.Failed += before.Failed
+	r.Known = max(r.Known, before.Known)
+	r.Dead, r.Buried = cmp.Or(r.Dead, before.Dead), max(r.Buried, before.Buried)
 }
 
 func (rec *records) recordMessage(l *lease, r *record, wait time.Duration) *nats.Msg {

@@ -12,8 +12,8 @@ type catalog struct {
 
 	began time.Time // topics count from then when they were looked at
 
-	mu     sync.Mutex
-	topics map[string]*topic
+	topicsMu sync.Mutex
+	topics   map[string]*topic // guarded by topicsMu
 }
 
 func newCatalog(srv *server) *catalog {
@@ -22,21 +22,21 @@ func newCatalog(srv *server) *catalog {
 
 // remembered returns a topic as it was seen last, nil for one that was not.
 func (cat *catalog) remembered(name string) *topic {
-	cat.mu.Lock()
-	defer cat.mu.Unlock()
+	cat.topicsMu.Lock()
+	defer cat.topicsMu.Unlock()
 	return cat.topics[name]
 }
 
 func (cat *catalog) put(t *topic) {
-	cat.mu.Lock()
-	defer cat.mu.Unlock()
+	cat.topicsMu.Lock()
+	defer cat.topicsMu.Unlock()
 	cat.topics[t.name()] = t
 }
 
 // drop forgets a topic that is no more.
 func (cat *catalog) drop(t *topic) {
-	cat.mu.Lock()
-	defer cat.mu.Unlock()
+	cat.topicsMu.Lock()
+	defer cat.topicsMu.Unlock()
 	delete(cat.topics, t.name())
 }
 
@@ -48,8 +48,8 @@ func (cat *catalog) isAdopted(name string) bool {
 
 // allAdopted names the topics that this bus has adopted.
 func (cat *catalog) allAdopted() []string {
-	cat.mu.Lock()
-	defer cat.mu.Unlock()
+	cat.topicsMu.Lock()
+	defer cat.topicsMu.Unlock()
 	var names []string
 	for name, t := range cat.topics {
 		if t.adopted() {

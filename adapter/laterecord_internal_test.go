@@ -69,6 +69,60 @@ func TestLateRecordOf(t *testing.T) {
 	}
 }
 
+// Attempts that could not be read when an event came are not forgotten when it is refused.
+func TestUnreadRecord(t *testing.T) {
+	_, nc, js := directStream(t)
+	bus, err := Open(t.Context(), nc, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := bus.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	for seq, c := range []struct {
+		what  string
+		there *record
+		retry *retryOrigin
+		want  int // failed
+	}{
+		{what: "nothing there", want: 1},
+		{what: "three attempts", there: &record{Failed: 3, Known: 3}, want: 4},
+		{what: "a retry", there: &record{Failed: 5}, retry: &retryOrigin{Failed: 4}, want: 6},
+		{what: "a retry, nothing there", retry: &retryOrigin{Failed: 4}, want: 5},
+		{what: "of an earlier event", there: &record{Failed: 3, Stored: 6}, want: 1},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			l := &lease{t: &topic{stream: "D"}, consumer: "g", seq: uint64(seq + 1), stored: 7, deliveries: 4, unread: true, retry: c.retry, record: &record{}}
+			if c.retry != nil {
+				l.record.Failed = c.retry.Failed
+			}
+			if c.there != nil {
+				if c.there.Stored == 0 {
+					c.there.Stored = l.stored
+				}
+				if _, err := bus.writeKey(t.Context(), "put", attemptsBucket, l.attemptKey(), mustJSON(t, c.there), expiring(time.Hour), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.record.fail(errLost, time.Now())
+			for range 2 { // what is written again is not counted again
+				if _, err := bus.keepRecords(t.Context(), []*lease{l}, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			kv, err := js.KeyValue(t.Context(), attemptsBucket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := recordAt(t, kv, l.attemptKey()); got.Failed != c.want || l.record.Failed != c.want || l.unread {
+				t.Errorf("record %+v, in hand %+v, unread %v; want %d failed", got, *l.record, l.unread, c.want)
+			}
+		})
+	}
+}
+
 func mustJSON(t *testing.T, v any) []byte {
 	t.Helper()
 	text, err := json.Marshal(v)

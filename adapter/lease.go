@@ -55,6 +55,7 @@ type lease struct {
 	recorded bool    // in the bucket
 	revision uint64  // of the record that says that it was started alone
 	base     uint64  // of the record that is known, or of what stands where there was one
+	unread   bool    // whether there is a record could not be found out
 	suspect  bool    // a delivery before this one is unaccounted for
 
 	// Guarded by h.mu.

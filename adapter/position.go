@@ -101,7 +101,7 @@ func (dur *durables) sequenceOfID(ctx context.Context, t *topic, id string) (uin
 // dedupeLookup asks the server for the sequence of an id in the duplicate window:
 // it publishes the id under a condition that cannot hold. A known id is answered
 // as a duplicate, an unknown one is refused; nothing is stored either way.
-// Without an answer there is an error.
+// Without an answer there is an error. A topic that is gone is not declared for it.
 func (cat *catalog) dedupeLookup(ctx context.Context, t *topic, id string) (seq uint64, found bool, err error) {
 	seq, found, err = cat.dedupeOnce(ctx, t, id)
 	if t.generations != nil && errors.Is(err, nats.ErrNoResponders) { // it may have begun a generation

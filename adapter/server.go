@@ -25,7 +25,7 @@ const lateFlush = 2 * time.Second
 
 // server is the JetStream of a connection: what is asked of it and read from it by those who
 // know which stream, consumer or subject they mean. It remembers nothing of topics and groups;
-// that is the bus's. It is safe for concurrent use.
+// the layers above it do. It is safe for concurrent use.
 type server struct {
 	cfg         Config
 	nc          *nats.Conn

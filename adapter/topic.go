@@ -200,8 +200,8 @@ func (cat *catalog) remember(name string, info *jetstream.StreamInfo) (*topic, e
 // forget drops what the bus knows of a topic, because it turned out to be wrong;
 // also where somebody has looked at the same topic since.
 func (cat *catalog) forget(t *topic) {
-	cat.mu.Lock()
-	defer cat.mu.Unlock()
+	cat.topicsMu.Lock()
+	defer cat.topicsMu.Unlock()
 	have := cat.topics[t.name()]
 	if have != nil && !have.adopted() && have.stream == t.stream && have.created.Equal(t.created) {
 		delete(cat.topics, t.name())
