@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/seed-63e9a637/jetbus/e2e/internal/election"
 	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
@@ -89,7 +90,7 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 	w.wait(t, 50)
 
 	old := leader(t, c)
-	if err := c.StepDown(patient(t), "S"); err != nil {
+	if err := election.StepDown(patient(t), c, "S"); err != nil {
 		t.Fatal(err)
 	}
 	if now := leader(t, c); now == old {
@@ -107,7 +108,7 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 	if now := leader(t, c); now == victim {
 		t.Errorf("dead node %d leads", victim)
 	}
-	if i, err := c.ConsumerLeader("S", "d"); err != nil || i == victim {
+	if i, err := election.Leader(patient(t), c, func() (int, error) { return c.ConsumerLeader("S", "d") }); err != nil || i == victim {
 		t.Errorf("node %d leads the consumer, %v; dead is %d", i, err, victim)
 	}
 	w.wait(t, 20)
@@ -130,12 +131,7 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 
 func leader(t *testing.T, c *embedded.Cluster) int {
 	t.Helper()
-	i, err := c.StreamLeader("S")
-	for ; errors.Is(err, embedded.ErrNoLeader); i, err = c.StreamLeader("S") { // an election that happens to run
-		if err := c.WaitReady(patient(t)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	i, err := election.Leader(patient(t), c, func() (int, error) { return c.StreamLeader("S") })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,6 +199,22 @@ func TestClusterErrors(t *testing.T) {
 		if !errors.Is(err, embedded.ErrNoLeader) {
 			t.Errorf("%v, want ErrNoLeader", err)
 		}
+	}
+	// Whoever sits elections out asks until there is a leader, or the time is over.
+	asked := 0
+	i, err := election.Leader(patient(t), c, func() (int, error) {
+		if asked++; asked < 3 {
+			return 0, embedded.ErrNoLeader
+		}
+		return 2, nil
+	})
+	if i != 2 || err != nil || asked != 3 {
+		t.Errorf("node %d leads after %d questions, %v", i, asked, err)
+	}
+	over, end := context.WithCancel(ctx)
+	end()
+	if err := election.StepDown(over, c, "T"); !errors.Is(err, context.Canceled) || !errors.Is(err, embedded.ErrNoLeader) {
+		t.Errorf("when the time is over: %v", err)
 	}
 	for _, i := range []int{-1, 3} {
 		if c.Node(i) != nil || c.KillNode(ctx, i) == nil || c.RestartNode(ctx, i) == nil {

@@ -20,7 +20,7 @@ import (
 // A backfill whose command is killed again and again ends with what one writes that is left
 // alone.
 func TestBackfillKilled(t *testing.T) {
-	const events = 2000
+	const events = 6000 // at 500 a second, so that none ends before it is killed
 	broker := bustest.Start(t, embedded.Config{Listen: "127.0.0.1:0"})
 	bus := bustest.Open(t, broker, adapter.Config{})
 	to := []string{"--server", broker.URL()}
@@ -57,7 +57,7 @@ func TestBackfillKilled(t *testing.T) {
 	done := func(p *process) {
 		t.Helper()
 		<-p.ended
-		if p.err != nil || !strings.Contains(p.stdout.String(), "2,000 events of readings written") {
+		if p.err != nil || !strings.Contains(p.stdout.String(), "6,000 events of readings written") {
 			t.Errorf("%v: %s%s", p.err, p.stdout.String(), p.stderr.String())
 		}
 	}

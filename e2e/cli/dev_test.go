@@ -129,7 +129,7 @@ func TestDevKilled(t *testing.T) {
 	p := start(t, "dev", "--gateway", "0", "--plain", "--dir", dir, "--listen", "0", "--interval", "10s")
 	url := strings.TrimSpace(strings.TrimPrefix(lineWith(t, p.wait(t, "busiest", 1), "broker "), "broker"))
 	beats := 0
-	eventually(t, func() string {
+	within(t, 5*time.Minute, func() string { // the leases of three that were killed, and a command for each look
 		projected, newest := states(t, url)
 		missing := 0
 		beats = 0

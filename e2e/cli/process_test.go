@@ -135,9 +135,15 @@ func (p *process) wait(t *testing.T, text string, times int) string {
 // eventually waits until ok, which says what is missing, has nothing to say.
 func eventually(t *testing.T, ok func() (missing string)) {
 	t.Helper()
+	within(t, patience, ok)
+}
+
+// within is eventually for what may take another time.
+func within(t *testing.T, limit time.Duration, ok func() (missing string)) {
+	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); ; <-tick.C {
+	for deadline := time.Now().Add(limit); ; <-tick.C {
 		missing := ok()
 		if missing == "" {
 			return

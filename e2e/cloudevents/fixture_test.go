@@ -48,7 +48,7 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(own.Close)
-	plain, err := nats.Connect(broker.URL())
+	plain, err := nats.Connect(broker.URL(), nats.Timeout(limit))
 	if err != nil {
 		t.Fatal(err)
 	}

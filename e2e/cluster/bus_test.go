@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/election"
 )
 
 // On a replicated topic, where the server checks at another moment: what is refused
@@ -45,7 +46,7 @@ func TestChainOnCluster(t *testing.T) {
 	if err := c.WaitReady(step); err != nil { // while an election runs nobody can step down
 		t.Fatal(err)
 	}
-	if err := c.StepDown(step, "EV_A"); err != nil {
+	if err := election.StepDown(step, c, "EV_A"); err != nil { // and one may have begun since
 		t.Fatal(err)
 	}
 	chained(3015, 3030, 6)

@@ -25,13 +25,15 @@ var electionTime = flag.Duration("elections", 15*time.Second, "how long TestElec
 
 const (
 	stepDowns = 300 * time.Millisecond // between two leaders that step down
-	kills     = 3 * time.Second        // between two nodes that are killed and started again
+	kills     = 3 * time.Second        // between two nodes that are killed and started again, and longer where that takes long
+	shaken    = 3 * patience           // how long a call may take: one election comes after the other
 )
 
 // Ten members that join at once work while leaders step down all the time and nodes die: nothing
 // is lost, stored twice or in two handlers at once, no member ends, and the group gets to the end.
 func TestElections(t *testing.T) {
-	c, bus := onCluster(t, jetbus.TopicConfig{})
+	c, _ := onCluster(t, jetbus.TopicConfig{})
+	bus := bustest.Open(t, c, adapter.Config{Replicas: 3, Timeout: shaken})
 	seed := uint64(time.Now().UnixNano()) //nolint:gosec // a number is a number
 	t.Logf("seed %d", seed)
 	ctx, stop := context.WithCancel(t.Context())
@@ -86,8 +88,12 @@ func (e *elections) run(ctx context.Context, wg *sync.WaitGroup, random *rand.Ra
 		}
 	})
 	wg.Go(func() {
-		for chaos.Linger(ctx, kills); ctx.Err() == nil; chaos.Linger(ctx, kills) {
+		// A node that comes back slowly catches up slowly, too, and two that are away at once
+		// would be an outage.
+		var took time.Duration
+		for chaos.Linger(ctx, kills); ctx.Err() == nil; chaos.Linger(ctx, kills+2*took) {
 			e.tally.Add(nodeKilled)
+			began := time.Now()
 			i, ctx := random.IntN(3), context.WithoutCancel(ctx)
 			if err := e.cluster.KillNode(ctx, i); err != nil {
 				e.Error(err)
@@ -95,6 +101,7 @@ func (e *elections) run(ctx context.Context, wg *sync.WaitGroup, random *rand.Ra
 			if err := e.cluster.RestartNode(ctx, i); err != nil {
 				e.Error(err)
 			}
+			took = time.Since(began)
 		}
 	})
 }
@@ -145,7 +152,7 @@ func (w *worked) join(c *embedded.Cluster) {
 	w.Helper()
 	buses := make([]*adapter.Bus, members)
 	for i := range buses {
-		buses[i] = bustest.Open(w.T, c, adapter.Config{Replicas: 3, Timeout: patience})
+		buses[i] = bustest.Open(w.T, c, adapter.Config{Replicas: 3, Timeout: shaken})
 	}
 	w.subs = make([]jetbus.Subscription, members)
 	var joins sync.WaitGroup
@@ -213,7 +220,7 @@ func (w *worked) publish(ctx context.Context) {
 
 // account compares what was acknowledged with what is stored and what was handled.
 func (w *worked) account() {
-	ctx, cancel := context.WithTimeout(w.Context(), patience)
+	ctx, cancel := context.WithTimeout(w.Context(), shaken)
 	defer cancel()
 	stored := map[string]int{}
 	var last uint64

@@ -8,13 +8,14 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/election"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
 
 // An event that is older than its lease stays with its holder when the server dies that
 // leads the group's consumer: the next one begins with when the event was stored.
 func TestOldEventKeepsItsHolder(t *testing.T) {
-	const lease, replicated = 12 * time.Second, 200 * time.Millisecond // longer than most elections; what an extension has to be stored
+	const lease, replicated = 12 * time.Second, 3 * time.Second // longer than most elections; what a delivery has to be stored
 	c, bus := onCluster(t, jetbus.TopicConfig{})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -53,7 +54,8 @@ func TestOldEventKeepsItsHolder(t *testing.T) {
 	}
 	<-begun
 	time.Sleep(replicated)
-	leader, err := c.ConsumerLeader("EV_A", "a__g")
+	must(c.WaitReady(ctx))
+	leader, err := election.Leader(ctx, c, func() (int, error) { return c.ConsumerLeader("EV_A", "a__g") })
 	must(err)
 	must(c.KillNode(ctx, leader))
 	<-over

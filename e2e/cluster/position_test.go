@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/election"
 )
 
 // To look for an id that is not stored leaves no trace: it can be published right after,
@@ -30,12 +31,12 @@ func TestLookupOfAnUnknownID(t *testing.T) {
 			t.Fatalf("then stored as %+v, %v", r, err)
 		}
 		if i%10 == 5 {
-			if err := c.StepDown(ctx, "EV_A"); err != nil {
+			if err := election.StepDown(ctx, c, "EV_A"); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	got, err := bus.Receive(ctx, "a", "behind", jetbus.ReceiveOptions{From: jetbus.AfterID(fmt.Sprint("mine-", ids-2)), Wait: -1})
+	got, err := bus.Receive(ctx, "a", "behind", jetbus.ReceiveOptions{From: jetbus.AfterID(fmt.Sprint("mine-", ids-2)), Wait: patience})
 	if err != nil || len(got) != 1 || got[0].Seq != ids {
 		t.Errorf("behind the last but one: %d events, %v", len(got), err)
 	}

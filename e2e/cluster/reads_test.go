@@ -1,12 +1,14 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/election"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
 
@@ -14,7 +16,9 @@ import (
 // answers lags behind the leader: from a position, from a time, by its key.
 func TestReadsOnCluster(t *testing.T) {
 	c, _ := onCluster(t, jetbus.TopicConfig{KeyInSubject: true})
-	leader, err := c.StreamLeader("EV_A")
+	step, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	leader, err := election.Leader(step, c, func() (int, error) { return c.StreamLeader("EV_A") })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +25,8 @@ func jsonSchema(text string) sr.Schema { return sr.Schema{Schema: text, Type: sr
 // confluent is a client of Confluent's Schema Registry at the gateway.
 func confluent(r *rig, as string) *sr.Client {
 	r.Helper()
-	cl, err := sr.NewClient(sr.URLs(r.url+"/v1/schemas"), sr.BearerToken(as))
+	patient := &http.Client{Timeout: limit} // its own waits for 5 s
+	cl, err := sr.NewClient(sr.HTTPClient(patient), sr.URLs(r.url+"/v1/schemas"), sr.BearerToken(as))
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func buffering(t *testing.T, url, topic string, ackTimeout time.Duration) (a *ri
 // its events wait.
 func TestConsumerKilled(t *testing.T) {
 	t.Parallel()
-	const ackTimeout = 5 * time.Second
+	const ackTimeout = 15 * time.Second // the other member is there within it, on any machine
 	b := broker.Start(t)
 	bus := rig.OpenBus(t, b.URL())
 	rig.Declare(t, bus, jetbus.TopicConfig{Name: "kill"})

@@ -74,7 +74,7 @@ func TestSilence(t *testing.T) {
 
 func silence(t *testing.T, b *broker.Broker, topic string, fault func(*proxy.Proxy)) {
 	t.Helper()
-	const ackTimeout = 6 * time.Second
+	const ackTimeout = 15 * time.Second // what is left of it when it is extended outlasts what stands still
 	bus := rig.OpenBus(t, b.URL())
 	rig.Declare(t, bus, jetbus.TopicConfig{Name: topic})
 	p := b.Proxy(t)

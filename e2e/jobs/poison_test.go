@@ -32,6 +32,15 @@ type workerConfig struct {
 	Fixed bool
 }
 
+// ackTimeout is short for those whose leases are waited for, and else so long that none
+// ends whatever stands still.
+func (c workerConfig) ackTimeout() time.Duration {
+	if c.Fixed {
+		return 30 * time.Second
+	}
+	return 3 * time.Second
+}
+
 // runWorker tells of each event that it has handled.
 func runWorker(ctx context.Context, config []byte, p *rig.Parent) error {
 	var c workerConfig
@@ -62,7 +71,7 @@ func runWorker(ctx context.Context, config []byte, p *rig.Parent) error {
 		}
 		p.Tell(rig.Report{What: "handled", ID: d.ID, Seq: d.ReplayOf, Attempt: d.Attempt})
 		return nil
-	}, jetbus.SubscribeOptions{From: jetbus.Earliest(), AckTimeout: 3 * time.Second, Concurrency: c.Concurrency, MaxAttempts: c.MaxAttempts})
+	}, jetbus.SubscribeOptions{From: jetbus.Earliest(), AckTimeout: c.ackTimeout(), Concurrency: c.Concurrency, MaxAttempts: c.MaxAttempts})
 	if err != nil {
 		return err
 	}

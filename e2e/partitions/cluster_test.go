@@ -87,7 +87,7 @@ func (s *service) leader(stream string) (leader string) {
 	js, err := jetstream.New(nc)
 	must(s.T, err)
 	s.eventually(func() string {
-		ctx, cancel := context.WithTimeout(s.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second) // many requests
 		defer cancel()
 		there, err := js.Stream(ctx, stream)
 		if err != nil {

@@ -54,7 +54,7 @@ func TestCutSettingUp(t *testing.T) {
 	s.balanced(m)
 	t.Logf("joined after %d cuts, %v", scissors.close(t), time.Since(began))
 
-	a := s.start(s.config("a", shortTTL))
+	a := s.start(s.config("a", deathTTL))
 	s.balanced(m, a)
 	had := a.owned()
 	began = time.Now()

@@ -17,7 +17,7 @@ const keys = 24
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	s, _ := alone(t)
-	victim := s.config("victim", shortTTL)
+	victim := s.config("victim", deathTTL)
 	victim.Hold = "held"
 	m := s.startAll(s.config("a", longTTL), s.config("b", longTTL), victim)
 	stop := s.load(keys)
@@ -26,7 +26,7 @@ func TestKilled(t *testing.T) {
 	m[2].kill()
 	killed := time.Now()
 	s.took(had, m[0], m[1])
-	t.Logf("taken over after %v, TTL %v", time.Since(killed), shortTTL)
+	t.Logf("taken over after %v, TTL %v", time.Since(killed), deathTTL)
 	s.undisturbed(others, m[0], m[1])
 	stop()
 	a := s.account()

@@ -22,6 +22,7 @@ import (
 
 const (
 	shortTTL = 3 * time.Second  // of members whose end is waited for
+	deathTTL = 10 * time.Second // the same, of those that must not lose their session before
 	longTTL  = 30 * time.Second // of those that must not lose their session on a slow machine
 )
 

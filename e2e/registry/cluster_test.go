@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed-63e9a637/jetbus/e2e/internal/election"
 	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 	"github.com/seed-63e9a637/jetbus/registry"
@@ -105,16 +106,19 @@ func TestCluster(t *testing.T) {
 			g.start(t, reg, fmt.Sprintf("%d-%d", p, i), each)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+	step := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		t.Cleanup(cancel)
+		return ctx
+	}
 	g.reach(t, 15)
-	must(cluster.StepDown(ctx, "KV_SCHEMAS"))
+	must(election.StepDown(step(), cluster, "KV_SCHEMAS"))
 	g.reach(t, 35)
-	leader, err := cluster.StreamLeader("KV_SCHEMAS")
+	leader, err := election.Leader(step(), cluster, func() (int, error) { return cluster.StreamLeader("KV_SCHEMAS") })
 	must(err)
-	must(cluster.KillNode(ctx, leader))
+	must(cluster.KillNode(step(), leader))
 	g.reach(t, 50)
-	must(cluster.RestartNode(ctx, leader))
+	must(cluster.RestartNode(step(), leader))
 	g.wg.Wait()
 
 	slices.SortFunc(g.got, func(a, b registry.Version) int { return a.Number - b.Number })

@@ -172,6 +172,8 @@ type run struct {
 	prefix string
 	fake   bool
 	long   bool
+
+	replicated bool // whether it has a topic with replicas, which elect a leader now and then
 }
 
 // sized is how many there are of what a behavior has many of: see [Options].Long.
@@ -257,8 +259,9 @@ func (r *run) topic(name string) string {
 func (r *run) declare(name string, c jetbus.TopicConfig) string {
 	r.Helper()
 	c.Name = r.prefix + "." + name
-	_, err := r.Admin.EnsureTopic(r.ctx, c)
+	info, err := r.Admin.EnsureTopic(r.ctx, c)
 	r.must(err)
+	r.replicated = r.replicated || info.Config.Replicas > 1
 	return c.Name
 }
 

@@ -245,12 +245,14 @@ func subscribeCancel(r *run) {
 	r.settled(topic, "g0", e.Seq)
 }
 
-// resubscribeTimeout is short, because in a cluster events may be on their way to
-// the member that leaves: another gets them when their lease is over.
-const resubscribeTimeout = 5 * time.Second
-
 func resubscribe(r *run) {
 	topic := r.topic("t")
+	// Short, because in a cluster events may be on their way to the member that leaves:
+	// another gets them when their lease is over.
+	ackTimeout := 5 * time.Second
+	if !r.fake { // but none may end while its event is handled, whatever stands still
+		ackTimeout = 15 * time.Second
+	}
 	first, second := newRecord(), newRecord()
 	events := r.publish(topic, keys(100)...)
 	half := make(chan struct{})
@@ -260,10 +262,10 @@ func resubscribe(r *run) {
 			once.Do(func() { close(half) })
 		}
 		return nil
-	}), jetbus.SubscribeOptions{From: jetbus.Earliest(), Concurrency: 4, AckTimeout: resubscribeTimeout})
+	}), jetbus.SubscribeOptions{From: jetbus.Earliest(), Concurrency: 4, AckTimeout: ackTimeout})
 	receive(r.T, "half of the events", half)
 	r.stop(s)
-	r.subscribe(r.B, topic, "g", second.handle, jetbus.SubscribeOptions{AckTimeout: resubscribeTimeout})
+	r.subscribe(r.B, topic, "g", second.handle, jetbus.SubscribeOptions{AckTimeout: ackTimeout})
 	r.settled(topic, "g", events[99].Seq)
 	union := append(first.keys(), second.keys()...)
 	slices.Sort(union)

@@ -148,7 +148,9 @@ func partitionHandedOver(r *run) {
 	calls := got.wait(r.T, 9)
 	r.settled(a.topic, "g", 8)
 	got.exactly(r.T, append(keys(8), "2")...)
-	if d := calls[8]; d.Epoch != 2 || d.Attempt != 2 || !d.Redelivered || d.Partition != 0 {
+	d := calls[8]
+	r.numbered("the one that waited", d.Attempt, 1, 2)
+	if d.Epoch != 2 || !d.Redelivered || d.Partition != 0 {
 		r.Errorf("the one that waited: %+v", d.Delivery)
 	}
 	a.handOver(s)

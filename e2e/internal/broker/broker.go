@@ -177,23 +177,34 @@ func Dial(url string, o ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-var ports sync.Map // that were given out
+// locks are UDP sockets on the ports that were given out, open until the process ends.
+var locks struct {
+	sync.Mutex
+	held []net.PacketConn
+}
 
 // FreePort finds a loopback port that is free now, below those that the system gives out
 // by itself, so that it is still free after the death of its user. No port is given out
-// twice by a process.
+// twice while the process that has it lives, which its UDP socket on the same port tells all
+// others: packages are tested side by side, and a broker that was killed leaves its port
+// free for a while.
 func FreePort() (int, error) {
 	for range 100 {
 		port := 20_000 + rand.IntN(12_000)
-		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		at := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		lock, err := new(net.ListenConfig).ListenPacket(context.Background(), "udp", at)
 		if err != nil {
 			continue
 		}
-		err = l.Close()
-		if _, given := ports.LoadOrStore(port, true); given {
+		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", at)
+		if err != nil {
+			_ = lock.Close() // nobody needs it
 			continue
 		}
-		return port, err
+		locks.Lock()
+		locks.held = append(locks.held, lock)
+		locks.Unlock()
+		return port, l.Close()
 	}
 	return 0, errors.New("no port is free")
 }

@@ -5,7 +5,9 @@ package broker_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -104,6 +106,26 @@ func TestKilledTwice(t *testing.T) {
 	}
 	if err := b.Kill(); err == nil {
 		t.Error("it was killed a second time")
+	}
+}
+
+// A port that was given out is free for a broker, and locked for others who look for one.
+func TestFreePort(t *testing.T) {
+	port, err := broker.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if lock, err := net.ListenPacket("udp", at); err == nil {
+		t.Errorf("%d can be had twice", port)
+		_ = lock.Close()
 	}
 }
 
