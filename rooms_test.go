@@ -119,6 +119,11 @@ var rooms = map[string]room{
 		heavy: []string{"github.com/nats-io/nats-server/v2/...", "github.com/nats-io/nats.go/..."},
 		kit:   true,
 	},
+	"embedded/cluster": {
+		rooms: []string{"embedded", "internal/shutdown"},
+		heavy: []string{"github.com/nats-io/nats-server/v2/...", "github.com/nats-io/nats.go/..."},
+		kit:   true,
+	},
 	"embedded/bustest": {
 		rooms: []string{".", "adapter", "embedded"},
 		// The server's clock has to run before a bubble begins, and the suite runs

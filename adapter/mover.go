@@ -9,7 +9,8 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// move is what a mover of a group, or of its parts, has to keep alive, and to give back. It
+// move is what a mover of a group, or of its parts, has to keep alive, and to give back; the
+// steps of a move are in seek.go. It
 // waits for held events for as long as its caller says, an hour if need be, and may die in
 // it. So its marks, by which the group stands still, end as its locks do.
 type move struct {

@@ -68,7 +68,8 @@ type pullWord struct {
 	bytes       int64 // that it had room for
 }
 
-// pullKind is what a word means.
+// pullKind is what a word means. What is done about it is in puller.status for members, in
+// receiveCall.pullUpTo for Receive, and in tailPulls.status for readers.
 type pullKind int
 
 const (

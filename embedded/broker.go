@@ -49,8 +49,6 @@ type Broker struct {
 	dir  string
 	temp bool // dir is ours to remove
 	lock io.Closer
-	// member is the broker's place in a cluster, nil outside one.
-	member *member
 
 	// ops holds one token while an operation changes what runs.
 	ops chan struct{}
@@ -75,18 +73,13 @@ type run struct {
 // Errors are those of [Config.Validate], [ErrInUse], and what keeps the server
 // from starting, such as an address that is taken.
 func Start(ctx context.Context, cfg Config) (*Broker, error) {
-	return startMember(ctx, cfg, nil)
-}
-
-// startMember is Start for a broker that may be part of a cluster.
-func startMember(ctx context.Context, cfg Config, m *member) (*Broker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("start broker: %w", err)
 	}
-	b := &Broker{cfg: cfg.withDefaults(), member: m, ops: make(chan struct{}, 1)}
+	b := &Broker{cfg: cfg.withDefaults(), ops: make(chan struct{}, 1)}
 	if err := b.claimDir(); err != nil {
 		return nil, fmt.Errorf("start broker: %w", err)
 	}
@@ -149,9 +142,7 @@ func (b *Broker) boot(ctx context.Context) error {
 	}
 	g := newGate(b.cfg)
 	opts.CustomClientAuthentication = g
-	if b.member != nil {
-		b.member.join(opts)
-	}
+	b.cfg.Routes.Join(opts)
 	srv, err := server.NewServer(opts)
 	if err != nil {
 		return err
@@ -202,7 +193,7 @@ func (b *Broker) Connect(o ...nats.Option) (*nats.Conn, error) {
 	if _, err := b.current(); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	opts := append([]nats.Option{nats.InProcessServer(b), nats.Timeout(pipeTimeout)}, b.cfg.clientDefaults()...)
+	opts := append([]nats.Option{nats.InProcessServer(b)}, b.cfg.ClientOptions()...)
 	nc, err := nats.Connect("", append(opts, o...)...)
 	if err != nil {
 		return nil, fmt.Errorf("embedded: connect: %w", err)
@@ -210,9 +201,11 @@ func (b *Broker) Connect(o ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// clientDefaults are the options of every client that this package connects.
-func (c Config) clientDefaults() []nats.Option {
+// ClientOptions are those with which [Broker.Connect] connects: the credentials, to reconnect
+// without limit after about 20 ms each time, and 30 seconds for the server to answer.
+func (c Config) ClientOptions() []nats.Option {
 	opts := []nats.Option{
+		nats.Timeout(pipeTimeout),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(reconnectWait),
 		nats.ReconnectJitter(reconnectJitter, reconnectJitter),
@@ -287,6 +280,17 @@ func (b *Broker) Server() *server.Server {
 		return nil
 	}
 	return r.srv
+}
+
+// Err says why the broker does not work: [ErrNotRunning], [ErrStopped], or what its server
+// has given up for since it started, such as a port of its routes that was taken. Nil while it
+// works.
+func (b *Broker) Err() error {
+	r, err := b.current()
+	if err != nil {
+		return err
+	}
+	return r.log.err()
 }
 
 // current is what runs now, or the error that says why nothing does.

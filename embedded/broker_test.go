@@ -152,9 +152,15 @@ func TestTemporaryFolder(t *testing.T) {
 func TestStopIsTotalAndIdempotent(t *testing.T) {
 	for _, kill := range []bool{false, true} {
 		b := start(t, embedded.Config{})
+		if err := b.Err(); err != nil {
+			t.Errorf("Err of a broker that works: %v", err)
+		}
 		if kill {
 			if err := b.Kill(t.Context()); err != nil {
 				t.Fatal(err)
+			}
+			if err := b.Err(); !errors.Is(err, embedded.ErrNotRunning) {
+				t.Errorf("Err after Kill: %v, want ErrNotRunning", err)
 			}
 		}
 		var wg sync.WaitGroup
@@ -176,6 +182,7 @@ func TestStopIsTotalAndIdempotent(t *testing.T) {
 			"Restart": b.Restart(t.Context()),
 			"Kill":    b.Kill(t.Context()),
 			"Connect": connectErr(b),
+			"Err":     b.Err(),
 		} {
 			if !errors.Is(err, embedded.ErrStopped) {
 				t.Errorf("%s after Stop: %v, want ErrStopped", op, err)

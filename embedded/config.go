@@ -77,6 +77,10 @@ type Config struct {
 	// most 64 MiB. Default 1 MiB.
 	MaxPayload int
 
+	// Routes are the server's to the other servers of its cluster. Package
+	// embedded/cluster has them. Default nil: there are none.
+	Routes Routes
+
 	// Logger receives the server's log lines, its notices at level Info.
 	// Default nil: they are discarded.
 	Logger *slog.Logger
@@ -251,6 +255,9 @@ func (c Config) options(dir string, p ports) (*server.Options, error) {
 func (c Config) withDefaults() Config {
 	if c.Name == "" {
 		c.Name = defaultName
+	}
+	if c.Routes == nil {
+		c.Routes = noRoutes{}
 	}
 	if c.MaxMemory == 0 {
 		c.MaxMemory = defaultMaxMemory

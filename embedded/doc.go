@@ -2,7 +2,7 @@
 //
 // [Start] returns a [Broker] that is ready to use; [Broker.Connect] reaches it
 // through an in-process pipe, so that no port is opened unless [Config.Listen]
-// or [Config.WebSocket] asks for one. [StartCluster] runs several brokers as one
+// or [Config.WebSocket] asks for one. Package cluster runs several brokers as one
 // JetStream cluster on loopback.
 //
 // The package promises:

@@ -43,7 +43,7 @@ func (b *Broker) Kill(ctx context.Context) error {
 		if err := b.freeze(ctx, r); err != nil {
 			r.gate.closed.Store(false)
 			err = errors.Join(err, kick(r.srv)) // those still held at the gate
-			b.member.reconnect()
+			b.cfg.Routes.Reconnect()
 			b.attach(r)
 			return err
 		}
@@ -55,7 +55,7 @@ func (b *Broker) Kill(ctx context.Context) error {
 // freeze cuts everybody off from the server and copies its store.
 func (b *Broker) freeze(ctx context.Context, r *run) error {
 	r.gate.closed.Store(true)
-	b.member.cut()
+	b.cfg.Routes.Cut()
 	if err := kick(r.srv); err != nil {
 		return err
 	}

@@ -122,6 +122,7 @@ func TestCredentials(t *testing.T) {
 				nc.Close()
 			}
 			connect(t, b) // has the right ones
+			roundTrip(t, b.URL(), tc.cfg.ClientOptions()...)
 		})
 	}
 }

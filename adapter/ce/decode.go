@@ -12,53 +12,6 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// Headers that say more than what an event is.
-const (
-	HeaderMsgID  = "Nats-Msg-Id"        // what the server dedupes by: see [MsgID]
-	HeaderMarker = "Nats-Marker-Reason" // a message that the server left for one that it removed
-	HeaderTime   = "ce-time"            // Event.Time: RFC 3339, in UTC, with milliseconds
-)
-
-const (
-	headerSpecVersion  = "ce-specversion"
-	headerID           = "ce-id"
-	headerType         = "ce-type"
-	headerSource       = "ce-source"
-	headerKey          = "ce-partitionkey"
-	headerCausedBy     = "ce-causedby"
-	headerTags         = "ce-tags"
-	headerDataType     = "ce-datacontenttype"
-	attributePrefix    = "ce-"
-	extensionPrefix    = "x-ce-" // of headers of the event that are attributes of the message
-	specVersion        = "1.0"
-	defaultContentType = "application/json"
-	sourcePrefix       = "urn:jetbus:"
-	schemaPrefix       = "schema://"        // of a version in the registry
-	nameSchema         = "x-ce-dataschema"  // in Event.Headers, as package registry has it
-	nameSchemaVersion  = "x-schema-version" // likewise
-)
-
-// MsgID is what the server dedupes by: the id within the topic, since a stream
-// may hold several topics.
-func MsgID(topic, id string) string { return topic + "|" + id }
-
-// isField reports whether an attribute is a field of an event or written by us
-// for other reasons.
-func isField(attribute string) bool {
-	switch attributePrefix + attribute {
-	case headerSpecVersion, headerID, headerType, headerSource, HeaderTime, headerKey, headerCausedBy, headerTags, headerDataType:
-		return true
-	}
-	return false
-}
-
-// isExtension reports whether a header x-ce-<name> is written as the attribute
-// of that name. The name "data" is none in CloudEvents.
-func isExtension(name string) bool {
-	return name != "" && name != "data" && !isField(name) &&
-		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
-}
-
 // schemaVersion returns the number that a reference to a registered schema ends
 // with, empty if it is none.
 func schemaVersion(uri string) string {
@@ -209,23 +162,23 @@ func (r *eventReader) header(name string, values []string) {
 // attribute takes one CloudEvents attribute.
 func (r *eventReader) attribute(name, value string) {
 	switch name {
-	case "specversion":
+	case attributeSpecVersion:
 		r.version = value
-	case "id":
+	case attributeID:
 		r.e.ID = value
-	case "type":
+	case attributeType:
 		r.eventType = value
-	case "source":
+	case attributeSource:
 		r.source = value
-	case "time":
+	case attributeTime:
 		r.sent = value
-	case "partitionkey":
+	case attributeKey:
 		r.e.Key = value
-	case "causedby":
+	case attributeCausedBy:
 		r.e.CausedBy = splitList(value)
-	case "tags":
+	case attributeTags:
 		r.e.Tags = splitList(value)
-	case "datacontenttype":
+	case attributeDataType:
 		r.dataType = value
 	default:
 		r.keepAttribute(name, value)
@@ -342,7 +295,7 @@ func (r *eventReader) complete() {
 		r.dataType = r.mediaType
 	}
 	if r.dataType != "" && r.dataType != defaultContentType && !r.keep(jetbus.HeaderContentType, r.dataType) {
-		r.keepAttribute("datacontenttype", r.dataType)
+		r.keepAttribute(attributeDataType, r.dataType)
 	}
 	if version := schemaVersion(e.Headers[nameSchema]); version != "" {
 		if _, stated := e.Headers[nameSchemaVersion]; !stated {
@@ -350,17 +303,17 @@ func (r *eventReader) complete() {
 		}
 	}
 	if r.eventType != "" && r.eventType != e.Topic {
-		r.keepAttribute("type", r.eventType)
+		r.keepAttribute(attributeType, r.eventType)
 	}
 	if r.version != "" && r.version != specVersion {
-		r.keepAttribute("specversion", r.version)
+		r.keepAttribute(attributeSpecVersion, r.version)
 	}
 	e.SID = sidOf(r.source)
 	sent, ok := parseTime(r.sent)
 	if !ok {
 		sent = millis(r.at.Time)
 		if r.sent != "" {
-			r.keepAttribute("time", r.sent)
+			r.keepAttribute(attributeTime, r.sent)
 		}
 	}
 	e.Time = sent
@@ -417,27 +370,27 @@ func invalid(e *jetbus.Event) bool {
 func (r *eventReader) repair() {
 	e := &r.e
 	if invalid(&jetbus.Event{ID: e.ID}) {
-		r.keepAttribute("id", e.ID)
+		r.keepAttribute(attributeID, e.ID)
 		e.ID = r.at.fallbackID()
 	}
 	if invalid(&jetbus.Event{SID: e.SID}) {
-		r.keepAttribute("source", r.source)
+		r.keepAttribute(attributeSource, r.source)
 		e.SID = ""
 	}
 	if invalid(&jetbus.Event{Time: e.Time}) {
-		r.keepAttribute("time", r.sent)
+		r.keepAttribute(attributeTime, r.sent)
 		e.Time = millis(r.at.Time)
 	}
 	if jetbus.ValidKey(e.Key) != nil {
-		r.keepAttribute("partitionkey", e.Key)
+		r.keepAttribute(attributeKey, e.Key)
 		e.Key = r.at.key()
 	}
 	if invalid(&jetbus.Event{CausedBy: e.CausedBy}) {
-		r.keepAttribute("causedby", joinList(e.CausedBy))
+		r.keepAttribute(attributeCausedBy, joinList(e.CausedBy))
 		e.CausedBy = nil
 	}
 	if invalid(&jetbus.Event{Tags: e.Tags}) {
-		r.keepAttribute("tags", joinList(e.Tags))
+		r.keepAttribute(attributeTags, joinList(e.Tags))
 		e.Tags = nil
 	}
 }

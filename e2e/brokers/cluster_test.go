@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus/e2e/internal/election"
 	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/embedded/cluster"
 )
 
 // writers publish to a stream until they are stopped, whatever happens to it.
@@ -79,7 +80,7 @@ func (w *writers) wait(t *testing.T, n int) {
 
 func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 	t.Parallel() // elections are mostly waiting
-	c, js := startCluster(t, embedded.ClusterConfig{})
+	c, js := startCluster(t, cluster.Config{})
 	s := stream(t, js, 3)
 	persist(t, func(ctx context.Context) error {
 		_, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy})
@@ -129,7 +130,7 @@ func TestClusterKeepsWhatItAcknowledged(t *testing.T) {
 	}
 }
 
-func leader(t *testing.T, c *embedded.Cluster) int {
+func leader(t *testing.T, c *cluster.Cluster) int {
 	t.Helper()
 	i, err := election.Leader(patient(t), c, func() (int, error) { return c.StreamLeader("S") })
 	if err != nil {
@@ -143,7 +144,7 @@ func leader(t *testing.T, c *embedded.Cluster) int {
 
 func TestClusterFolderAndCredentials(t *testing.T) {
 	t.Parallel() // elections are mostly waiting
-	cfg := embedded.ClusterConfig{Name: "c", Dir: t.TempDir(), User: "u", Password: "p", MaxPayload: 1 << 16}
+	cfg := cluster.Config{Name: "c", Dir: t.TempDir(), User: "u", Password: "p", MaxPayload: 1 << 16}
 	c, js := startCluster(t, cfg)
 	if len(c.URLs()) != 3 {
 		t.Fatalf("URLs() = %q", c.URLs())
@@ -184,7 +185,7 @@ func TestClusterFolderAndCredentials(t *testing.T) {
 
 func TestClusterErrors(t *testing.T) {
 	t.Parallel() // elections are mostly waiting
-	c, js := startCluster(t, embedded.ClusterConfig{})
+	c, js := startCluster(t, cluster.Config{})
 	stream(t, js, 1)
 	ctx := t.Context()
 	if i, err := c.StreamLeader("S"); err != nil || c.Node(i) == nil {
@@ -196,7 +197,7 @@ func TestClusterErrors(t *testing.T) {
 	_, err := c.StreamLeader("T")
 	_, err2 := c.ConsumerLeader("S", "nobody")
 	for _, err := range []error{err, err2, c.StepDown(ctx, "T")} {
-		if !errors.Is(err, embedded.ErrNoLeader) {
+		if !errors.Is(err, cluster.ErrNoLeader) {
 			t.Errorf("%v, want ErrNoLeader", err)
 		}
 	}
@@ -204,7 +205,7 @@ func TestClusterErrors(t *testing.T) {
 	asked := 0
 	i, err := election.Leader(patient(t), c, func() (int, error) {
 		if asked++; asked < 3 {
-			return 0, embedded.ErrNoLeader
+			return 0, cluster.ErrNoLeader
 		}
 		return 2, nil
 	})
@@ -213,7 +214,7 @@ func TestClusterErrors(t *testing.T) {
 	}
 	over, end := context.WithCancel(ctx)
 	end()
-	if err := election.StepDown(over, c, "T"); !errors.Is(err, context.Canceled) || !errors.Is(err, embedded.ErrNoLeader) {
+	if err := election.StepDown(over, c, "T"); !errors.Is(err, context.Canceled) || !errors.Is(err, cluster.ErrNoLeader) {
 		t.Errorf("when the time is over: %v", err)
 	}
 	for _, i := range []int{-1, 3} {
@@ -236,16 +237,16 @@ func TestClusterErrors(t *testing.T) {
 
 func TestClusterThatCannotStart(t *testing.T) {
 	for name, tc := range map[string]struct {
-		cfg  embedded.ClusterConfig
+		cfg  cluster.Config
 		want string
 	}{
-		"one node":  {embedded.ClusterConfig{Nodes: 1}, "Nodes 1 is less than 3"},
-		"negative":  {embedded.ClusterConfig{Nodes: -1}, "Nodes -1 is less than 3"},
-		"no secret": {embedded.ClusterConfig{User: "u"}, "no Password for User"},
-		"bad name":  {embedded.ClusterConfig{Name: "a b"}, "spaces in Name"},
+		"one node":  {cluster.Config{Nodes: 1}, "Nodes 1 is less than 3"},
+		"negative":  {cluster.Config{Nodes: -1}, "Nodes -1 is less than 3"},
+		"no secret": {cluster.Config{User: "u"}, "no Password for User"},
+		"bad name":  {cluster.Config{Name: "a b"}, "spaces in Name"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := embedded.StartCluster(t.Context(), tc.cfg); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := cluster.Start(t.Context(), tc.cfg); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("StartCluster: %v, want %q", err, tc.want)
 			}
 		})
@@ -255,7 +256,7 @@ func TestClusterThatCannotStart(t *testing.T) {
 	t.Setenv("TMPDIR", dir)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
-	if _, err := embedded.StartCluster(ctx, embedded.ClusterConfig{}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := cluster.Start(ctx, cluster.Config{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("StartCluster: %v, want context.DeadlineExceeded", err)
 	}
 	left, err := os.ReadDir(dir)

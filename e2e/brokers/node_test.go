@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/embedded/cluster"
 )
 
 // TestKilledNodeLosesNothingAcknowledged kills the leader of a stream with one replica,
@@ -16,7 +16,7 @@ import (
 // acknowledged while it was being killed is in its store when it comes back.
 func TestKilledNodeLosesNothingAcknowledged(t *testing.T) {
 	t.Parallel() // elections are mostly waiting
-	c, js := startCluster(t, embedded.ClusterConfig{})
+	c, js := startCluster(t, cluster.Config{})
 	stream(t, js, 1)
 	if err := c.WaitReady(patient(t)); err != nil {
 		t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
+	"github.com/seed-63e9a637/jetbus/embedded/cluster"
 )
 
 // patience bounds one step of a test, which may wait for an election.
@@ -44,9 +44,9 @@ func persist(t *testing.T, f func(ctx context.Context) error) {
 	}
 }
 
-func startCluster(t *testing.T, cfg embedded.ClusterConfig) (*embedded.Cluster, jetstream.JetStream) {
+func startCluster(t *testing.T, cfg cluster.Config) (*cluster.Cluster, jetstream.JetStream) {
 	t.Helper()
-	c, err := embedded.StartCluster(t.Context(), cfg)
+	c, err := cluster.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/chaos"
-	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
+	"github.com/seed-63e9a637/jetbus/embedded/cluster"
 )
 
 // electionTime is short in the suite; `make chaos-elections` gives it ten minutes.
@@ -60,7 +60,7 @@ func TestElections(t *testing.T) {
 // elections are leaders that step down, and nodes that die.
 type elections struct {
 	*testing.T
-	cluster *embedded.Cluster
+	cluster *cluster.Cluster
 	random  *rand.Rand // of those that step down
 	tally   chaos.Tally
 }
@@ -148,7 +148,7 @@ type worked struct {
 const members = 10
 
 // join lets all members join at once, while the cluster elects.
-func (w *worked) join(c *embedded.Cluster) {
+func (w *worked) join(c *cluster.Cluster) {
 	w.Helper()
 	buses := make([]*adapter.Bus, members)
 	for i := range buses {

@@ -8,17 +8,17 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
-	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
+	"github.com/seed-63e9a637/jetbus/embedded/cluster"
 )
 
 // patience is how long a step may take: an election may come, and a second one.
 const patience = 2 * time.Minute
 
 // onCluster gives a test a cluster of three with a topic "a" on all of them, and a bus.
-func onCluster(t *testing.T, topic jetbus.TopicConfig) (*embedded.Cluster, *adapter.Bus) {
+func onCluster(t *testing.T, topic jetbus.TopicConfig) (*cluster.Cluster, *adapter.Bus) {
 	t.Helper()
-	c, err := embedded.StartCluster(t.Context(), embedded.ClusterConfig{})
+	c, err := cluster.Start(t.Context(), cluster.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

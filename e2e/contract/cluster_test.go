@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus/adapter"
-	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
+	"github.com/seed-63e9a637/jetbus/embedded/cluster"
 )
 
 // The cluster is one for all behaviors, and its time is real.
 func TestContractInCluster(t *testing.T) {
-	c, err := embedded.StartCluster(t.Context(), embedded.ClusterConfig{})
+	c, err := cluster.Start(t.Context(), cluster.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

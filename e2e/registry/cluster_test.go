@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus/e2e/internal/election"
-	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
+	"github.com/seed-63e9a637/jetbus/embedded/cluster"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
 
@@ -72,12 +72,12 @@ func (g *registrars) reach(t *testing.T, n int) {
 // On three replicas the leader changes and a node is killed under registrars: every
 // registration is there once, under the number it was told, without gaps.
 func TestCluster(t *testing.T) {
-	cluster, err := embedded.StartCluster(t.Context(), embedded.ClusterConfig{})
+	nodes, err := cluster.Start(t.Context(), cluster.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := cluster.Stop(context.Background()); err != nil {
+		if err := nodes.Stop(context.Background()); err != nil {
 			t.Errorf("stop the cluster: %v", err)
 		}
 	})
@@ -89,7 +89,7 @@ func TestCluster(t *testing.T) {
 	}
 	open := func() *registry.Registry {
 		t.Helper()
-		reg, err := registry.Open(t.Context(), bustest.Connect(t, cluster), registry.Config{Replicas: 3, Timeout: patience})
+		reg, err := registry.Open(t.Context(), bustest.Connect(t, nodes), registry.Config{Replicas: 3, Timeout: patience})
 		must(err)
 		t.Cleanup(func() {
 			if err := reg.Close(context.Background()); err != nil {
@@ -112,13 +112,13 @@ func TestCluster(t *testing.T) {
 		return ctx
 	}
 	g.reach(t, 15)
-	must(election.StepDown(step(), cluster, "KV_SCHEMAS"))
+	must(election.StepDown(step(), nodes, "KV_SCHEMAS"))
 	g.reach(t, 35)
-	leader, err := election.Leader(step(), cluster, func() (int, error) { return cluster.StreamLeader("KV_SCHEMAS") })
+	leader, err := election.Leader(step(), nodes, func() (int, error) { return nodes.StreamLeader("KV_SCHEMAS") })
 	must(err)
-	must(cluster.KillNode(step(), leader))
+	must(nodes.KillNode(step(), leader))
 	g.reach(t, 50)
-	must(cluster.RestartNode(step(), leader))
+	must(nodes.RestartNode(step(), leader))
 	g.wg.Wait()
 
 	slices.SortFunc(g.got, func(a, b registry.Version) int { return a.Number - b.Number })

@@ -31,7 +31,7 @@ func Start(t testing.TB, c embedded.Config) *embedded.Broker {
 	return b
 }
 
-// Server is what a bus can be opened on: an embedded.Broker or an embedded.Cluster.
+// Server is what a bus can be opened on: an embedded.Broker or a cluster.Cluster.
 type Server interface {
 	Connect(o ...nats.Option) (*nats.Conn, error)
 }

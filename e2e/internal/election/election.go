@@ -7,14 +7,14 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/embedded/cluster"
 )
 
 // SitOut asks what needs a leader until there is one, or ctx ends.
-func SitOut(ctx context.Context, c *embedded.Cluster, ask func() error) error {
+func SitOut(ctx context.Context, c *cluster.Cluster, ask func() error) error {
 	for {
 		err := ask()
-		if !errors.Is(err, embedded.ErrNoLeader) {
+		if !errors.Is(err, cluster.ErrNoLeader) {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -27,7 +27,7 @@ func SitOut(ctx context.Context, c *embedded.Cluster, ask func() error) error {
 }
 
 // Leader is SitOut for who asks which node leads.
-func Leader(ctx context.Context, c *embedded.Cluster, ask func() (int, error)) (leader int, err error) {
+func Leader(ctx context.Context, c *cluster.Cluster, ask func() (int, error)) (leader int, err error) {
 	err = SitOut(ctx, c, func() (err error) {
 		leader, err = ask()
 		return err
@@ -36,6 +36,6 @@ func Leader(ctx context.Context, c *embedded.Cluster, ask func() (int, error)) (
 }
 
 // StepDown has the leader of a stream step down.
-func StepDown(ctx context.Context, c *embedded.Cluster, stream string) error {
+func StepDown(ctx context.Context, c *cluster.Cluster, stream string) error {
 	return SitOut(ctx, c, func() error { return c.StepDown(ctx, stream) })
 }

@@ -109,36 +109,3 @@ func topicChanges(before, after jetbus.TopicConfig) string {
 	}
 	return b.String()
 }
-
-func newTopicsRemove(a *app) *cobra.Command {
-	var yes bool
-	cmd := &cobra.Command{
-		Use:     "rm TOPIC",
-		Aliases: []string{"delete"},
-		Short:   "Remove a topic with all its events and groups",
-		Args:    exactly(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-				info, err := bus.TopicInfo(cmd.Context(), args[0])
-				if err != nil {
-					return err
-				}
-				if !yes {
-					groups, err := bus.Groups(cmd.Context(), args[0])
-					if err != nil {
-						return err
-					}
-					return usagef("%s has %s and %s, which nothing brings back; add --yes to remove it (see jetbus topics rm --help)",
-						args[0], plural(info.Events, "event"), plural(len(groups), "group"))
-				}
-				if err := bus.DeleteTopic(cmd.Context(), args[0]); err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %s with %s\n", args[0], plural(info.Events, "event"))
-				return err
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
-	return cmd
-}

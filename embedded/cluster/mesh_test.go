@@ -1,4 +1,4 @@
-package embedded
+package cluster
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
 // TestStrangersAreNoNodes dials a route port without the cluster's certificate.
@@ -88,10 +90,10 @@ func TestPortTakenByRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Cluster{cfg: ClusterConfig{Nodes: 1, Name: "a"}, dir: t.TempDir()}
-	b, err := startMember(t.Context(), c.nodeConfig(0), &member{mesh: m})
+	c := &Cluster{cfg: Config{Nodes: 1, Name: "a"}, dir: t.TempDir()}
+	b, err := embedded.Start(t.Context(), c.nodeConfig(0, &routes{mesh: m}))
 	if err == nil {
-		c.nodes = []*Broker{b}
+		c.nodes = []*embedded.Broker{b}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err = errors.Join(c.WaitReady(ctx), c.Stop(t.Context()))

@@ -1,4 +1,4 @@
-package embedded
+package cluster
 
 import (
 	"context"
@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
 // ErrNoLeader is returned if no running node leads a stream or consumer: an
 // election is under way, too few of its nodes run, or it does not exist.
-var ErrNoLeader = errors.New("embedded: no leader")
+var ErrNoLeader = errors.New("no leader")
 
 // stepDownRetry is when a leader that is still in office is asked again.
 const stepDownRetry = 2 * time.Second
@@ -71,7 +73,7 @@ func (c *Cluster) StepDown(ctx context.Context, stream string) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("embedded: step down leader of stream %s: %w", stream, err)
+		return fmt.Errorf("step down leader of stream %s: %w", stream, err)
 	}
 	return nil
 }
@@ -106,7 +108,7 @@ func streams(s *server.Server) []server.StreamDetail {
 // The error says what is missing when ctx ends.
 func (c *Cluster) WaitReady(ctx context.Context) error {
 	if err := poll(ctx, c.ready); err != nil {
-		return fmt.Errorf("embedded: cluster not ready: %w", err)
+		return fmt.Errorf("cluster not ready: %w", err)
 	}
 	return nil
 }
@@ -115,16 +117,15 @@ func (c *Cluster) WaitReady(ctx context.Context) error {
 func (c *Cluster) ready() error {
 	var running []*server.Server
 	for i, b := range c.nodes {
-		r, err := b.current()
-		switch {
-		case errors.Is(err, ErrStopped):
-			return final{err}
-		case err != nil:
+		switch err := b.Err(); {
+		case errors.Is(err, embedded.ErrNotRunning):
 			continue
-		case r.log.err() != nil:
-			return final{fmt.Errorf("node %d: %w", i, r.log.err())}
+		case err != nil:
+			return final{fmt.Errorf("node %d: %w", i, err)}
 		}
-		running = append(running, r.srv)
+		if srv := b.Server(); srv != nil {
+			running = append(running, srv)
+		}
 	}
 	// A leader that has lost its followers takes seconds to notice.
 	if len(running) <= c.cfg.Nodes/2 {
@@ -210,7 +211,7 @@ func (f final) Unwrap() error { return f.error }
 // poll calls try until it returns nil or a final error. When ctx ends, the error
 // is that of ctx with the last one of try.
 func poll(ctx context.Context, try func() error) error {
-	tick := time.NewTicker(clusterPoll)
+	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
 	for {
 		err := try()

@@ -1,4 +1,14 @@
-package embedded
+// Package cluster runs a JetStream cluster of embedded brokers inside this process, for tests
+// of what elections, lost nodes and lagging replicas do.
+//
+// The package promises:
+//
+//   - All its ports are on loopback, and only nodes of the cluster are let into those between
+//     the nodes.
+//   - A Cluster that [Start] returned can be used, and all of it is gone when Stop returns.
+//   - [Cluster.KillNode] takes a node away between two messages, and what it had confirmed is
+//     in its store when it comes back.
+package cluster
 
 import (
 	"context"
@@ -14,20 +24,22 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
 const (
 	defaultNodes = 3
+	defaultName  = "jetbus"
 	// startAttempts is how often a cluster is tried on other ports, after
 	// somebody took a port between its reservation and its use.
 	startAttempts = 5
-	clusterPoll   = 10 * time.Millisecond
+	readyPoll     = 10 * time.Millisecond
 )
 
-// ClusterConfig configures a [Cluster]. The zero value is a cluster of three
+// Config configures a [Cluster]. The zero value is a cluster of three
 // nodes with temporary stores, on loopback, without credentials.
-type ClusterConfig struct {
+type Config struct {
 	// Nodes is the number of nodes, at least 3. Default 3.
 	Nodes int
 	// Name is the cluster's name, a single word; its nodes are called Name-0,
@@ -40,7 +52,7 @@ type ClusterConfig struct {
 	// present; Connect presents them by itself. Default "": none.
 	User, Password, Token string
 	// SyncAlways, MaxMemory, MaxStore and MaxPayload are, for each node, what
-	// they are in [Config], with the same defaults.
+	// they are in [embedded.Config], with the same defaults.
 	SyncAlways          bool
 	MaxMemory, MaxStore int64
 	MaxPayload          int
@@ -50,27 +62,27 @@ type ClusterConfig struct {
 }
 
 // Cluster is a JetStream cluster in this process. Nodes are numbered from 0. Its
-// methods may be called concurrently. A Cluster is made by [StartCluster] and
+// methods may be called concurrently. A Cluster is made by [Start] and
 // must be stopped.
 type Cluster struct {
-	cfg   ClusterConfig
+	cfg   Config
 	dir   string
 	temp  bool
-	nodes []*Broker // fixed once StartCluster has returned
+	nodes []*embedded.Broker // fixed once Start has returned
 
 	removing sync.Mutex // one Stop at a time removes the folder
 }
 
-// StartCluster starts a cluster and returns when it can be used, see
+// Start starts a cluster and returns when it can be used, see
 // [Cluster.WaitReady]. All its ports are on loopback: one for clients and one
 // for routes per node, the latter protected by TLS. If it fails or ctx ends
 // before, nothing is left behind.
-func StartCluster(ctx context.Context, cfg ClusterConfig) (*Cluster, error) {
+func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if cfg.Nodes == 0 {
 		cfg.Nodes = defaultNodes
 	}
 	if cfg.Nodes < defaultNodes {
-		return nil, fmt.Errorf("embedded: invalid cluster config: Nodes %d is less than %d (Start makes a single broker)", cfg.Nodes, defaultNodes)
+		return nil, fmt.Errorf("cluster: invalid config: Nodes %d is less than %d (embedded.Start makes a single broker)", cfg.Nodes, defaultNodes)
 	}
 	if cfg.Name == "" {
 		cfg.Name = defaultName
@@ -79,7 +91,7 @@ func StartCluster(ctx context.Context, cfg ClusterConfig) (*Cluster, error) {
 	if cfg.Dir == "" {
 		dir, err := os.MkdirTemp("", "jetbus-cluster-*")
 		if err != nil {
-			return nil, fmt.Errorf("embedded: start cluster: %w", err)
+			return nil, fmt.Errorf("start cluster: %w", err)
 		}
 		c.dir, c.temp = dir, true
 	}
@@ -91,7 +103,7 @@ func StartCluster(ctx context.Context, cfg ClusterConfig) (*Cluster, error) {
 		err = c.start(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("embedded: start cluster: %w", err), c.removeTemp())
+		return nil, errors.Join(fmt.Errorf("start cluster: %w", err), c.removeTemp())
 	}
 	return c, nil
 }
@@ -115,7 +127,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	}
 	c.nodes = nil
 	for i := range c.cfg.Nodes {
-		b, err := startMember(ctx, c.nodeConfig(i), &member{mesh: m, index: i})
+		b, err := embedded.Start(ctx, c.nodeConfig(i, &routes{mesh: m, node: i}))
 		if err != nil {
 			return errors.Join(err, c.stopNodes(context.WithoutCancel(ctx)))
 		}
@@ -127,10 +139,10 @@ func (c *Cluster) start(ctx context.Context) error {
 	return nil
 }
 
-func (c *Cluster) nodeConfig(i int) Config {
+func (c *Cluster) nodeConfig(i int, r embedded.Routes) embedded.Config {
 	name := c.nodeName(i)
-	cfg := Config{
-		Name: name, Dir: filepath.Join(c.dir, name),
+	cfg := embedded.Config{
+		Name: name, Routes: r, Dir: filepath.Join(c.dir, name),
 		// Without a listener of clients a clustered server waits for one for ever.
 		Listen: "127.0.0.1:0",
 		User:   c.cfg.User, Password: c.cfg.Password, Token: c.cfg.Token,
@@ -163,9 +175,9 @@ func freePorts(n int) ([]int, error) {
 // knows all nodes and reconnects without limit, after about 20 ms each time; a node has 30 s to answer. The
 // options are applied after these defaults and may override them.
 func (c *Cluster) Connect(o ...nats.Option) (*nats.Conn, error) {
-	nc, err := nats.Connect(strings.Join(c.URLs(), ","), append(append([]nats.Option{nats.Timeout(pipeTimeout)}, c.nodeConfig(0).clientDefaults()...), o...)...)
+	nc, err := nats.Connect(strings.Join(c.URLs(), ","), append(c.nodeConfig(0, nil).ClientOptions(), o...)...)
 	if err != nil {
-		return nil, fmt.Errorf("embedded: connect to cluster: %w", err)
+		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
 	return nc, nil
 }
@@ -183,14 +195,14 @@ func (c *Cluster) URLs() []string {
 // Node is the broker of node i, nil if there is no such node. Its Restart and
 // Kill may be used instead of RestartNode and KillNode; it must not be stopped
 // by itself.
-func (c *Cluster) Node(i int) *Broker {
+func (c *Cluster) Node(i int) *embedded.Broker {
 	if i < 0 || i >= len(c.nodes) {
 		return nil
 	}
 	return c.nodes[i]
 }
 
-// KillNode ends node i as [Broker.Kill] does. The other nodes lose it between
+// KillNode ends node i as [embedded.Broker.Kill] does. The other nodes lose it between
 // two messages and learn nothing of it but that; what node i had confirmed to
 // them is in its store. It does not wait for them to elect another leader: see
 // WaitReady.
@@ -219,11 +231,11 @@ func (c *Cluster) RestartNode(ctx context.Context, i int) error {
 	return nil
 }
 
-func (c *Cluster) node(i int) (*Broker, error) {
+func (c *Cluster) node(i int) (*embedded.Broker, error) {
 	if b := c.Node(i); b != nil {
 		return b, nil
 	}
-	return nil, fmt.Errorf("embedded: no node %d in a cluster of %d", i, len(c.nodes))
+	return nil, fmt.Errorf("no node %d in a cluster of %d", i, len(c.nodes))
 }
 
 // Stop stops all nodes and removes the folder if it is a temporary one. It may
@@ -236,7 +248,7 @@ func (c *Cluster) Stop(ctx context.Context) error {
 		return err
 	}
 	if err := c.removeTemp(); err != nil {
-		return fmt.Errorf("embedded: stop cluster: %w", err)
+		return fmt.Errorf("stop cluster: %w", err)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package embedded
+package cluster
 
 import (
 	"crypto/ecdsa"
@@ -19,43 +19,31 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// member is a broker's place in a cluster. A nil member is a single broker, for
-// which the methods do nothing.
-type member struct {
-	mesh  *mesh
-	index int
+// routes are a node's own: its place in the mesh. They are [embedded.Routes].
+type routes struct {
+	mesh *mesh
+	node int
 }
 
-// join sets the options that make the server part of the cluster.
-func (m *member) join(o *server.Options) {
-	if m == nil {
-		return
-	}
-	m.mesh.open(m.index)
+// Join implements embedded.Routes.
+func (r *routes) Join(o *server.Options) {
+	r.mesh.open(r.node)
 	o.Cluster = server.ClusterOpts{
-		Name: m.mesh.name, Host: "127.0.0.1", Port: m.mesh.ports[m.index], NoAdvertise: true,
-		TLSConfig: m.mesh.tls[m.index], TLSTimeout: routeTimeout.Seconds(), AuthTimeout: 2 * routeTimeout.Seconds(),
+		Name: r.mesh.name, Host: "127.0.0.1", Port: r.mesh.ports[r.node], NoAdvertise: true,
+		TLSConfig: r.mesh.tls[r.node], TLSTimeout: routeTimeout.Seconds(), AuthTimeout: 2 * routeTimeout.Seconds(),
 	}
 	// The number of routes, the own one included, tells the server how many
 	// peers a quorum is reckoned from.
-	for _, p := range m.mesh.ports {
+	for _, p := range r.mesh.ports {
 		o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(p))})
 	}
 }
 
-// cut separates the member from all others, at once.
-func (m *member) cut() {
-	if m != nil {
-		m.mesh.cut(m.index)
-	}
-}
+// Cut implements embedded.Routes.
+func (r *routes) Cut() { r.mesh.cut(r.node) }
 
-// reconnect lets the routes of the member come up again.
-func (m *member) reconnect() {
-	if m != nil {
-		m.mesh.open(m.index)
-	}
-}
+// Reconnect implements embedded.Routes.
+func (r *routes) Reconnect() { r.mesh.open(r.node) }
 
 // routeTimeout bounds a TLS handshake between nodes; generous, since several
 // servers share this process.

@@ -1,0 +1,22 @@
+package embedded
+
+import "github.com/nats-io/nats-server/v2/server"
+
+// Routes are the connections of a broker to the other servers of its cluster. A [Broker]
+// calls one method at a time.
+type Routes interface {
+	// Join sets the options that make a server one of the cluster. It is called before each
+	// start of the server, which has all other options by then.
+	Join(o *server.Options)
+	// Cut separates the server from all others, at once, until Reconnect or Join.
+	Cut()
+	// Reconnect lets the routes come up again.
+	Reconnect()
+}
+
+// noRoutes are those of a server that is alone.
+type noRoutes struct{}
+
+func (noRoutes) Join(*server.Options) {}
+func (noRoutes) Cut()                 {}
+func (noRoutes) Reconnect()           {}
