@@ -73,10 +73,12 @@ var rooms = map[string]room{
 	"registry/schema":                {heavy: []string{"github.com/santhosh-tekuri/jsonschema/..."}},
 	"partition":                      {rooms: []string{".", "internal/deadline", "internal/shutdown"}, tests: []string{"internal/deadline/deadlinetest"}},
 	"projector":                      {rooms: []string{".", "internal/shutdown"}},
+	"projector/processes":            {rooms: []string{"."}},
 	"projector/mongosink": {
 		rooms: []string{".", "projector", "internal/mongolink"},
 		heavy: []string{"go.mongodb.org/mongo-driver/v2/..."},
-		tests: []string{"embedded/mongod", "embedded/mongod/mongotest", "github.com/nats-io/nats.go"}, // faults of the stand-in; connections that die with a replica
+		// Faults of the stand-in; connections that die with a replica; an example with something to project.
+		tests: []string{"embedded/mongod", "embedded/mongod/mongotest", "github.com/nats-io/nats.go", "projector/processes"},
 	},
 	"changefeed": {
 		rooms: []string{".", "internal/shutdown"},

@@ -1,7 +1,5 @@
-// Package projector keeps the state that topics of facts amount to: in a database
-// ([Start]), or in a topic of its own ([ProcessState]).
-//
-// # Projections
+// Package projector keeps the state that topics of facts amount to in a database
+// ([Start]). One that is a topic of its own is in package projector/processes.
 //
 // A projection writes the newest event of each key of a topic to a [Sink], such as a
 // collection of a database (package projector/mongosink). There are four nouns: the
@@ -33,28 +31,4 @@
 // from the position that the sink holds; with Options.Every besides, each event is
 // handed to the sink. That is for sinks that count or append, or that keep no
 // tombstones. [Rebuild] fills a sink anew while the old one serves.
-//
-// # Process states
-//
-// [ProcessState] turns heartbeats of processes ([Heartbeat], topic
-// "heartbeat.received") into the state of each process ([Process], topic
-// "process.state"), which is alive while it beats, stale after 15 seconds without a
-// beat, and alive again with the next one. A projection may write that topic to a
-// database.
-//
-// What it promises:
-//
-//   - Each heartbeat gives one state event. A heartbeat that is delivered again,
-//     after a crash or a lost acknowledgement, gives none: the state says which
-//     heartbeat it came from.
-//   - A state never goes back. A heartbeat that comes late, behind a newer one of
-//     the same process, gives no state.
-//   - A process becomes stale once, however many projectors run, and only after
-//     all heartbeats stored until then have been projected: a backlog is no
-//     silence.
-//   - A restart forgets nothing. The projector holds no state of its own: what it
-//     needs is read from the state topic when it starts.
-//
-// These hold for any number of projectors in one group, since every state is
-// published on the condition that it follows the state it was computed from.
 package projector

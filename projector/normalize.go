@@ -62,3 +62,10 @@ func (o Options) normalize() (Options, error) {
 	}
 	return o, nil
 }
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

@@ -19,7 +19,7 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded"
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 )
 
 // devSnapshot is the last state of each process.
-var devSnapshot = jetbus.SnapshotTopic(projector.DefaultStates)
+var devSnapshot = jetbus.SnapshotTopic(processes.DefaultStates)
 
 // devTopics are what dev declares: an hour of heartbeats, states and changes, bounded in
 // size as well, the states more tightly, since the projector reads them all when it
@@ -38,16 +38,16 @@ var devSnapshot = jetbus.SnapshotTopic(projector.DefaultStates)
 // the feed finds its position.
 var devTopics = []jetbus.TopicConfig{
 	{
-		Name: projector.DefaultHeartbeats, Description: "heartbeats of this machine's processes, by jetbus dev",
+		Name: processes.DefaultHeartbeats, Description: "heartbeats of this machine's processes, by jetbus dev",
 		Retention: time.Hour, MaxBytes: 512 << 20,
 	},
 	{
-		Name: projector.DefaultStates, Description: "what the heartbeats say of each process, by jetbus dev",
+		Name: processes.DefaultStates, Description: "what the heartbeats say of each process, by jetbus dev",
 		Retention: time.Hour, MaxBytes: 128 << 20, KeyInSubject: true,
 	},
 	{
 		Name: devSnapshot, Description: "the last state of each process, by jetbus dev",
-		SnapshotOf: projector.DefaultStates, Retention: 24 * time.Hour, Discard: jetbus.DiscardOld,
+		SnapshotOf: processes.DefaultStates, Retention: 24 * time.Hour, Discard: jetbus.DiscardOld,
 	},
 	{
 		Name: devChanged, Description: "what changes in the collection of processes, by jetbus dev",
@@ -196,7 +196,7 @@ type devRun struct {
 	bus       *adapter.Bus
 	meter     *meter // nil: nobody asked for metrics
 	edge      *edge  // the gateway
-	projector *projector.ProcessState
+	projector *processes.Projector
 	schemas   devSchemas
 	mongo     devMongo
 	feed      devFeed
@@ -272,7 +272,7 @@ func (d *devRun) turn(ctx context.Context) error {
 		return err
 	}
 	// All but the heart drains at the end, when ctx is over.
-	if d.projector, err = projector.StartProcessState(context.WithoutCancel(ctx), d.schemas.bus, projector.ProcessStateOptions{Logger: d.log}); err != nil {
+	if d.projector, err = processes.Start(context.WithoutCancel(ctx), d.schemas.bus, processes.Options{Logger: d.log}); err != nil {
 		return err
 	}
 	if err = d.mongo.start(context.WithoutCancel(ctx), d.schemas.bus, d); err != nil {
@@ -341,7 +341,7 @@ func (d *devRun) found(ctx context.Context, infos []jetbus.TopicInfo) ([]string,
 	if d.feed.gap {
 		lines = append(lines, "feed    the stand-in forgot the collection: "+devChanged+" goes on with a gap and a copy")
 	}
-	groups, err := d.bus.Groups(ctx, projector.DefaultHeartbeats)
+	groups, err := d.bus.Groups(ctx, processes.DefaultHeartbeats)
 	if err != nil {
 		return nil, err
 	}
@@ -403,7 +403,7 @@ func (d *devRun) picture(ctx context.Context, r *rates) (picture, error) {
 	if err != nil {
 		return picture{}, err
 	}
-	groups, err := d.bus.Groups(ctx, projector.DefaultHeartbeats)
+	groups, err := d.bus.Groups(ctx, processes.DefaultHeartbeats)
 	if err != nil {
 		return picture{}, err
 	}
@@ -413,7 +413,7 @@ func (d *devRun) picture(ctx context.Context, r *rates) (picture, error) {
 	}
 	p.topics = r.counts(infos, p.now)
 	for _, g := range groups {
-		if g.Group == projector.DefaultGroup {
+		if g.Group == processes.DefaultGroup {
 			p.waiting = g.Pending
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/changefeed"
 	"github.com/seed-63e9a637/jetbus/embedded/mongod"
 	"github.com/seed-63e9a637/jetbus/embedded/mongod/mongotest"
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 	"github.com/seed-63e9a637/jetbus/registry/schema"
 )
 
@@ -115,30 +115,30 @@ func TestDevFeed(t *testing.T) {
 		return found
 	}
 	const state = `{"processId":"ghost","name":"ghost","host":"h","status":"stale"}`
-	b.ok(t, "", "pub", projector.DefaultStates, state, "--key", "ghost")
+	b.ok(t, "", "pub", processes.DefaultStates, state, "--key", "ghost")
 	e := ghost("insert")
 	if string(e.Payload) != state || e.Headers[headerStateSeq] == "" || e.Headers["x-schema-version"] != "1" {
 		t.Errorf("the state %s came around as %+v", state, e)
 	}
-	b.ok(t, "", "pub", projector.DefaultStates, "null", "--key", "ghost")
+	b.ok(t, "", "pub", processes.DefaultStates, "null", "--key", "ghost")
 	b.until(t, "the ghost is gone", func() bool { return states(b.log(t, devChanged))["ghost"] == "" })
 
 	// What follows no schema gets nowhere, and holds up nothing.
-	for _, topic := range []string{projector.DefaultHeartbeats, projector.DefaultStates} {
+	for _, topic := range []string{processes.DefaultHeartbeats, processes.DefaultStates} {
 		b.ok(t, "", "pub", topic, `{"pid":-1}`, "--key", "bad")
 	}
 	b.onCollection(t, func(c *mongo.Collection) error {
 		_, err := c.InsertOne(t.Context(), bson.M{"_id": "bad", "pid": -1})
 		return err
 	})
-	for _, topic := range []string{projector.DefaultHeartbeats, projector.DefaultStates, devChanged} {
+	for _, topic := range []string{processes.DefaultHeartbeats, processes.DefaultStates, devChanged} {
 		b.until(t, "the dead letter of "+topic, func() bool {
 			dead := b.run(t, "", "sub", "dlq."+topic, "--no-follow", "-o", "json")
 			return dead.code == 0 && strings.Contains(dead.out, `"x-dlq-reason":"schema"`)
 		})
 		b.shows(t, topic+" ", "schema", "ls")
 	}
-	b.ok(t, "", "pub", projector.DefaultStates, state, "--key", "ghost")
+	b.ok(t, "", "pub", processes.DefaultStates, state, "--key", "ghost")
 	b.until(t, "the feed goes on", func() bool { return states(b.log(t, devChanged))["ghost"] == state })
 	if code := r.end(); code != 0 {
 		t.Errorf("exit code %d: %s", code, r.err)
@@ -183,7 +183,7 @@ func TestDevFeedForgotten(t *testing.T) {
 	line, _, _ := strings.Cut(r.wait(t, "\n"), "\n")
 	b := &bench{strings.TrimPrefix(line, "ready ")}
 	changes := b.log(t, devChanged)
-	was := b.log(t, projector.DefaultStates)
+	was := b.log(t, processes.DefaultStates)
 	wants, got := states(was), states(changes)
 	for _, key := range notYet(t, was, changes) { // dev does not wait long for them at its end
 		delete(wants, key)
@@ -296,18 +296,18 @@ func TestStateChanged(t *testing.T) {
 // The schemas are those of the types.
 func TestDevSchemas(t *testing.T) {
 	t.Parallel()
-	heartbeat, state := projector.Heartbeat{PID: 1, Name: "n", Host: "h", CPUPct: 1.5, MemMB: 2, SID: "s"},
-		projector.Process{ProcessID: "p", Name: "n", Host: "h", PID: 1, SID: "s", CPUPct: 1.5, MemMB: 2, LastSeen: 3, Status: projector.Alive}
+	heartbeat, state := processes.Heartbeat{PID: 1, Name: "n", Host: "h", CPUPct: 1.5, MemMB: 2, SID: "s"},
+		processes.Process{ProcessID: "p", Name: "n", Host: "h", PID: 1, SID: "s", CPUPct: 1.5, MemMB: 2, LastSeen: 3, Status: processes.Alive}
 	for _, tt := range []struct {
 		name, schema string
 		value        any
 		ok           bool
 	}{
 		{"a heartbeat", heartbeatSchema, heartbeat, true},
-		{"the least heartbeat", heartbeatSchema, projector.Heartbeat{Name: "n", Host: "h"}, true},
-		{"a heartbeat of nobody", heartbeatSchema, projector.Heartbeat{PID: 1}, false},
+		{"the least heartbeat", heartbeatSchema, processes.Heartbeat{Name: "n", Host: "h"}, true},
+		{"a heartbeat of nobody", heartbeatSchema, processes.Heartbeat{PID: 1}, false},
 		{"a state", stateSchema, state, true},
-		{"a state of no process", stateSchema, projector.Process{Status: projector.Alive}, false},
+		{"a state of no process", stateSchema, processes.Process{Status: processes.Alive}, false},
 		{"a state that is none", stateSchema, map[string]string{"processId": "p", "name": "n", "host": "h", "status": "dead"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

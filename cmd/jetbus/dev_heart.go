@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
 // heart publishes the heartbeats of this machine's processes.
 type heart struct {
 	bus      jetbus.Batcher
-	sample   func(context.Context) ([]projector.Heartbeat, error)
+	sample   func(context.Context) ([]processes.Heartbeat, error)
 	interval time.Duration
 	log      *slog.Logger
 
@@ -48,7 +48,7 @@ func (h *heart) beat(ctx context.Context) {
 	now := time.Now()
 	events := make([]jetbus.Event, 0, len(beats))
 	for _, b := range beats {
-		e, err := projector.HeartbeatTopic.Event(b)
+		e, err := processes.HeartbeatTopic.Event(b)
 		if err != nil {
 			h.log.LogAttrs(ctx, slog.LevelWarn, "heartbeat not published", slog.String("process", b.ProcessID()), slog.Any("err", err))
 			continue

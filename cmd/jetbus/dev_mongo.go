@@ -13,6 +13,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/embedded/mongod"
 	"github.com/seed-63e9a637/jetbus/projector"
 	"github.com/seed-63e9a637/jetbus/projector/mongosink"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
 const (
@@ -60,7 +61,7 @@ func (m *devMongo) start(ctx context.Context, bus jetbus.Backend, d *devRun) err
 		return err
 	}
 	m.projection, err = projector.Start(ctx, bus, sink, projector.Options{
-		Name: devCollection, Topic: projector.DefaultStates, From: devSnapshot,
+		Name: devCollection, Topic: processes.DefaultStates, From: devSnapshot,
 		Map: d.schemas.state, OnNewStream: projector.RebuildOnNewStream, Logger: d.log,
 	})
 	return err

@@ -12,8 +12,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/seed-63e9a637/jetbus/embedded/mongod/mongotest"
-	"github.com/seed-63e9a637/jetbus/projector"
 	"github.com/seed-63e9a637/jetbus/projector/mongosink"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
 // addressOf is where a line of dev says that something is.
@@ -58,12 +58,12 @@ func TestDevMongo(t *testing.T) {
 	}
 	b := &mongoBench{bench: &bench{addressOf(t, out, "broker")}, uri: addressOf(t, out, "mongo")}
 	b.db = openMongo(t, b.uri).Database(defaultDatabase)
-	b.ok(t, "", "pub", projector.DefaultStates, `{"processId":"ghost","name":"ghost","host":"h","status":"stale"}`, "--key", "ghost")
+	b.ok(t, "", "pub", processes.DefaultStates, `{"processId":"ghost","name":"ghost","host":"h","status":"stale"}`, "--key", "ghost")
 	b.until(t, "the ghost is there", func() bool {
 		return slices.Contains(processIDs(t, b.db.Collection(devCollection), mongosink.Live()), "ghost")
 	})
 	b.shows(t, "processes   processes   process.state  ", b.args("ls")[2:]...)
-	alive := processIDs(t, b.db.Collection(devCollection), bson.D{{Key: "status", Value: projector.Alive}, {Key: "pid", Value: bson.D{{Key: "$gt", Value: 0}}}})
+	alive := processIDs(t, b.db.Collection(devCollection), bson.D{{Key: "status", Value: processes.Alive}, {Key: "pid", Value: bson.D{{Key: "$gt", Value: 0}}}})
 	before := processIDs(t, b.db.Collection(devCollection), mongosink.Live())
 	if len(alive) == 0 || len(before) <= 1 {
 		t.Errorf("no processes: %q", before)
@@ -107,7 +107,7 @@ func TestDevMongoKept(t *testing.T) {
 		}
 		if i == 0 {
 			b := &bench{addressOf(t, out, "broker")}
-			b.ok(t, "", "pub", projector.DefaultStates, `{"processId":"ghost","name":"ghost","host":"h","status":"stale"}`, "--key", "ghost")
+			b.ok(t, "", "pub", processes.DefaultStates, `{"processId":"ghost","name":"ghost","host":"h","status":"stale"}`, "--key", "ghost")
 		}
 		if code := r.end(); code != 0 || r.complaints() != "" {
 			t.Errorf("exit code %d: %s", code, r.err)

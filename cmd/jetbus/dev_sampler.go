@@ -11,7 +11,7 @@ import (
 
 	"github.com/shirou/gopsutil/v4/process"
 
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
 const (
@@ -50,13 +50,13 @@ func newSampler() (*sampler, error) {
 // sample returns one heartbeat for each of the busiest processes, by their use of
 // the CPU since the last sample, then by memory. A process that ends meanwhile or
 // may not be looked at is left out.
-func (s *sampler) sample(ctx context.Context) ([]projector.Heartbeat, error) {
+func (s *sampler) sample(ctx context.Context) ([]processes.Heartbeat, error) {
 	pids, err := process.PidsWithContext(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	s.samples++
-	beats := make([]projector.Heartbeat, 0, len(pids))
+	beats := make([]processes.Heartbeat, 0, len(pids))
 	for _, pid := range pids {
 		if h, ok := s.measure(ctx, pid); ok {
 			beats = append(beats, h)
@@ -71,7 +71,7 @@ func (s *sampler) sample(ctx context.Context) ([]projector.Heartbeat, error) {
 }
 
 // measure looks at one process.
-func (s *sampler) measure(ctx context.Context, pid int32) (projector.Heartbeat, bool) {
+func (s *sampler) measure(ctx context.Context, pid int32) (processes.Heartbeat, bool) {
 	t := s.known[pid]
 	if t == nil {
 		t = &tracked{p: &process.Process{Pid: pid}}
@@ -81,7 +81,7 @@ func (s *sampler) measure(ctx context.Context, pid int32) (projector.Heartbeat, 
 	times, err := t.p.TimesWithContext(ctx)
 	if err != nil {
 		delete(s.known, pid)
-		return projector.Heartbeat{}, false
+		return processes.Heartbeat{}, false
 	}
 	now, used := time.Now(), times.User+times.System
 	if used < t.cpu { // another process of the same id
@@ -92,11 +92,11 @@ func (s *sampler) measure(ctx context.Context, pid int32) (projector.Heartbeat, 
 		name, err := (&process.Process{Pid: pid}).NameWithContext(ctx)
 		if err != nil || name == "" {
 			delete(s.known, pid)
-			return projector.Heartbeat{}, false
+			return processes.Heartbeat{}, false
 		}
 		t.name = name
 	}
-	h := projector.Heartbeat{PID: int(pid), Name: t.name, Host: s.host}
+	h := processes.Heartbeat{PID: int(pid), Name: t.name, Host: s.host}
 	if elapsed := now.Sub(t.at).Seconds(); !t.at.IsZero() && elapsed > 0 {
 		h.CPUPct = round(100*(used-t.cpu)/elapsed, 100)
 	}
@@ -113,8 +113,8 @@ func (s *sampler) measure(ctx context.Context, pid int32) (projector.Heartbeat, 
 func round(x, steps float64) float64 { return math.Round(x*steps) / steps }
 
 // busiest returns at most n of the heartbeats, the busiest first.
-func busiest(beats []projector.Heartbeat, n int) []projector.Heartbeat {
-	slices.SortFunc(beats, func(a, b projector.Heartbeat) int {
+func busiest(beats []processes.Heartbeat, n int) []processes.Heartbeat {
+	slices.SortFunc(beats, func(a, b processes.Heartbeat) int {
 		return cmp.Or(cmp.Compare(b.CPUPct, a.CPUPct), cmp.Compare(b.MemMB, a.MemMB), cmp.Compare(a.PID, b.PID))
 	})
 	return beats[:min(n, len(beats))]

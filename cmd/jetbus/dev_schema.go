@@ -11,11 +11,11 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
 
-// heartbeatSchema is that of projector.Heartbeat.
+// heartbeatSchema is that of processes.Heartbeat.
 const heartbeatSchema = `{
   "$schema": "https://json-schema.org/draft/2020-12/schema",
   "type": "object",
@@ -31,7 +31,7 @@ const heartbeatSchema = `{
   "additionalProperties": false
 }`
 
-// stateSchema is that of projector.Process, where states that people publish by hand
+// stateSchema is that of processes.Process, where states that people publish by hand
 // need not say how much the process uses.
 const stateSchema = `{
   "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -79,12 +79,12 @@ func (s *devSchemas) open(ctx context.Context, nc *nats.Conn, bus *adapter.Bus, 
 	o := registry.RegisterOptions{By: "jetbus dev", Force: true}
 	versions := map[string]int{}
 	for _, topic := range []struct{ name, schema string }{
-		{projector.DefaultHeartbeats, heartbeatSchema},
-		{projector.DefaultStates, stateSchema},
+		{processes.DefaultHeartbeats, heartbeatSchema},
+		{processes.DefaultStates, stateSchema},
 		{devChanged, changedSchema},
 	} {
 		if topic.name == devChanged {
-			topic.schema = fmt.Sprintf(topic.schema, projector.DefaultStates, versions[projector.DefaultStates])
+			topic.schema = fmt.Sprintf(topic.schema, processes.DefaultStates, versions[processes.DefaultStates])
 		}
 		v, err := s.registry.Register(ctx, topic.name, topic.schema, o)
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/seed-63e9a637/jetbus"
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
 // stop ends what start began, each part when what it follows has ended and it has caught
@@ -30,13 +30,13 @@ func (d *devRun) stop(ctx context.Context) error {
 	if d.heart != nil {
 		d.quit()
 		d.beating.Wait()
-		d.drain(ctx, projector.DefaultHeartbeats, projector.DefaultGroup, d.projector.Done())
+		d.drain(ctx, processes.DefaultHeartbeats, processes.DefaultGroup, d.projector.Done())
 	}
 	if d.projector != nil {
 		errs = append(errs, d.projector.Stop(ctx))
 	}
 	if d.mongo.projection != nil {
-		d.drain(ctx, projector.DefaultStates, devCollection, d.mongo.projection.Done())
+		d.drain(ctx, processes.DefaultStates, devCollection, d.mongo.projection.Done())
 		errs = append(errs, d.mongo.projection.Stop(ctx))
 	}
 	errs = append(errs, d.feed.stop(ctx, &d.mongo))

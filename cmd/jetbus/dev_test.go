@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus/changefeed"
 	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
 // lineWith returns the last line that begins so.
@@ -54,7 +55,7 @@ func TestDevInUse(t *testing.T) {
 	}
 	// The other commands work on it, as any NATS client does.
 	b := &bench{"nats://" + listen}
-	if n := len(records(t, b.ok(t, "", "sub", projector.DefaultStates, "--from", "earliest", "--limit", "5", "-o", "json"))); n != 5 {
+	if n := len(records(t, b.ok(t, "", "sub", processes.DefaultStates, "--from", "earliest", "--limit", "5", "-o", "json"))); n != 5 {
 		t.Errorf("%d states, want 5", n)
 	}
 	if code := r.end(); code != 0 {
@@ -73,11 +74,11 @@ func TestPicture(t *testing.T) {
 		collection: collectionCount{name: "processes", documents: 4321, lag: 17, phase: projector.Away},
 	}
 	for i := range 300 {
-		status := projector.Alive
+		status := processes.Alive
 		if i%10 == 0 {
-			status = projector.Stale
+			status = processes.Stale
 		}
-		p.processes = append(p.processes, projector.Process{
+		p.processes = append(p.processes, processes.Process{
 			ProcessID: strconv.Itoa(i), PID: i, Name: "evil\x1b[2J\n" + strings.Repeat("x", 50), Host: "h", CPUPct: float64(i) / 10, LastSeen: now.UnixMilli(), Status: status,
 		})
 	}
@@ -126,7 +127,7 @@ func TestPictureOfSmallWindows(t *testing.T) {
 		collection: collectionCount{name: "processes", phase: projector.Following}, feed: feedState{topic: devChanged, state: changefeed.Streaming},
 	}
 	for i := range 27 {
-		p.processes = append(p.processes, projector.Process{ProcessID: strconv.Itoa(i), PID: 1000 + i, Name: "shell", LastSeen: 1_000_000, Status: projector.Alive})
+		p.processes = append(p.processes, processes.Process{ProcessID: strconv.Itoa(i), PID: 1000 + i, Name: "shell", LastSeen: 1_000_000, Status: processes.Alive})
 	}
 	for _, c := range []struct {
 		width, height, rows  int
@@ -164,7 +165,7 @@ func TestSampler(t *testing.T) {
 	if _, err := s.sample(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var beats []projector.Heartbeat
+	var beats []processes.Heartbeat
 	for work := make([]byte, 1<<20); !busy(beats); { // until the system has noticed
 		for range 20 {
 			digest := sha256.Sum256(work) // uses the CPU
@@ -191,6 +192,6 @@ func TestSampler(t *testing.T) {
 }
 
 // busy reports whether this process used the CPU.
-func busy(beats []projector.Heartbeat) bool {
-	return slices.ContainsFunc(beats, func(h projector.Heartbeat) bool { return h.PID == os.Getpid() && h.CPUPct > 0 })
+func busy(beats []processes.Heartbeat) bool {
+	return slices.ContainsFunc(beats, func(h processes.Heartbeat) bool { return h.PID == os.Getpid() && h.CPUPct > 0 })
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/changefeed"
 	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
 // staleRows is how many stale processes the screen keeps room for.
@@ -23,7 +24,7 @@ type picture struct {
 	waiting    uint64 // heartbeats that the projector has not got yet
 	feed       feedState
 	collection collectionCount
-	processes  []projector.Process
+	processes  []processes.Process
 }
 
 // topicCount is one topic with its speed.
@@ -101,24 +102,24 @@ const fresh = 3 * time.Second
 
 // split returns the processes that live, the busiest first and those not heard of just now
 // last, and those that are stale, the latest first.
-func (p picture) split() (alive, stale []projector.Process) {
+func (p picture) split() (alive, stale []processes.Process) {
 	for _, q := range p.processes {
-		if q.Status == projector.Alive {
+		if q.Status == processes.Alive {
 			alive = append(alive, q)
 		} else {
 			stale = append(stale, q)
 		}
 	}
-	old := func(q projector.Process) int {
+	old := func(q processes.Process) int {
 		if p.now.Sub(time.UnixMilli(q.LastSeen)) > fresh {
 			return 1
 		}
 		return 0
 	}
-	slices.SortFunc(alive, func(a, b projector.Process) int {
+	slices.SortFunc(alive, func(a, b processes.Process) int {
 		return cmp.Or(cmp.Compare(old(a), old(b)), cmp.Compare(b.CPUPct, a.CPUPct), cmp.Compare(b.MemMB, a.MemMB), cmp.Compare(a.ProcessID, b.ProcessID))
 	})
-	slices.SortFunc(stale, func(a, b projector.Process) int {
+	slices.SortFunc(stale, func(a, b processes.Process) int {
 		return cmp.Or(cmp.Compare(b.LastSeen, a.LastSeen), cmp.Compare(a.ProcessID, b.ProcessID))
 	})
 	return alive, stale
@@ -214,7 +215,7 @@ func (p picture) rows(width, room int) []string {
 	return lines
 }
 
-func (p picture) row(q projector.Process) string {
+func (p picture) row(q processes.Process) string {
 	age := max(p.now.Sub(time.UnixMilli(q.LastSeen)), 0).Round(time.Second)
 	return fmt.Sprintf("%8d  %-24s %8.1f %10.1f %9s  %s", q.PID, cut(printable(q.Name), 24), q.CPUPct, q.MemMB, age, q.Status)
 }

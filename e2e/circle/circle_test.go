@@ -19,7 +19,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/changefeed"
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
 
@@ -37,7 +37,7 @@ func TestCircle(t *testing.T) {
 	r.grow(changed, 5*crowd)
 	r.violate()
 	first.Kill()
-	r.grow(projector.DefaultStates, 5*crowd)
+	r.grow(processes.DefaultStates, 5*crowd)
 	r.ok(r.broker.Restart(t.Context()))
 	r.becomes(second, changefeed.Streaming)
 	third := r.spawn()
@@ -46,20 +46,20 @@ func TestCircle(t *testing.T) {
 	second.Kill()
 
 	h.silence(crowd / 2)
-	r.goes(projector.Stale, crowd/2)
+	r.goes(processes.Stale, crowd/2)
 	h.silence(0)
-	r.goes(projector.Stale, 0)
+	r.goes(processes.Stale, 0)
 	r.becomes(third, changefeed.Streaming)
 	r.comeAndGo()
 	h.end()
-	r.goes(projector.Stale, crowd)
+	r.goes(processes.Stale, crowd)
 	r.settle()
 	r.compare(m)
 	r.end(third)
 }
 
 // goes waits until so many processes have a status in the collection.
-func (r *rig) goes(status projector.Status, n int64) {
+func (r *rig) goes(status processes.Status, n int64) {
 	r.Helper()
 	r.until(func() string {
 		now, err := r.db.Collection(collection).CountDocuments(r.Context(), bson.M{"status": status})
@@ -101,7 +101,7 @@ func (r *rig) violate() {
 // early puts a state that is none where a projection meets it when it fills its collection.
 func (r *rig) early() {
 	r.Helper()
-	_, err := r.bus.Publish(r.Context(), jetbus.Event{Topic: projector.DefaultStates, Key: "early", Payload: []byte(notOurs)})
+	_, err := r.bus.Publish(r.Context(), jetbus.Event{Topic: processes.DefaultStates, Key: "early", Payload: []byte(notOurs)})
 	r.ok(err)
 }
 
@@ -110,7 +110,7 @@ const notOurs = `{"pid":"seven"}`
 
 // owners are who makes dead letters of the topics' events.
 var owners = map[string]string{
-	projector.DefaultHeartbeats: projector.DefaultGroup, projector.DefaultStates: "processes", changed: "changefeed-processes",
+	processes.DefaultHeartbeats: processes.DefaultGroup, processes.DefaultStates: "processes", changed: "changefeed-processes",
 }
 
 // dead counts the dead letters of a topic, those of one key if it is not empty.
@@ -132,22 +132,22 @@ func (r *rig) dead(topic, key string) (n int) {
 // comeAndGo has a state that is deleted again.
 func (r *rig) comeAndGo() {
 	r.Helper()
-	_, err := projector.StateTopic.Publish(r.Context(), r.safe, projector.Process{ProcessID: "ghost", Name: "g", Host: "h", Status: projector.Stale})
+	_, err := processes.StateTopic.Publish(r.Context(), r.safe, processes.Process{ProcessID: "ghost", Name: "g", Host: "h", Status: processes.Stale})
 	r.ok(err)
 	r.until(func() string {
-		if n, err := r.db.Collection(collection).CountDocuments(r.Context(), bson.M{"_id": "ghost", "status": projector.Stale}); n != 1 {
+		if n, err := r.db.Collection(collection).CountDocuments(r.Context(), bson.M{"_id": "ghost", "status": processes.Stale}); n != 1 {
 			return fmt.Sprintf("there is no ghost: %v", err)
 		}
 		return ""
 	})
-	_, err = r.safe.Publish(r.Context(), jetbus.Tombstone(projector.DefaultStates, "ghost"))
+	_, err = r.safe.Publish(r.Context(), jetbus.Tombstone(processes.DefaultStates, "ghost"))
 	r.ok(err)
 }
 
 // settle waits until everything that was published has come around.
 func (r *rig) settle() {
 	r.Helper()
-	for _, topic := range []string{projector.DefaultHeartbeats, projector.DefaultStates} { // in the order of the circle
+	for _, topic := range []string{processes.DefaultHeartbeats, processes.DefaultStates} { // in the order of the circle
 		r.until(func() string {
 			groups, err := r.bus.Groups(r.Context(), topic)
 			r.ok(err)
@@ -245,7 +245,7 @@ func (r *rig) compare(m *mirror) {
 		r.Errorf("the topic is not the collection's history:\n%s", diff)
 	}
 	for topic := range owners {
-		if n := r.dead(topic, ""); n != 1 && topic != projector.DefaultStates || n != 2 && topic == projector.DefaultStates {
+		if n := r.dead(topic, ""); n != 1 && topic != processes.DefaultStates || n != 2 && topic == processes.DefaultStates {
 			r.Errorf("%d dead letters of %s, want 1 of each that breaks its schema", n, topic)
 		}
 	}
@@ -264,7 +264,7 @@ func (r *rig) compare(m *mirror) {
 		}
 		return cmp.Diff(folded, m.last)
 	})
-	r.Logf("%d heartbeats, %d states, %d changes of %d documents", r.last(projector.DefaultHeartbeats), r.last(projector.DefaultStates), len(got), len(documents))
+	r.Logf("%d heartbeats, %d states, %d changes of %d documents", r.last(processes.DefaultHeartbeats), r.last(processes.DefaultStates), len(got), len(documents))
 }
 
 // documents are the payloads that the documents amount to.
@@ -289,7 +289,7 @@ func (r *rig) documents() map[string]string {
 func (r *rig) states() map[string]string {
 	r.Helper()
 	all := map[string]string{}
-	for _, e := range r.log(projector.DefaultStates) {
+	for _, e := range r.log(processes.DefaultStates) {
 		switch {
 		case e.IsTombstone():
 			delete(all, e.Key)
@@ -299,7 +299,7 @@ func (r *rig) states() map[string]string {
 		case e.Headers[registry.HeaderSchemaVersion] != "1":
 			r.Errorf("state %d follows no schema: %+v", e.Seq, e)
 		}
-		var p projector.Process
+		var p processes.Process
 		r.ok(json.Unmarshal(e.Payload, &p))
 		all[e.Key] = string(e.Payload)
 	}

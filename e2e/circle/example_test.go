@@ -20,13 +20,14 @@ import (
 	"github.com/seed-63e9a637/jetbus/embedded/mongod"
 	"github.com/seed-63e9a637/jetbus/projector"
 	"github.com/seed-63e9a637/jetbus/projector/mongosink"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
 
 const (
 	collection = "processes"
 	changed    = "processes.changed"
-	snapshot   = projector.DefaultStates + ".snapshot"
+	snapshot   = processes.DefaultStates + ".snapshot"
 	stateSeq   = "x-state-seq" // header: the position of the state that a document was made of
 )
 
@@ -41,23 +42,23 @@ const changedSchema = `{"anyOf": [
 // declare declares the topics and registers their schemas. It may be called again.
 func declare(ctx context.Context, bus jetbus.Topics, schemas *registry.Registry) error {
 	for _, c := range []jetbus.TopicConfig{
-		{Name: projector.DefaultHeartbeats},
-		{Name: projector.DefaultStates, KeyInSubject: true},
-		{Name: snapshot, SnapshotOf: projector.DefaultStates},
+		{Name: processes.DefaultHeartbeats},
+		{Name: processes.DefaultStates, KeyInSubject: true},
+		{Name: snapshot, SnapshotOf: processes.DefaultStates},
 	} {
 		if _, err := bus.EnsureTopic(ctx, c); err != nil {
 			return err
 		}
 	}
-	heartbeat, err := registry.Reflect[projector.Heartbeat]()
+	heartbeat, err := registry.Reflect[processes.Heartbeat]()
 	if err != nil {
 		return err
 	}
-	state, err := registry.Reflect[projector.Process]()
+	state, err := registry.Reflect[processes.Process]()
 	if err != nil {
 		return err
 	}
-	for _, topic := range [][2]string{{projector.DefaultHeartbeats, heartbeat}, {projector.DefaultStates, state}, {changed, changedSchema}} {
+	for _, topic := range [][2]string{{processes.DefaultHeartbeats, heartbeat}, {processes.DefaultStates, state}, {changed, changedSchema}} {
 		if _, err := schemas.Register(ctx, topic[0], topic[1], registry.RegisterOptions{By: "circle"}); err != nil {
 			return err
 		}
@@ -83,7 +84,7 @@ func follows(schemas *registry.Registry) func(jetbus.Event) (any, error) {
 // circle is what turns heartbeats into states, states into documents, and changes of
 // documents into events.
 type circle struct {
-	states     *projector.ProcessState
+	states     *processes.Projector
 	projection *projector.Projection
 	feed       *changefeed.Feed
 }
@@ -95,11 +96,11 @@ func turn(ctx context.Context, bus jetbus.Backend, schemas *registry.Registry, d
 	if err != nil {
 		return c, err
 	}
-	if c.states, err = projector.StartProcessState(ctx, bus, projector.ProcessStateOptions{StaleAfter: stale, Sweep: stale / 10}); err != nil {
+	if c.states, err = processes.Start(ctx, bus, processes.Options{StaleAfter: stale, Sweep: stale / 10}); err != nil {
 		return c, err
 	}
 	c.projection, err = projector.Start(ctx, bus, sink, projector.Options{
-		Name: "processes", Topic: projector.DefaultStates, From: snapshot, Map: follows(schemas), AckTimeout: time.Second,
+		Name: "processes", Topic: processes.DefaultStates, From: snapshot, Map: follows(schemas), AckTimeout: time.Second,
 	})
 	if err != nil {
 		return c, err
@@ -173,18 +174,18 @@ func Example() {
 	for e, err := range bus.Read(ctx, []string{changed}, jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}) {
 		check(err)
 		if e.Headers[changefeed.HeaderOp] == changefeed.OpCopied { // the feed follows from here on
-			_, err := projector.HeartbeatTopic.Publish(ctx, safe, projector.Heartbeat{PID: 7, Name: "web", Host: "h", CPUPct: 2.5})
+			_, err := processes.HeartbeatTopic.Publish(ctx, safe, processes.Heartbeat{PID: 7, Name: "web", Host: "h", CPUPct: 2.5})
 			check(err)
 			continue
 		}
-		var p projector.Process
+		var p processes.Process
 		check(json.Unmarshal(e.Payload, &p))
 		fmt.Println(e.Key, "is", p.Status)
-		if p.Status == projector.Stale {
+		if p.Status == processes.Stale {
 			break
 		}
 	}
-	_, err = safe.Publish(ctx, jetbus.Event{Topic: projector.DefaultHeartbeats, Payload: []byte(`{"pid":"seven"}`)})
+	_, err = safe.Publish(ctx, jetbus.Event{Topic: processes.DefaultHeartbeats, Payload: []byte(`{"pid":"seven"}`)})
 	fmt.Println("refused:", errors.Is(err, jetbus.ErrSchema))
 	check(c.stop(ctx))
 	// Output:

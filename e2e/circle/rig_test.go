@@ -20,7 +20,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
 	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/embedded/mongod/mongotest"
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
 
@@ -143,7 +143,7 @@ func (r *rig) stepDown() {
 	r.Helper()
 	if s := r.server.StandIn(); s != nil {
 		s.StepDown()
-		r.grow(projector.DefaultHeartbeats, crowd)
+		r.grow(processes.DefaultHeartbeats, crowd)
 		s.StepUp()
 		return
 	}
@@ -178,7 +178,7 @@ func (r *rig) beat() *heart {
 			h.mu.Unlock()
 			var events []jetbus.Event
 			for i := still; i < crowd; i++ {
-				e, err := projector.HeartbeatTopic.Event(projector.Heartbeat{PID: i, Name: "p", Host: "h", CPUPct: float64(n) / 4, MemMB: 1})
+				e, err := processes.HeartbeatTopic.Event(processes.Heartbeat{PID: i, Name: "p", Host: "h", CPUPct: float64(n) / 4, MemMB: 1})
 				if err != nil {
 					r.Error(err)
 					return
@@ -210,7 +210,7 @@ func (r *rig) keepUp(ctx context.Context) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		groups, err := r.bus.Groups(ctx, projector.DefaultHeartbeats)
+		groups, err := r.bus.Groups(ctx, processes.DefaultHeartbeats)
 		if err != nil || len(groups) != 1 || groups[0].Pending < 5*crowd {
 			return
 		}

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
 // events reads how many events of a topic a line of dev names.
@@ -133,7 +133,7 @@ func TestDevKilled(t *testing.T) {
 		projected, newest := states(t, url)
 		missing := 0
 		beats = 0
-		for _, e := range records(t, url, projector.DefaultHeartbeats) {
+		for _, e := range records(t, url, processes.DefaultHeartbeats) {
 			if !e.Time.Before(began) {
 				continue
 			}
@@ -160,8 +160,8 @@ func TestDevKilled(t *testing.T) {
 func states(t *testing.T, url string) (projected map[uint64]int, newest map[string]uint64) {
 	t.Helper()
 	projected, newest = map[uint64]int{}, map[string]uint64{}
-	for _, e := range records(t, url, projector.DefaultStates) {
-		state, err := projector.StateTopic.Decode(e)
+	for _, e := range records(t, url, processes.DefaultStates) {
+		state, err := processes.StateTopic.Decode(e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func states(t *testing.T, url string) (projected map[uint64]int, newest map[stri
 			t.Fatal(err)
 		}
 		newest[e.Key] = max(newest[e.Key], seq)
-		if state.Status == projector.Alive {
+		if state.Status == processes.Alive {
 			projected[seq]++
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/projector"
 	"github.com/seed-63e9a637/jetbus/projector/mongosink"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
 // The states of processes become the collection processes, which is asked which of
@@ -24,17 +25,17 @@ func Example() {
 	defer done()
 	bus, closeBus := exampleBus(ctx)
 	defer closeBus()
-	if _, err := bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: projector.DefaultStates, KeyInSubject: true}); err != nil {
+	if _, err := bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: processes.DefaultStates, KeyInSubject: true}); err != nil {
 		fmt.Println(err)
 		return
 	}
-	for _, p := range []projector.Process{
-		{ProcessID: "h1/db", Name: "db", Host: "h1", Status: projector.Alive},
-		{ProcessID: "h1/web", Name: "web", Host: "h1", Status: projector.Alive},
-		{ProcessID: "h2/web", Name: "web", Host: "h2", Status: projector.Alive},
-		{ProcessID: "h1/db", Name: "db", Host: "h1", Status: projector.Stale},
+	for _, p := range []processes.Process{
+		{ProcessID: "h1/db", Name: "db", Host: "h1", Status: processes.Alive},
+		{ProcessID: "h1/web", Name: "web", Host: "h1", Status: processes.Alive},
+		{ProcessID: "h2/web", Name: "web", Host: "h2", Status: processes.Alive},
+		{ProcessID: "h1/db", Name: "db", Host: "h1", Status: processes.Stale},
 	} {
-		if _, err := projector.StateTopic.Publish(ctx, bus, p); err != nil {
+		if _, err := processes.StateTopic.Publish(ctx, bus, p); err != nil {
 			fmt.Println(err)
 			return
 		}
@@ -51,7 +52,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	p, err := projector.Start(ctx, bus, sink, projector.Options{Name: "processes", Topic: projector.DefaultStates})
+	p, err := projector.Start(ctx, bus, sink, projector.Options{Name: "processes", Topic: processes.DefaultStates})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -1,4 +1,4 @@
-package projector_test
+package processes_test
 
 import (
 	"context"
@@ -12,14 +12,14 @@ import (
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
 // scan returns what the state topic holds at the server.
 func scan(t *testing.T, bus jetbus.Store) []jetbus.Event {
 	t.Helper()
 	var events []jetbus.Event
-	for e, err := range bus.Scan(t.Context(), projector.DefaultStates, jetbus.ScanQuery{}) {
+	for e, err := range bus.Scan(t.Context(), processes.DefaultStates, jetbus.ScanQuery{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +38,7 @@ func wantStored(t *testing.T, bus jetbus.Store, want ...string) {
 // wantSettled checks at the server that the group has nothing left to do.
 func wantSettled(t *testing.T, bus jetbus.Topics) {
 	t.Helper()
-	groups, err := bus.Groups(t.Context(), projector.DefaultHeartbeats)
+	groups, err := bus.Groups(t.Context(), processes.DefaultHeartbeats)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func wantSettled(t *testing.T, bus jetbus.Topics) {
 func TestServerSilenceAndReturn(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
 		bus := bustest.Open(t, bustest.Start(t, embedded.Config{}), adapter.Config{})
-		p := start(t, bus, projector.ProcessStateOptions{})
+		p := start(t, bus, processes.Options{})
 		defer stop(t, p)
 		for i := range 3 {
 			beat(t, bus, 1, float64(i))
@@ -73,7 +73,7 @@ func TestServerRestart(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
 		b := bustest.Start(t, embedded.Config{})
 		bus := bustest.Open(t, b, adapter.Config{})
-		p := start(t, bus, projector.ProcessStateOptions{})
+		p := start(t, bus, processes.Options{})
 		beat(t, bus, 1, 1)
 		beat(t, bus, 2, 1)
 		time.Sleep(8 * time.Second)
@@ -86,7 +86,7 @@ func TestServerRestart(t *testing.T) {
 		beat(t, bus, 3, 1) // while no projector runs
 		time.Sleep(10 * time.Second)
 
-		p = start(t, bus, projector.ProcessStateOptions{})
+		p = start(t, bus, processes.Options{})
 		before := []string{"1 1 alive", "2 1 alive", "2 2 alive"}
 		if got := p.Processes(); len(got) < 2 {
 			t.Errorf("%d processes right after the start, want 2 at least", len(got))
@@ -96,15 +96,15 @@ func TestServerRestart(t *testing.T) {
 		stop(t, p)
 
 		// The group is lost, and with it every position: all beats come again.
-		if err := bus.DeleteGroup(t.Context(), projector.DefaultHeartbeats, projector.DefaultGroup); err != nil {
+		if err := bus.DeleteGroup(t.Context(), processes.DefaultHeartbeats, processes.DefaultGroup); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Minute) // and no duplicate window helps
-		p = start(t, bus, projector.ProcessStateOptions{})
+		p = start(t, bus, processes.Options{})
 		defer stop(t, p)
 		time.Sleep(5 * time.Second)
 		wantStored(t, bus, append(before, "3 1 alive", "1 1 stale", "2 2 stale", "3 1 stale")...)
-		if got := p.Stats(); got != (projector.ProcessStateStats{Stale: 2, Repeated: 4}) {
+		if got := p.Stats(); got != (processes.Stats{Stale: 2, Repeated: 4}) {
 			t.Errorf("stats %+v", got)
 		}
 		wantSettled(t, bus)
@@ -127,7 +127,7 @@ func (c crashing) Subscribe(ctx context.Context, topic, group string, h jetbus.H
 func TestServerRedelivery(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
 		bus := bustest.Open(t, bustest.Start(t, embedded.Config{}), adapter.Config{})
-		p := start(t, crashing{bus}, projector.ProcessStateOptions{})
+		p := start(t, crashing{bus}, processes.Options{})
 		defer stop(t, p)
 		var want []string
 		for i := range 5 {
@@ -136,7 +136,7 @@ func TestServerRedelivery(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		wantStored(t, bus, want...)
-		if got := p.Stats(); got != (projector.ProcessStateStats{States: 5, Repeated: 5}) {
+		if got := p.Stats(); got != (processes.Stats{States: 5, Repeated: 5}) {
 			t.Errorf("stats %+v", got)
 		}
 		wantSettled(t, bus)
@@ -147,13 +147,13 @@ func TestServerTwoProjectors(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
 		b := bustest.Start(t, embedded.Config{})
 		bus := bustest.Open(t, b, adapter.Config{})
-		one := start(t, bustest.Open(t, b, adapter.Config{}), projector.ProcessStateOptions{})
-		two := start(t, bustest.Open(t, b, adapter.Config{}), projector.ProcessStateOptions{})
-		const rounds, processes = 20, 10
+		one := start(t, bustest.Open(t, b, adapter.Config{}), processes.Options{})
+		two := start(t, bustest.Open(t, b, adapter.Config{}), processes.Options{})
+		const rounds, senders = 20, 10
 		for i := range rounds {
 			var events []jetbus.Event
-			for pid := range processes {
-				e, err := projector.HeartbeatTopic.Event(projector.Heartbeat{PID: pid, Name: "nginx", Host: "web1", CPUPct: float64(i)})
+			for pid := range senders {
+				e, err := processes.HeartbeatTopic.Event(processes.Heartbeat{PID: pid, Name: "nginx", Host: "web1", CPUPct: float64(i)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -168,11 +168,11 @@ func TestServerTwoProjectors(t *testing.T) {
 		wantSettled(t, bus)
 		position, stale := map[string]string{}, map[string]int{}
 		for _, e := range scan(t, bus) {
-			s, err := projector.StateTopic.Decode(e)
+			s, err := processes.StateTopic.Decode(e)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s.Status == projector.Stale {
+			if s.Status == processes.Stale {
 				stale[e.Key]++
 				if s.CPUPct != rounds-1 {
 					t.Errorf("%s is stale after beat %v, want %d", e.Key, s.CPUPct, rounds-1)
@@ -185,8 +185,8 @@ func TestServerTwoProjectors(t *testing.T) {
 			}
 			position[e.Key] = at
 		}
-		if len(stale) != processes {
-			t.Errorf("%d processes are stale, want %d", len(stale), processes)
+		if len(stale) != senders {
+			t.Errorf("%d processes are stale, want %d", len(stale), senders)
 		}
 		for key, n := range stale {
 			if n != 1 {
@@ -194,8 +194,8 @@ func TestServerTwoProjectors(t *testing.T) {
 			}
 		}
 		a, z := one.Stats(), two.Stats()
-		if a.States == 0 || z.States == 0 || a.States+z.States+a.Repeated+z.Repeated != 2*rounds*processes {
-			t.Errorf("%+v and %+v do not share %d beats", a, z, 2*rounds*processes)
+		if a.States == 0 || z.States == 0 || a.States+z.States+a.Repeated+z.Repeated != 2*rounds*senders {
+			t.Errorf("%+v and %+v do not share %d beats", a, z, 2*rounds*senders)
 		}
 		t.Logf("%+v and %+v", a, z)
 		stop(t, one, two)
@@ -208,17 +208,17 @@ func TestServerStatesDeleted(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
 		b := bustest.Start(t, embedded.Config{})
 		bus := bustest.Open(t, b, adapter.Config{})
-		p := start(t, bustest.Open(t, b, adapter.Config{}), projector.ProcessStateOptions{})
+		p := start(t, bustest.Open(t, b, adapter.Config{}), processes.Options{})
 		defer stop(t, p)
 		for i := range 5 {
 			beat(t, bus, 1, float64(i))
 			beat(t, bus, 2, float64(i))
 		}
 		time.Sleep(time.Second)
-		if err := bus.DeleteTopic(t.Context(), projector.DefaultStates); err != nil {
+		if err := bus.DeleteTopic(t.Context(), processes.DefaultStates); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: projector.DefaultStates, KeyInSubject: true}); err != nil {
+		if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: processes.DefaultStates, KeyInSubject: true}); err != nil {
 			t.Fatal(err)
 		}
 		beat(t, bus, 1, 7)
@@ -226,7 +226,7 @@ func TestServerStatesDeleted(t *testing.T) {
 		wantStored(t, bus, "1 7 alive")
 		time.Sleep(20 * time.Second)
 		wantStored(t, bus, "1 7 alive", "1 7 stale")
-		if got := p.Processes(); len(got) != 1 || got[0].PID != 1 || got[0].Status != projector.Stale {
+		if got := p.Processes(); len(got) != 1 || got[0].PID != 1 || got[0].Status != processes.Stale {
 			t.Errorf("processes %+v, want the one that the topic has", got)
 		}
 		wantSettled(t, bus)

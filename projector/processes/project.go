@@ -1,4 +1,4 @@
-package projector
+package processes
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const maxConflicts = 10
 // beat projects one heartbeat. Its order is what makes it safe to crash
 // anywhere: publish the state on condition, then acknowledge. Crashing between
 // the two brings the heartbeat back, and the state then says that it was done.
-func (p *ProcessState) beat(ctx context.Context, d *jetbus.Delivery) error {
+func (p *Projector) beat(ctx context.Context, d *jetbus.Delivery) error {
 	h, err := decodeHeartbeat(d.Payload)
 	if err != nil {
 		p.invalid.Add(1)
@@ -64,7 +64,7 @@ func (p *ProcessState) beat(ctx context.Context, d *jetbus.Delivery) error {
 // that the topic already knows is a state that was stored by a call that did not
 // get to know it, or by another projector: the view did not show it, so this is
 // ErrWrongSequence like any other view that lagged.
-func (p *ProcessState) publish(ctx context.Context, n entry, when time.Time, last uint64) error {
+func (p *Projector) publish(ctx context.Context, n entry, when time.Time, last uint64) error {
 	payload, err := json.Marshal(n.Process)
 	if err != nil {
 		return fmt.Errorf("encode state of %s: %w", n.ProcessID, err)
@@ -115,7 +115,7 @@ func causes(beat string) []string {
 }
 
 // refresh asks the topic for the states of some keys.
-func (p *ProcessState) refresh(ctx context.Context, keys ...string) error {
+func (p *Projector) refresh(ctx context.Context, keys ...string) error {
 	latest, err := p.b.LatestByKey(ctx, p.o.States, keys...)
 	if err != nil {
 		return fmt.Errorf("latest states: %w", err)

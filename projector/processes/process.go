@@ -1,4 +1,4 @@
-package projector
+package processes
 
 import (
 	"crypto/sha256"
@@ -40,8 +40,8 @@ type Heartbeat struct {
 	SID    string  `json:"sid,omitempty"` // boot or session id of the process
 }
 
-// ProcessID is the id of the process that beat; see the function [ProcessID].
-func (h Heartbeat) ProcessID() string { return ProcessID(h.Host, h.Name, h.PID) }
+// ProcessID is the id of the process that beat; see [ID].
+func (h Heartbeat) ProcessID() string { return ID(h.Host, h.Name, h.PID) }
 
 // Status says whether a process beats.
 type Status string
@@ -69,13 +69,13 @@ type Process struct {
 // digestLen is the length of the digest that stands for the rest of a long name.
 const digestLen = 32
 
-// ProcessID returns the id of a process, "host:name:pid", which is the key of
+// ID returns the id of a process, "host:name:pid", which is the key of
 // its events. It is always a valid key, and two processes never share one: a
 // percent sign or colon in host or name, a control character and a byte that is no
 // UTF-8 stand there percent-encoded ("%3A" for a colon); and where the whole
 // would exceed the length of a key, host and name are cut and followed by "%."
 // and a digest of the two.
-func ProcessID(host, name string, pid int) string {
+func ID(host, name string, pid int) string {
 	tail := ":" + strconv.Itoa(pid)
 	id := escape(host) + ":" + escape(name)
 	if len(id)+len(tail) <= jetbus.MaxKeyBytes {

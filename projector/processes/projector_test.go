@@ -1,4 +1,4 @@
-package projector_test
+package processes_test
 
 import (
 	"context"
@@ -13,19 +13,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/seed-63e9a637/jetbus"
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
-func start(t *testing.T, b projector.ProcessStateBackend, o projector.ProcessStateOptions) *projector.ProcessState {
+func start(t *testing.T, b processes.Backend, o processes.Options) *processes.Projector {
 	t.Helper()
-	p, err := projector.StartProcessState(t.Context(), b, o)
+	p, err := processes.Start(t.Context(), b, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-func stop(t *testing.T, projectors ...*projector.ProcessState) {
+func stop(t *testing.T, projectors ...*processes.Projector) {
 	t.Helper()
 	for _, p := range projectors {
 		if err := p.Stop(context.WithoutCancel(t.Context())); err != nil {
@@ -40,7 +40,7 @@ func stop(t *testing.T, projectors ...*projector.ProcessState) {
 // beat publishes a heartbeat of web1:nginx:<pid>.
 func beat(t *testing.T, b jetbus.Publisher, pid int, cpu float64) jetbus.Event {
 	t.Helper()
-	r, err := projector.HeartbeatTopic.Publish(t.Context(), b, projector.Heartbeat{PID: pid, Name: "nginx", Host: "web1", CPUPct: cpu, MemMB: 64})
+	r, err := processes.HeartbeatTopic.Publish(t.Context(), b, processes.Heartbeat{PID: pid, Name: "nginx", Host: "web1", CPUPct: cpu, MemMB: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func lines(t *testing.T, events []jetbus.Event) []string {
 	t.Helper()
 	var got []string
 	for _, e := range events {
-		s, err := projector.StateTopic.Decode(e)
+		s, err := processes.StateTopic.Decode(e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func lines(t *testing.T, events []jetbus.Event) []string {
 
 func wantStates(t *testing.T, b *fakeBus, want ...string) {
 	t.Helper()
-	if d := cmp.Diff(want, lines(t, b.stored(t, projector.DefaultStates))); d != "" {
+	if d := cmp.Diff(want, lines(t, b.stored(t, processes.DefaultStates))); d != "" {
 		t.Errorf("states (-want +got):\n%s", d)
 	}
 }
@@ -75,7 +75,7 @@ func wantStates(t *testing.T, b *fakeBus, want ...string) {
 func newBus(t *testing.T) *fakeBus {
 	t.Helper()
 	b := newFakeBus()
-	if _, err := b.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: projector.DefaultHeartbeats}); err != nil {
+	if _, err := b.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: processes.DefaultHeartbeats}); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -84,7 +84,7 @@ func newBus(t *testing.T) *fakeBus {
 func TestEachBeatGivesOneState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		p := start(t, b, projector.ProcessStateOptions{})
+		p := start(t, b, processes.Options{})
 		defer stop(t, p)
 		e := beat(t, b, 1, 0.5)
 		beat(t, b, 2, 1)
@@ -92,7 +92,7 @@ func TestEachBeatGivesOneState(t *testing.T) {
 		synctest.Wait()
 		wantStates(t, b, "1 0.5 alive", "2 1 alive", "1 0.5 alive")
 
-		state := b.stored(t, projector.DefaultStates)[0]
+		state := b.stored(t, processes.DefaultStates)[0]
 		want := fmt.Sprintf(`{"processId":"web1:nginx:1","name":"nginx","host":"web1","pid":1,"cpu_pct":0.5,"mem_mb":64,"last_seen_ts":%d,"status":"alive"}`, e.Time.UnixMilli())
 		if string(state.Payload) != want {
 			t.Errorf("payload %s, want %s", state.Payload, want)
@@ -100,7 +100,7 @@ func TestEachBeatGivesOneState(t *testing.T) {
 		if !slices.Equal(state.CausedBy, []string{e.ID}) {
 			t.Errorf("caused by %q, want the heartbeat %s", state.CausedBy, e.ID)
 		}
-		if got := p.Stats(); got != (projector.ProcessStateStats{States: 3}) {
+		if got := p.Stats(); got != (processes.Stats{States: 3}) {
 			t.Errorf("stats %+v", got)
 		}
 	})
@@ -110,14 +110,14 @@ func TestEachBeatGivesOneState(t *testing.T) {
 func TestStartReadsNoHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		first := start(t, b, projector.ProcessStateOptions{})
+		first := start(t, b, processes.Options{})
 		for i := range 300 {
 			beat(t, b, i%3, float64(i))
 		}
 		synctest.Wait()
 		stop(t, first)
 		before := b.read.Load()
-		p := start(t, b, projector.ProcessStateOptions{})
+		p := start(t, b, processes.Options{})
 		defer stop(t, p)
 		synctest.Wait()
 		if n := b.read.Load() - before; n > 0 || len(p.Processes()) != 3 {
@@ -134,7 +134,7 @@ func TestStartReadsNoHistory(t *testing.T) {
 func TestSilenceAndReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		p := start(t, b, projector.ProcessStateOptions{})
+		p := start(t, b, processes.Options{})
 		defer stop(t, p)
 		beat(t, b, 1, 1)
 		time.Sleep(15 * time.Second)
@@ -155,7 +155,7 @@ func TestSilenceAndReturn(t *testing.T) {
 func TestRestartForgetsAndRepeatsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		p := start(t, b, projector.ProcessStateOptions{})
+		p := start(t, b, processes.Options{})
 		beat(t, b, 1, 1)
 		beat(t, b, 2, 1)
 		synctest.Wait()
@@ -167,7 +167,7 @@ func TestRestartForgetsAndRepeatsNothing(t *testing.T) {
 		wantStates(t, b, before...)
 
 		time.Sleep(6 * time.Second) // process 1 falls silent while nobody looks
-		p = start(t, b, projector.ProcessStateOptions{})
+		p = start(t, b, processes.Options{})
 		if got := len(p.Processes()); got != 2 {
 			t.Errorf("%d processes after the restart, want 2", got)
 		}
@@ -175,7 +175,7 @@ func TestRestartForgetsAndRepeatsNothing(t *testing.T) {
 		wantStates(t, b, append(before, "1 1 stale")...)
 		stop(t, p)
 
-		p = start(t, b, projector.ProcessStateOptions{}) // knows that 1 was said to be stale
+		p = start(t, b, processes.Options{}) // knows that 1 was said to be stale
 		time.Sleep(5 * time.Second)
 		wantStates(t, b, append(before, "1 1 stale")...)
 		beat(t, b, 1, 3)
@@ -188,7 +188,7 @@ func TestRestartForgetsAndRepeatsNothing(t *testing.T) {
 func TestBacklogIsNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		p := start(t, b, projector.ProcessStateOptions{})
+		p := start(t, b, processes.Options{})
 		beat(t, b, 1, 0)
 		synctest.Wait()
 		stop(t, p)
@@ -197,10 +197,10 @@ func TestBacklogIsNoSilence(t *testing.T) {
 			beat(t, b, 1, float64(i+1))
 		}
 		b.before = func(jetbus.Event) { time.Sleep(100 * time.Millisecond) } // 6 s of work, 6 sweeps
-		p = start(t, b, projector.ProcessStateOptions{})
+		p = start(t, b, processes.Options{})
 		defer stop(t, p)
 		time.Sleep(10 * time.Second)
-		for _, line := range lines(t, b.stored(t, projector.DefaultStates)) {
+		for _, line := range lines(t, b.stored(t, processes.DefaultStates)) {
 			if _, status, _ := cutLast(line); status == "stale" {
 				t.Fatalf("a process that was beating all the time was said to be stale: %s", line)
 			}
@@ -237,7 +237,7 @@ func TestRedeliveryRepeatsNothing(t *testing.T) {
 			b.lost = func(e jetbus.Event) bool {
 				again := seen[e.ID]
 				seen[e.ID] = true
-				return e.Topic == projector.DefaultStates && !again
+				return e.Topic == processes.DefaultStates && !again
 			}
 		}},
 	}
@@ -245,7 +245,7 @@ func TestRedeliveryRepeatsNothing(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBus(t)
-				p := start(t, b, projector.ProcessStateOptions{})
+				p := start(t, b, processes.Options{})
 				defer stop(t, p)
 				tt.spoil(b)
 				for i := range 5 {
@@ -266,14 +266,14 @@ func TestLateBeatGivesNoState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
 		b.unacked = func(d *jetbus.Delivery) bool { return d.Seq == 1 && d.Attempt < 3 }
-		p := start(t, b, projector.ProcessStateOptions{})
+		p := start(t, b, processes.Options{})
 		defer stop(t, p)
 		for i := range 3 {
 			beat(t, b, 1, float64(i))
 		}
 		time.Sleep(5 * time.Second)
 		wantStates(t, b, "1 0 alive", "1 1 alive", "1 2 alive")
-		if got := p.Stats(); got != (projector.ProcessStateStats{States: 3, Repeated: 2}) {
+		if got := p.Stats(); got != (processes.Stats{States: 3, Repeated: 2}) {
 			t.Errorf("stats %+v", got)
 		}
 	})
@@ -283,17 +283,17 @@ func TestLateBeatGivesNoState(t *testing.T) {
 func TestRedeliveryAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		first := start(t, b, projector.ProcessStateOptions{})
+		first := start(t, b, processes.Options{})
 		beat(t, b, 1, 1)
 		beat(t, b, 1, 2)
 		synctest.Wait()
 		stop(t, first)
 		// Another group begins at the beginning: the hardest redelivery there is.
-		second := start(t, b, projector.ProcessStateOptions{Group: "another"})
+		second := start(t, b, processes.Options{Group: "another"})
 		defer stop(t, second)
 		synctest.Wait()
 		wantStates(t, b, "1 1 alive", "1 2 alive")
-		if got := second.Stats(); got != (projector.ProcessStateStats{Repeated: 2}) {
+		if got := second.Stats(); got != (processes.Stats{Repeated: 2}) {
 			t.Errorf("stats %+v", got)
 		}
 	})
@@ -303,23 +303,23 @@ func TestTwoProjectors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
 		b.before = func(e jetbus.Event) {
-			if e.Topic == projector.DefaultStates && len(e.ID)%2 == 0 {
+			if e.Topic == processes.DefaultStates && len(e.ID)%2 == 0 {
 				time.Sleep(30 * time.Millisecond) // some publishes are overtaken
 			}
 		}
-		one := start(t, b, projector.ProcessStateOptions{})
-		two := start(t, b, projector.ProcessStateOptions{})
-		const beats, processes = 40, 5
+		one := start(t, b, processes.Options{})
+		two := start(t, b, processes.Options{})
+		const beats, senders = 40, 5
 		for i := range beats {
-			for pid := range processes {
+			for pid := range senders {
 				beat(t, b, pid, float64(i))
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
 		time.Sleep(10 * time.Second)
 		last := map[string]float64{}
-		for _, e := range b.stored(t, projector.DefaultStates) {
-			s, err := projector.StateTopic.Decode(e)
+		for _, e := range b.stored(t, processes.DefaultStates) {
+			s, err := processes.StateTopic.Decode(e)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -334,12 +334,12 @@ func TestTwoProjectors(t *testing.T) {
 			}
 		}
 		a, z := one.Stats(), two.Stats()
-		if a.States == 0 || z.States == 0 || a.States+z.States+a.Repeated+z.Repeated != beats*processes {
-			t.Errorf("%+v and %+v do not share %d beats", a, z, beats*processes)
+		if a.States == 0 || z.States == 0 || a.States+z.States+a.Repeated+z.Repeated != beats*senders {
+			t.Errorf("%+v and %+v do not share %d beats", a, z, beats*senders)
 		}
 		time.Sleep(10 * time.Second) // silence, noticed by both
-		if got := one.Stats().Stale + two.Stats().Stale; got != processes {
-			t.Errorf("%d stale states for %d processes", got, processes)
+		if got := one.Stats().Stale + two.Stats().Stale; got != senders {
+			t.Errorf("%d stale states for %d processes", got, senders)
 		}
 		stop(t, one, two)
 	})
@@ -350,9 +350,9 @@ func TestTwoProjectors(t *testing.T) {
 func TestSurvivorNoticesSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		survivor := start(t, b, projector.ProcessStateOptions{Heartbeats: "other.beats"})
+		survivor := start(t, b, processes.Options{Heartbeats: "other.beats"})
 		defer stop(t, survivor)
-		gone := start(t, b, projector.ProcessStateOptions{})
+		gone := start(t, b, processes.Options{})
 		beat(t, b, 1, 1)
 		synctest.Wait()
 		stop(t, gone)
@@ -364,12 +364,12 @@ func TestSurvivorNoticesSilence(t *testing.T) {
 func TestForeignAndBrokenStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		if _, err := b.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: projector.DefaultStates, KeyInSubject: true}); err != nil {
+		if _, err := b.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: processes.DefaultStates, KeyInSubject: true}); err != nil {
 			t.Fatal(err)
 		}
 		put := func(key, payload string) {
 			t.Helper()
-			if _, err := b.Publish(t.Context(), jetbus.Event{Topic: projector.DefaultStates, Key: key, Payload: []byte(payload)}); err != nil {
+			if _, err := b.Publish(t.Context(), jetbus.Event{Topic: processes.DefaultStates, Key: key, Payload: []byte(payload)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -378,14 +378,14 @@ func TestForeignAndBrokenStates(t *testing.T) {
 		put("web1:nginx:2", "null")
 		put("web1:nginx:3", fmt.Sprintf(`{"processId":"web1:nginx:3","name":"nginx","host":"web1","pid":3,"last_seen_ts":%d,"status":"alive"}`, seen))
 		put("web1:nginx:4", fmt.Sprintf(`{"processId":"web1:nginx:4","name":"nginx","host":"web1","pid":4,"last_seen_ts":%d,"status":"alive"}`, seen+3600_000))
-		p := start(t, b, projector.ProcessStateOptions{})
+		p := start(t, b, processes.Options{})
 		defer stop(t, p)
 		time.Sleep(time.Second)
 		for pid := 1; pid <= 4; pid++ {
 			beat(t, b, pid, 1)
 		}
 		synctest.Wait()
-		states := b.stored(t, projector.DefaultStates)
+		states := b.stored(t, processes.DefaultStates)
 		// 4 was seen later than it beat now: by time, this beat is old.
 		if d := cmp.Diff([]string{"1 1 alive", "2 1 alive", "3 1 alive"}, lines(t, states[4:])); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
@@ -401,15 +401,15 @@ func TestForeignAndBrokenStates(t *testing.T) {
 func TestNewHeartbeatTopicIsNotStaleForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		p := start(t, b, projector.ProcessStateOptions{})
+		p := start(t, b, processes.Options{})
 		for i := range 5 {
 			beat(t, b, 1, float64(i))
 		}
 		synctest.Wait()
 		stop(t, p)
-		delete(b.topics, projector.DefaultHeartbeats)
+		delete(b.topics, processes.DefaultHeartbeats)
 		time.Sleep(time.Second)
-		p = start(t, b, projector.ProcessStateOptions{})
+		p = start(t, b, processes.Options{})
 		defer stop(t, p)
 		beat(t, b, 1, 7)
 		synctest.Wait()
@@ -420,18 +420,18 @@ func TestNewHeartbeatTopicIsNotStaleForEver(t *testing.T) {
 func TestInvalidHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		p := start(t, b, projector.ProcessStateOptions{})
+		p := start(t, b, processes.Options{})
 		defer stop(t, p)
 		payloads := []string{``, `null`, `[]`, `{"pid":1}`, `{"pid":"1","name":"a","host":"b"}`, `{"pid":-1,"name":"a","host":"b"}`, "\xff"}
 		for _, payload := range payloads {
-			if _, err := b.Publish(t.Context(), jetbus.Event{Topic: projector.DefaultHeartbeats, Payload: []byte(payload)}); err != nil {
+			if _, err := b.Publish(t.Context(), jetbus.Event{Topic: processes.DefaultHeartbeats, Payload: []byte(payload)}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		beat(t, b, 1, 1)
 		synctest.Wait()
 		wantStates(t, b, "1 1 alive")
-		if got := p.Stats(); got != (projector.ProcessStateStats{States: 1, Invalid: uint64(len(payloads))}) {
+		if got := p.Stats(); got != (processes.Stats{States: 1, Invalid: uint64(len(payloads))}) {
 			t.Errorf("stats %+v", got)
 		}
 	})
@@ -440,11 +440,11 @@ func TestInvalidHeartbeats(t *testing.T) {
 func TestForget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		p := start(t, b, projector.ProcessStateOptions{Forget: time.Minute})
+		p := start(t, b, processes.Options{Forget: time.Minute})
 		defer stop(t, p)
 		beat(t, b, 1, 1)
 		time.Sleep(50 * time.Second)
-		if got := p.Processes(); len(got) != 1 || got[0].Status != projector.Stale {
+		if got := p.Processes(); len(got) != 1 || got[0].Status != processes.Stale {
 			t.Fatalf("processes %+v, want one that is stale", got)
 		}
 		time.Sleep(20 * time.Second)
@@ -465,19 +465,19 @@ func TestStartRefuses(t *testing.T) {
 		}
 	}
 	tests := []struct {
-		o    projector.ProcessStateOptions
+		o    processes.Options
 		want error
 	}{
-		{projector.ProcessStateOptions{Heartbeats: "Bad"}, jetbus.ErrInvalidTopic},
-		{projector.ProcessStateOptions{States: "a..b"}, jetbus.ErrInvalidTopic},
-		{projector.ProcessStateOptions{Group: "a b"}, jetbus.ErrInvalidGroup},
-		{projector.ProcessStateOptions{Heartbeats: "a", States: "a"}, jetbus.ErrInvalidOption},
-		{projector.ProcessStateOptions{StaleAfter: -1}, jetbus.ErrInvalidOption},
-		{projector.ProcessStateOptions{Forget: time.Second}, jetbus.ErrInvalidOption},
-		{projector.ProcessStateOptions{States: "plain"}, jetbus.ErrNeedsKeySubject},
+		{processes.Options{Heartbeats: "Bad"}, jetbus.ErrInvalidTopic},
+		{processes.Options{States: "a..b"}, jetbus.ErrInvalidTopic},
+		{processes.Options{Group: "a b"}, jetbus.ErrInvalidGroup},
+		{processes.Options{Heartbeats: "a", States: "a"}, jetbus.ErrInvalidOption},
+		{processes.Options{StaleAfter: -1}, jetbus.ErrInvalidOption},
+		{processes.Options{Forget: time.Second}, jetbus.ErrInvalidOption},
+		{processes.Options{States: "plain"}, jetbus.ErrNeedsKeySubject},
 	}
 	for _, tt := range tests {
-		if _, err := projector.StartProcessState(t.Context(), b, tt.o); !errors.Is(err, tt.want) {
+		if _, err := processes.Start(t.Context(), b, tt.o); !errors.Is(err, tt.want) {
 			t.Errorf("%+v: %v, want %v", tt.o, err, tt.want)
 		}
 	}
@@ -487,7 +487,7 @@ func TestContextEndsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		p, err := projector.StartProcessState(ctx, b, projector.ProcessStateOptions{})
+		p, err := processes.Start(ctx, b, processes.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -499,7 +499,7 @@ func TestContextEndsIt(t *testing.T) {
 }
 
 func TestHeartbeatJSON(t *testing.T) {
-	got, err := json.Marshal(projector.Heartbeat{PID: 1234, Name: "stt", Host: "local", CPUPct: 1.5, MemMB: 200, SID: "s"})
+	got, err := json.Marshal(processes.Heartbeat{PID: 1234, Name: "stt", Host: "local", CPUPct: 1.5, MemMB: 200, SID: "s"})
 	if want := `{"pid":1234,"name":"stt","host":"local","cpu_pct":1.5,"mem_mb":200,"sid":"s"}`; err != nil || string(got) != want {
 		t.Errorf("%s, %v, want %s", got, err, want)
 	}

@@ -1,4 +1,4 @@
-package projector_test
+package processes_test
 
 import (
 	"context"

@@ -1,11 +1,11 @@
-package projector_test
+package processes_test
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/seed-63e9a637/jetbus"
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
 func TestProcessID(t *testing.T) {
@@ -23,7 +23,7 @@ func TestProcessID(t *testing.T) {
 		{"a", "b:c", 1, "a:b%3Ac:1"},
 	}
 	for _, tt := range tests {
-		if got := projector.ProcessID(tt.host, tt.name, tt.pid); got != tt.want {
+		if got := processes.ID(tt.host, tt.name, tt.pid); got != tt.want {
 			t.Errorf("ProcessID(%q, %q, %d) = %q, want %q", tt.host, tt.name, tt.pid, got, tt.want)
 		}
 	}
@@ -33,7 +33,7 @@ func TestLongProcessIDs(t *testing.T) {
 	seen := map[string]string{}
 	for _, name := range []string{strings.Repeat("a", 300), strings.Repeat("a", 301), strings.Repeat("é", 200), strings.Repeat("a", 250)} {
 		for _, host := range []string{"h", "h2"} {
-			id := projector.ProcessID(host, name, 1)
+			id := processes.ID(host, name, 1)
 			if err := jetbus.ValidKey(id); err != nil {
 				t.Error(err)
 			}
@@ -50,7 +50,7 @@ func FuzzProcessID(f *testing.F) {
 	f.Add("a:b", "c", 1, "a", "b:c", 1)
 	f.Add(strings.Repeat("x", 300), "\xff", 1, "%", "\x00", -1)
 	f.Fuzz(func(t *testing.T, h1, n1 string, p1 int, h2, n2 string, p2 int) {
-		a, b := projector.ProcessID(h1, n1, p1), projector.ProcessID(h2, n2, p2)
+		a, b := processes.ID(h1, n1, p1), processes.ID(h2, n2, p2)
 		if err := jetbus.ValidKey(a); err != nil {
 			t.Error(err)
 		}

@@ -1,4 +1,4 @@
-package projector
+package processes
 
 import (
 	"context"
@@ -15,7 +15,7 @@ const retryAfter = time.Second
 
 // follow keeps the view up with states that other projectors publish, so that
 // each of them can notice silence when the others are gone.
-func (p *ProcessState) follow(ctx context.Context) {
+func (p *Projector) follow(ctx context.Context) {
 	failing := false
 	for {
 		before := p.readTo
@@ -44,7 +44,7 @@ func (p *ProcessState) follow(ctx context.Context) {
 }
 
 // load takes the last state of each process into the view, not all there were.
-func (p *ProcessState) load(ctx context.Context) error {
+func (p *Projector) load(ctx context.Context) error {
 	asOf, err := p.b.ScanLatest(ctx, p.o.States, jetbus.LatestQuery{}, func(e jetbus.Event) error {
 		p.view.apply(e, time.Now())
 		return nil
@@ -57,7 +57,7 @@ func (p *ProcessState) load(ctx context.Context) error {
 }
 
 // read takes states into the view as they come, from where the last read ended.
-func (p *ProcessState) read(ctx context.Context) error {
+func (p *Projector) read(ctx context.Context) error {
 	o := jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}
 	if p.readTo > 0 {
 		o.After = map[string]uint64{p.o.States: p.readTo}
@@ -74,7 +74,7 @@ func (p *ProcessState) read(ctx context.Context) error {
 }
 
 // sweep looks for silence until ctx ends.
-func (p *ProcessState) sweep(ctx context.Context) {
+func (p *Projector) sweep(ctx context.Context) {
 	ticker := time.NewTicker(p.o.Sweep)
 	defer ticker.Stop()
 	failing := false
@@ -96,7 +96,7 @@ func (p *ProcessState) sweep(ctx context.Context) {
 }
 
 // sweepOnce publishes the stale state of each process that is silent.
-func (p *ProcessState) sweepOnce(ctx context.Context, now time.Time) error {
+func (p *Projector) sweepOnce(ctx context.Context, now time.Time) error {
 	p.view.forget(now.Add(-p.o.Forget))
 	since := now.Add(-p.o.StaleAfter)
 	keys := p.view.silent(since)
@@ -133,7 +133,7 @@ func (p *ProcessState) sweepOnce(ctx context.Context, now time.Time) error {
 // caughtUp reports whether the group has settled every heartbeat stored up to
 // the time of this sweep or of an earlier one that asked: processes that are
 // still silent then are, and not merely waiting in a backlog.
-func (p *ProcessState) caughtUp(ctx context.Context) (bool, error) {
+func (p *Projector) caughtUp(ctx context.Context) (bool, error) {
 	beats, err := p.b.TopicInfo(ctx, p.o.Heartbeats)
 	if err != nil {
 		return false, err

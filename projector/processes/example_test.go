@@ -1,4 +1,4 @@
-package projector_test
+package processes_test
 
 import (
 	"context"
@@ -7,10 +7,10 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded"
-	"github.com/seed-63e9a637/jetbus/projector"
+	"github.com/seed-63e9a637/jetbus/projector/processes"
 )
 
-func ExampleStartProcessState() {
+func ExampleStart() {
 	ctx := context.Background()
 	broker, err := embedded.Start(ctx, embedded.Config{})
 	if err != nil {
@@ -31,22 +31,22 @@ func ExampleStartProcessState() {
 	}
 	defer bus.Close(ctx)
 
-	states, err := projector.StartProcessState(ctx, bus, projector.ProcessStateOptions{})
+	states, err := processes.Start(ctx, bus, processes.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer func() { _ = states.Stop(ctx) }()
-	if _, err := projector.HeartbeatTopic.Publish(ctx, bus, projector.Heartbeat{PID: 42, Name: "nginx", Host: "web1", MemMB: 64}); err != nil {
+	if _, err := processes.HeartbeatTopic.Publish(ctx, bus, processes.Heartbeat{PID: 42, Name: "nginx", Host: "web1", MemMB: 64}); err != nil {
 		fmt.Println(err)
 		return
 	}
-	for e, err := range bus.Read(ctx, []string{projector.DefaultStates}, jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}) {
+	for e, err := range bus.Read(ctx, []string{processes.DefaultStates}, jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}) {
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
-		s, err := projector.StateTopic.Decode(e)
+		s, err := processes.StateTopic.Decode(e)
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -57,9 +57,9 @@ func ExampleStartProcessState() {
 	// Output: web1:nginx:42 alive
 }
 
-func ExampleProcessID() {
-	fmt.Println(projector.ProcessID("web1", "nginx", 42))
-	fmt.Println(projector.ProcessID("web1", "nginx: worker", 42))
+func ExampleID() {
+	fmt.Println(processes.ID("web1", "nginx", 42))
+	fmt.Println(processes.ID("web1", "nginx: worker", 42))
 	// Output:
 	// web1:nginx:42
 	// web1:nginx%3A worker:42

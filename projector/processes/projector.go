@@ -1,6 +1,7 @@
-package projector
+package processes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,9 +18,9 @@ import (
 // back from the others, and with them the notice of silence.
 const ackTimeout = 10 * time.Second
 
-// ProcessStateBackend is what a [ProcessState] needs of a bus; every
+// Backend is what a [Projector] needs of a bus; every
 // [jetbus.Backend] has it.
-type ProcessStateBackend interface {
+type Backend interface {
 	jetbus.Publisher
 	jetbus.Subscriber
 	Read(ctx context.Context, topics []string, o jetbus.ReadOptions) iter.Seq2[jetbus.Event, error]
@@ -30,8 +31,8 @@ type ProcessStateBackend interface {
 	Groups(ctx context.Context, topic string) ([]jetbus.GroupInfo, error)
 }
 
-// ProcessStateOptions configure a [ProcessState]. The zero value is the documented default.
-type ProcessStateOptions struct {
+// Options configure a [Projector]. The zero value is the documented default.
+type Options struct {
 	// Heartbeats is the topic of [Heartbeat] events. It is declared with defaults
 	// if it does not exist. Default "heartbeat.received".
 	Heartbeats string
@@ -57,14 +58,14 @@ type ProcessStateOptions struct {
 	Logger *slog.Logger
 }
 
-func (o ProcessStateOptions) normalize() (ProcessStateOptions, error) {
-	setDefault(&o.Heartbeats, DefaultHeartbeats)
-	setDefault(&o.States, DefaultStates)
-	setDefault(&o.Group, DefaultGroup)
-	setDefault(&o.StaleAfter, 15*time.Second)
-	setDefault(&o.Sweep, time.Second)
-	setDefault(&o.Forget, max(time.Hour, o.StaleAfter))
-	setDefault(&o.Logger, slog.New(slog.DiscardHandler))
+func (o Options) normalize() (Options, error) {
+	o.Heartbeats = cmp.Or(o.Heartbeats, DefaultHeartbeats)
+	o.States = cmp.Or(o.States, DefaultStates)
+	o.Group = cmp.Or(o.Group, DefaultGroup)
+	o.StaleAfter = cmp.Or(o.StaleAfter, 15*time.Second)
+	o.Sweep = cmp.Or(o.Sweep, time.Second)
+	o.Forget = cmp.Or(o.Forget, max(time.Hour, o.StaleAfter))
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	err := errors.Join(jetbus.ValidTopic(o.Heartbeats), jetbus.ValidTopic(o.States), jetbus.ValidGroup(o.Group))
 	switch {
 	case err != nil:
@@ -78,14 +79,7 @@ func (o ProcessStateOptions) normalize() (ProcessStateOptions, error) {
 	return o, err
 }
 
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
-// ProcessState projects heartbeats into process states; see the package
+// Projector projects heartbeats into process states; see the package
 // comment for what it promises.
 //
 // A state event has the process id as its key, an id derived from that of its
@@ -99,9 +93,9 @@ func setDefault[T comparable](field *T, value T) {
 // A heartbeat that is not valid JSON or names no process is acknowledged and
 // counted as Invalid. One that fails for another reason, the broker being away
 // for instance, is tried again without end.
-type ProcessState struct {
-	b       ProcessStateBackend
-	o       ProcessStateOptions
+type Projector struct {
+	b       Backend
+	o       Options
 	log     *slog.Logger
 	epoch   int64 // of the heartbeats; see position
 	created time.Time
@@ -117,30 +111,30 @@ type ProcessState struct {
 	states, stale, repeated, invalid atomic.Uint64
 }
 
-// ProcessStateStats count what one projector did since it started.
-type ProcessStateStats struct {
+// Stats count what one projector did since it started.
+type Stats struct {
 	States   uint64 `json:"states"`   // states published for a heartbeat
 	Stale    uint64 `json:"stale"`    // states published for a silence
 	Repeated uint64 `json:"repeated"` // heartbeats that gave none: the state was of this one or a newer one already
 	Invalid  uint64 `json:"invalid"`  // heartbeats that are no heartbeats
 }
 
-// StartProcessState reads the last state of each process and joins the group. It returns when
+// Start reads the last state of each process and joins the group. It returns when
 // the projector is running, or an error and nothing runs. Canceling ctx is a
 // graceful Stop.
-func StartProcessState(ctx context.Context, b ProcessStateBackend, o ProcessStateOptions) (*ProcessState, error) {
+func Start(ctx context.Context, b Backend, o Options) (*Projector, error) {
 	o, err := o.normalize()
 	if err != nil {
 		return nil, fmt.Errorf("project process state: %w", err)
 	}
-	p := &ProcessState{b: b, o: o, log: o.Logger, view: view{entries: make(map[string]entry)}, done: make(chan struct{})}
+	p := &Projector{b: b, o: o, log: o.Logger, view: view{entries: make(map[string]entry)}, done: make(chan struct{})}
 	if err := p.start(ctx); err != nil {
 		return nil, fmt.Errorf("project %s into %s: %w", o.Heartbeats, o.States, err)
 	}
 	return p, nil
 }
 
-func (p *ProcessState) start(ctx context.Context) error {
+func (p *Projector) start(ctx context.Context) error {
 	beats, err := p.ensure(ctx, jetbus.TopicConfig{Name: p.o.Heartbeats})
 	if err != nil {
 		return err
@@ -179,7 +173,7 @@ func (p *ProcessState) start(ctx context.Context) error {
 }
 
 // ensure declares a topic that does not exist and leaves one that does as it is.
-func (p *ProcessState) ensure(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo, error) {
+func (p *Projector) ensure(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo, error) {
 	info, err := p.b.TopicInfo(ctx, c.Name)
 	if errors.Is(err, jetbus.ErrNoTopic) {
 		return p.b.EnsureTopic(ctx, c)
@@ -188,7 +182,7 @@ func (p *ProcessState) ensure(ctx context.Context, c jetbus.TopicConfig) (jetbus
 }
 
 // finish waits for the end of the subscription and ends the rest.
-func (p *ProcessState) finish() {
+func (p *Projector) finish() {
 	<-p.sub.Done()
 	p.cancel()
 	p.loops.Wait()
@@ -198,7 +192,7 @@ func (p *ProcessState) finish() {
 // Stop ends the projector: the heartbeat in hand is finished, and nothing of it
 // runs any more when Stop returns. It may be called twice and concurrently. The
 // error is that of the subscription's Stop.
-func (p *ProcessState) Stop(ctx context.Context) error {
+func (p *Projector) Stop(ctx context.Context) error {
 	err := p.sub.Stop(ctx)
 	<-p.done
 	if err != nil {
@@ -208,10 +202,10 @@ func (p *ProcessState) Stop(ctx context.Context) error {
 }
 
 // Done is closed when the projector has ended, for whatever reason.
-func (p *ProcessState) Done() <-chan struct{} { return p.done }
+func (p *Projector) Done() <-chan struct{} { return p.done }
 
 // Err returns why it ended: nil while it runs and after Stop.
-func (p *ProcessState) Err() error {
+func (p *Projector) Err() error {
 	if err := p.sub.Err(); err != nil {
 		return fmt.Errorf("project %s into %s: %w", p.o.Heartbeats, p.o.States, err)
 	}
@@ -219,8 +213,8 @@ func (p *ProcessState) Err() error {
 }
 
 // Stats returns the counters.
-func (p *ProcessState) Stats() ProcessStateStats {
-	return ProcessStateStats{
+func (p *Projector) Stats() Stats {
+	return Stats{
 		States: p.states.Load(), Stale: p.stale.Load(),
 		Repeated: p.repeated.Load(), Invalid: p.invalid.Load(),
 	}
@@ -228,4 +222,4 @@ func (p *ProcessState) Stats() ProcessStateStats {
 
 // Processes returns the processes as the state topic has them, whoever
 // published the states, sorted by id. It lags behind the topic by moments.
-func (p *ProcessState) Processes() []Process { return p.view.processes() }
+func (p *Projector) Processes() []Process { return p.view.processes() }
