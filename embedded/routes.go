@@ -17,6 +17,11 @@ type Routes interface {
 // noRoutes are those of a server that is alone.
 type noRoutes struct{}
 
+// Join implements Routes.
 func (noRoutes) Join(*server.Options) {}
-func (noRoutes) Cut()                 {}
-func (noRoutes) Reconnect()           {}
+
+// Cut implements Routes.
+func (noRoutes) Cut() {}
+
+// Reconnect implements Routes.
+func (noRoutes) Reconnect() {}
