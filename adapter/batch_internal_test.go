@@ -15,15 +15,7 @@ import (
 // stored ahead of one of its key, and only there.
 func TestBatchOvertaken(t *testing.T) {
 	_, nc, _ := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{AutoCreate: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, nc, Config{AutoCreate: true})
 	for what, c := range map[string]struct {
 		keys   [3]string // of the events of a batch, of which the last was on its way
 		stored []int     // of them
@@ -75,15 +67,7 @@ func TestBatchOvertaken(t *testing.T) {
 // which the server took a later one of its key.
 func TestBatchOvertakenInAnElection(t *testing.T) {
 	_, nc, _ := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{AutoCreate: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, nc, Config{AutoCreate: true})
 	events := make([]jetbus.Event, 3)
 	for i, key := range []string{"k", "j", "k"} {
 		events[i] = jetbus.Event{Topic: "t", Key: key, ID: jetbus.NewID(), Payload: []byte("1")}
@@ -100,7 +84,7 @@ func TestBatchOvertakenInAnElection(t *testing.T) {
 	if !slices.Equal(again, []int{0, 1}) || !errors.Is(failed, jetbus.ErrOvertaken) {
 		t.Fatalf("%v are left, %v", again, failed)
 	}
-	err = p.failure(failed, make([]bool, 3))
+	err := p.failure(failed, make([]bool, 3))
 	batch, ok := errors.AsType[*jetbus.BatchError](err)
 	if !ok || len(batch.Failed) != 2 || !errors.Is(batch.Failed[0].Err, jetbus.ErrOvertaken) || !errors.Is(batch.Failed[0].Err, jetbus.ErrUnavailable) || batch.Failed[0].Stored != jetbus.StoredNo {
 		t.Errorf("the batch ends with %v", err)

@@ -12,15 +12,7 @@ import (
 // What a cluster leaves out of a list, since its leader is away, is there none the less.
 func TestConsumersMissing(t *testing.T) {
 	_, nc, js := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, nc, Config{})
 	infos := map[string]*jetstream.ConsumerInfo{}
 	for _, name := range []string{"a", "b", "c"} {
 		c, err := js.CreateConsumer(t.Context(), "D", jetstream.ConsumerConfig{Durable: name})

@@ -60,15 +60,7 @@ func TestCreateAnswerLost(t *testing.T) {
 			t.Run(c.what+map[bool]string{true: " in a partition"}[partitions > 0], func(t *testing.T) {
 				t.Parallel()
 				_, nc, js := directStream(t)
-				bus, err := Open(t.Context(), nc, Config{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() {
-					if err := bus.Close(t.Context()); err != nil {
-						t.Error(err)
-					}
-				}()
+				bus := openBus(t, nc, Config{})
 				if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "a", Partitions: partitions}); err != nil {
 					t.Fatal(err)
 				}
@@ -91,6 +83,7 @@ func TestCreateAnswerLost(t *testing.T) {
 					}
 				}
 				bus.js.JetStream, l.began = l, time.Now()
+				var err error
 				if partitions > 0 {
 					err = bus.JoinPartitions(t.Context(), "a", "g", jetbus.SubscribeOptions{Order: jetbus.PerKey})
 				} else {

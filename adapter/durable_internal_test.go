@@ -16,11 +16,10 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// internalBus opens a bus on a server of its own.
-func internalBus(t *testing.T) (*Bus, *nats.Conn, jetstream.JetStream) {
+// openBus opens a bus on a connection, and closes it when the test is over.
+func openBus(t *testing.T, nc *nats.Conn, cfg Config) *Bus {
 	t.Helper()
-	_, nc, js := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{})
+	bus, err := Open(t.Context(), nc, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,6 +28,14 @@ func internalBus(t *testing.T) (*Bus, *nats.Conn, jetstream.JetStream) {
 			t.Error(err)
 		}
 	})
+	return bus
+}
+
+// internalBus opens a bus on a server of its own.
+func internalBus(t *testing.T) (*Bus, *nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	_, nc, js := directStream(t)
+	bus := openBus(t, nc, Config{})
 	return bus, nc, js
 }
 
@@ -158,15 +165,7 @@ func TestCreatedLate(t *testing.T) {
 	if _, err := bus.Publish(t.Context(), jetbus.Event{Topic: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	other, err := Open(t.Context(), nc, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := other.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
+	other := openBus(t, nc, Config{})
 	earliest := jetbus.ReceiveOptions{From: jetbus.Earliest(), Wait: -1}
 	bus.js.JetStream = &stalled{JetStream: js, name: "a__g", meanwhile: func() error {
 		if _, err := other.Receive(t.Context(), "a", "g", jetbus.ReceiveOptions{Wait: -1}); err != nil {

@@ -1,7 +1,6 @@
 package adapter
 
 import (
-	"context"
 	"runtime"
 	"strings"
 	"testing"
@@ -15,19 +14,11 @@ import (
 func TestRefusalBehindAnExtension(t *testing.T) {
 	ctx := t.Context()
 	_, nc, _ := directStream(t)
-	b, err := Open(ctx, nc, Config{Storage: jetbus.MemoryStorage})
-	if err != nil {
+	b := openBus(t, nc, Config{Storage: jetbus.MemoryStorage})
+	if _, err := b.EnsureTopic(ctx, jetbus.TopicConfig{Name: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if err := b.Close(context.WithoutCancel(ctx)); err != nil {
-			t.Error(err)
-		}
-	}()
-	if _, err = b.EnsureTopic(ctx, jetbus.TopicConfig{Name: "a"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err = b.Publish(ctx, jetbus.Event{Topic: "a"}); err != nil {
+	if _, err := b.Publish(ctx, jetbus.Event{Topic: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	ds, err := b.Receive(ctx, "a", "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), Wait: -1})

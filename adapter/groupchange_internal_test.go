@@ -59,15 +59,7 @@ func TestGroupChangedByTwo(t *testing.T) {
 			_, nc, js := directStream(t)
 			var buses [2]*Bus
 			for i := range buses {
-				b, err := Open(t.Context(), nc, Config{AutoCreate: true})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() {
-					if err := b.Close(t.Context()); err != nil {
-						t.Error(err)
-					}
-				}()
+				b := openBus(t, nc, Config{AutoCreate: true})
 				buses[i] = b
 			}
 			bus, other := buses[0], buses[1]

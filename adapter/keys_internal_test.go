@@ -98,15 +98,7 @@ func TestKeyWriteInElection(t *testing.T) {
 func writeKey(t *testing.T, answers []string, last string) (revision uint64, left []string, took time.Duration, err error) {
 	t.Helper()
 	_, nc, _ := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, nc, Config{})
 	left, own := answers, ""
 	answer := func(m *nats.Msg) { // one after the other: the two subjects are of one subscription
 		text := ""

@@ -1,7 +1,6 @@
 package adapter
 
 import (
-	"context"
 	"encoding/json"
 	"testing"
 	"time"
@@ -12,15 +11,7 @@ import (
 // What a lease that has run out makes of what is there, where that is not what it knew.
 func TestLateRecordOf(t *testing.T) {
 	_, nc, js := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, nc, Config{})
 	const stored = 7
 	for seq, c := range []struct {
 		what         string
@@ -72,15 +63,7 @@ func TestLateRecordOf(t *testing.T) {
 // Attempts that could not be read when an event came are not forgotten when it is refused.
 func TestUnreadRecord(t *testing.T) {
 	_, nc, js := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, nc, Config{})
 	for seq, c := range []struct {
 		what  string
 		there *record

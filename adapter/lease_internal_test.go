@@ -14,15 +14,7 @@ import (
 func TestLeaseAfterSleep(t *testing.T) {
 	t.Parallel()
 	_, nc, _ := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, nc, Config{})
 	h := &holding{b: bus, ackTimeout: time.Hour, maxLease: time.Hour, keeping: true} // no keeper
 	h.init()
 	defer h.end()

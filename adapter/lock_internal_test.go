@@ -50,15 +50,7 @@ func (k *keyFake) answer(m *nats.Msg) string {
 func TestLockConfirmedLate(t *testing.T) {
 	t.Parallel()
 	_, nc, _ := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, nc, Config{})
 	var k keyFake
 	for _, subject := range []string{"$KV.JETBUS_LOCKS.x", "fake.STREAM.MSG.GET.KV_JETBUS_LOCKS"} {
 		if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
@@ -88,15 +80,7 @@ func TestLockConfirmedLate(t *testing.T) {
 func TestLockExtended(t *testing.T) {
 	t.Parallel()
 	_, nc, _ := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, nc, Config{})
 	held, err := bus.hold(t.Context(), "x", time.Minute)
 	if err != nil {
 		t.Fatal(err)

@@ -75,15 +75,7 @@ func TestLookupWhileServersDisagree(t *testing.T) {
 func TestLookupWhileServersNeverAgree(t *testing.T) {
 	t.Parallel()
 	made, _ := movable(t)
-	bus, err := Open(t.Context(), made.nc, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, made.nc, Config{})
 	bus.cfg.Timeout = 300 * time.Millisecond // no sooner: to open takes an answer in that time
 	bus.js = &patient{&torn{JetStream: bus.js.JetStream, never: true}, bus.cfg.Timeout}
 	ctx, cancel := context.WithCancel(t.Context())

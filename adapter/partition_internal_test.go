@@ -10,15 +10,7 @@ import (
 // has left the stream's leader knows.
 func TestDrainedByLeader(t *testing.T) {
 	_, nc, _ := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, nc, Config{})
 	if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "a", Partitions: 1}); err != nil {
 		t.Fatal(err)
 	}

@@ -14,15 +14,7 @@ import (
 // in vain for the list of another is told what the other would be.
 func TestPresentForgets(t *testing.T) {
 	_, nc, _ := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, nc, Config{})
 	const n = 3
 	if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "a", Partitions: n}); err != nil {
 		t.Fatal(err)

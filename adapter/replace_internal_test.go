@@ -17,15 +17,7 @@ import (
 func movable(t *testing.T) (*Bus, *topicGroup) {
 	t.Helper()
 	_, nc, _ := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := bus.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	bus := openBus(t, nc, Config{})
 	if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "a"}); err != nil {
 		t.Fatal(err)
 	}

@@ -14,15 +14,7 @@ import (
 // at the others only where they starve.
 func TestAsksForOneTopic(t *testing.T) {
 	_, nc, _ := directStream(t)
-	bus, err := Open(t.Context(), nc, Config{AutoCreate: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := bus.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
+	bus := openBus(t, nc, Config{AutoCreate: true})
 	var topics []string
 	for i := range 6 {
 		topics = append(topics, fmt.Sprint("t", i))

@@ -264,6 +264,42 @@ func TestBackfillKeepsNewerState(t *testing.T) {
 	})
 }
 
+// A tombstone deletes in a log that has a snapshot, as it does in a compacted topic; in
+// another log it is an event like any other.
+func TestBackfillDeletesInASnapshot(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		d := newDesk(t)
+		d.declare(
+			jetbus.TopicConfig{Name: "old", Compact: true}, jetbus.TopicConfig{Name: "plain"},
+			jetbus.TopicConfig{Name: "log", KeyInSubject: true}, jetbus.TopicConfig{Name: "log.snapshot", SnapshotOf: "log"},
+		)
+		for _, e := range []jetbus.Event{{Topic: "log", Key: "gone", Payload: []byte("1")}, {Topic: "old", Key: "stays", Payload: []byte("2")}, jetbus.Tombstone("old", "gone")} {
+			_, err := d.bus.Publish(t.Context(), e)
+			d.ok(err)
+		}
+		for to, tombstones := range map[string]int{"log": 1, "plain": 0} {
+			stats, err := registry.Backfill(t.Context(), d.bus, d.reg, registry.BackfillOptions{Name: to, From: "old", To: to})
+			if err != nil || stats.Written != 2 {
+				t.Errorf("into %s: %+v, %v", to, stats, err)
+			}
+			for _, e := range d.scan(to) {
+				if e.Headers[jetbus.HeaderTombstone] != "" {
+					tombstones--
+				}
+			}
+			if tombstones != 0 {
+				t.Errorf("%s has %d tombstones less than it is to have", to, tombstones)
+			}
+		}
+		time.Sleep(time.Minute) // a snapshot is behind its topic by moments
+		state, err := d.bus.LatestByKey(t.Context(), "log.snapshot", "gone", "stays")
+		d.ok(err)
+		if len(state) != 1 || string(state["stays"].Payload) != "2" {
+			t.Errorf("the snapshot has %v", state)
+		}
+	})
+}
+
 func TestBackfillBounds(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
 		d := newDesk(t)

@@ -191,14 +191,15 @@ func TestNormalizeLearns(t *testing.T) {
 	})
 }
 
-// The dead letter is the event as it was stored, and says which hop failed.
+// The dead letter is the event as it was stored, and says which hop failed, or that what the
+// hops made of it is not valid.
 func TestNormalizedDeadLetters(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
 		d := newDesk(t)
 		d.declare(jetbus.TopicConfig{Name: counters})
 		registerCounters(d)
 		b := registry.Normalized(d.bus, d.reg, registry.NormalizedOptions{Upcasters: registry.Upcasters{counters: {2: rename}}})
-		for id, payload := range map[string]string{"good": `{"n": 7}`, "fails": `{"n": 7, "fail":1}`, "panics": `{"n": 7, "panic":1}`} {
+		for id, payload := range map[string]string{"good": `{"n": 7}`, "fails": `{"n": 7, "fail":1}`, "panics": `{"n": 7, "panic":1}`, "breaks": `{"n": 7, "break":1}`} {
 			_, err := d.bus.Publish(t.Context(), jetbus.Event{Topic: counters, ID: id, Payload: []byte(payload), Headers: map[string]string{"x-schema-version": "1"}})
 			d.ok(err)
 		}
@@ -213,17 +214,17 @@ func TestNormalizedDeadLetters(t *testing.T) {
 		if len(handled) != 1 || handled[0] != `good{"count":7}` {
 			t.Errorf("handled %q", handled)
 		}
-		dead := 0
+		wrong := map[string]string{"fails": "from version 2 to 3", "panics": "from version 2 to 3", "breaks": "breaks version 4"}
 		for l, err := range jetbus.DeadLetters(t.Context(), d.bus, jetbus.DeadLetterQuery{Topic: counters}) {
 			d.ok(err)
-			dead++
-			if l.Reason != jetbus.DeadSchema || !strings.Contains(l.Error, "from version 2 to 3") || !strings.HasPrefix(string(l.Event.Payload), `{"n": 7, `) ||
+			if l.Reason != jetbus.DeadSchema || wrong[l.Event.ID] == "" || !strings.Contains(l.Error, wrong[l.Event.ID]) || !strings.HasPrefix(string(l.Event.Payload), `{"n": 7, `) ||
 				l.Event.Headers["x-schema-version"] != "1" || len(l.Event.Headers) != 1 || l.Attempts > 1 {
 				t.Errorf("dead letter %+v", l)
 			}
+			delete(wrong, l.Event.ID)
 		}
-		if dead != 2 {
-			t.Errorf("%d dead letters", dead)
+		if len(wrong) > 0 {
+			t.Errorf("no dead letter of %v", wrong)
 		}
 	})
 }
