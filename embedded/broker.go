@@ -201,8 +201,9 @@ func (b *Broker) Connect(o ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// ClientOptions are those with which [Broker.Connect] connects: the credentials, to reconnect
-// without limit after about 20 ms each time, and 30 seconds for the server to answer.
+// ClientOptions are those of [Broker.Connect] but for its pipe, for clients that connect to
+// [Broker.URL]: the credentials, to reconnect without limit after about 20 ms each time, and 30
+// seconds for the server to answer. With TLS they need the certificate besides.
 func (c Config) ClientOptions() []nats.Option {
 	opts := []nats.Option{
 		nats.Timeout(pipeTimeout),

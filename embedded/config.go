@@ -77,8 +77,10 @@ type Config struct {
 	// most 64 MiB. Default 1 MiB.
 	MaxPayload int
 
-	// Routes are the server's to the other servers of its cluster. Package
-	// embedded/cluster has them. Default nil: there are none.
+	// Routes are the server's to the other servers of its cluster: package embedded/cluster
+	// has them. They belong to one broker and need Listen, without which a clustered server
+	// waits for clients for ever. Where they listen, and whom they let in, is theirs to say.
+	// Default nil: there are none.
 	Routes Routes
 
 	// Logger receives the server's log lines, its notices at level Info.
@@ -101,6 +103,9 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("MaxPayload %d is not between 0 and %d", c.MaxPayload, maxMaxPayload))
 	}
 	errs = append(errs, c.validateListener("Listen", c.Listen), c.validateListener("WebSocket", c.WebSocket))
+	if c.Listen == "" && c.Routes != nil {
+		errs = append(errs, errors.New("Routes without Listen"))
+	}
 	if c.Listen == "" && c.TLS != nil {
 		errs = append(errs, errors.New("TLS without Listen"))
 	}

@@ -30,6 +30,7 @@ func TestBadConfig(t *testing.T) {
 		"user and token":         {embedded.Config{User: "u", Password: "p", Token: "t"}, "exclude each other"},
 		"password and token":     {embedded.Config{Password: "p", Token: "t"}, "exclude each other"},
 		"tls without listener":   {embedded.Config{TLS: &tls.Config{}}, "TLS without Listen"},
+		"routes, no listener":    {embedded.Config{Routes: struct{ embedded.Routes }{}}, "Routes without Listen"},
 		"tls without cert":       {embedded.Config{Listen: "127.0.0.1:0", TLS: &tls.Config{}}, "TLS has no certificate"},
 		"wss without websocket":  {embedded.Config{WebSocketTLS: &tls.Config{}}, "without WebSocket"},
 		"wss without cert":       {embedded.Config{WebSocket: "127.0.0.1:0", WebSocketTLS: &tls.Config{}}, "WebSocketTLS has no certificate"},

@@ -13,7 +13,7 @@
 //     after [Broker.Kill], which stands in for a SIGKILL of the process.
 //     Only [Config.SyncAlways] protects it from a loss of power as well.
 //   - A folder is used by one Broker at a time, in whatever process.
-//   - Nothing beyond loopback is served without credentials.
+//   - Nothing beyond loopback is served without credentials; what [Routes] do is theirs.
 //   - A Broker without listeners works inside a testing/synctest bubble; package
 //     bustest has the entry point.
 package embedded

@@ -247,7 +247,7 @@ func TestClusterThatCannotStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := cluster.Start(t.Context(), tc.cfg); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("StartCluster: %v, want %q", err, tc.want)
+				t.Errorf("Start: %v, want %q", err, tc.want)
 			}
 		})
 	}
@@ -257,7 +257,7 @@ func TestClusterThatCannotStart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	if _, err := cluster.Start(ctx, cluster.Config{}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("StartCluster: %v, want context.DeadlineExceeded", err)
+		t.Errorf("Start: %v, want context.DeadlineExceeded", err)
 	}
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) > 0 {

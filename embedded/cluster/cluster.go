@@ -5,7 +5,8 @@
 //
 //   - All its ports are on loopback, and only nodes of the cluster are let into those between
 //     the nodes.
-//   - A Cluster that [Start] returned can be used, and all of it is gone when Stop returns.
+//   - A Cluster that [Start] returned can be used, and when Stop returns no goroutine, no open
+//     file and no temporary folder of it is left.
 //   - [Cluster.KillNode] takes a node away between two messages, and what it had confirmed is
 //     in its store when it comes back.
 package cluster
