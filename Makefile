@@ -26,7 +26,7 @@ SUITE    ?= test
 TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions chaos-elections kills order model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
+.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions chaos-elections contract-elections kills order model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
@@ -48,7 +48,7 @@ test: ## Vet and test what needs no real clock, under the race detector; RERUN=2
 
 # What it tests waits for processes, elections and leases most of the time.
 e2e: ## Vet and test the module e2e: processes, clusters, cuts, other people's libraries
-	cd e2e && go vet ./...
+	cd e2e && go vet -tags elections,web ./...
 	@.ci/suite e2e -count=1 -timeout 10m -p $$(( 2 * $$(getconf _NPROCESSORS_ONLN) ))
 
 stress: ## Test PKG=./... matching RUN=. COUNT=5 times (DIR=e2e: of that module); NOISE=1 beside two busy loops
@@ -87,6 +87,9 @@ chaos-feed: ## Kill, freeze and cut off change feeds, their broker and their Mon
 
 chaos-partitions: ## Kill, add, stop and freeze members of a partitioned group under load while the topic grows, for CHAOS=10m, RUNS=1 times; nothing is lost, skipped or overlaps
 	cd e2e && go test ./partitions -run '^TestChaos$$' -count=$(RUNS) -timeout 0 -v -chaos $(CHAOS)
+
+contract-elections: ## Play the contract on a cluster that elects all the time, RUNS=1 times
+	cd e2e && go test ./contract -tags elections -run '^TestContractInElections$$' -count=$(RUNS) -timeout 0 -parallel 8 -v
 
 chaos-elections: ## Have a random leader of a cluster step down each 300 ms, and kill a node each 3 s, for CHAOS=10m; nothing is lost, stored twice or in two handlers at once
 	cd e2e && go test ./cluster -run '^TestElections$$' -count=1 -timeout 0 -v -elections $(CHAOS)

@@ -25,6 +25,13 @@ func TestContractInMemory(t *testing.T) {
 	bustest.Contract(t, o, bustest.OnBroker(adapter.Config{Storage: jetbus.MemoryStorage}))
 }
 
+// Idempotent handlers, as the contract has them where leaders change all the time, get what
+// others get.
+func TestContractRepeated(t *testing.T) {
+	o := bustest.Options{Repeats: true, Without: notInMemory | bustest.NeedPower}
+	bustest.Contract(t, o, bustest.OnBroker(adapter.Config{Storage: jetbus.MemoryStorage}))
+}
+
 func TestContractInFiles(t *testing.T) {
 	bustest.Contract(t, bustest.Options{Without: notInFiles, Long: *whole}, bustest.OnBroker(adapter.Config{}))
 }

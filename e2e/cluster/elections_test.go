@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -9,9 +8,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
@@ -23,11 +19,8 @@ import (
 // electionTime is short in the suite; `make chaos-elections` gives it ten minutes.
 var electionTime = flag.Duration("elections", 15*time.Second, "how long TestElections has a cluster elect")
 
-const (
-	stepDowns = 300 * time.Millisecond // between two leaders that step down
-	kills     = 3 * time.Second        // between two nodes that are killed and started again, and longer where that takes long
-	shaken    = 3 * patience           // how long a call may take: one election comes after the other
-)
+// shaken is how long a call may take: one election comes after the other.
+const shaken = 3 * patience
 
 // Ten members that join at once work while leaders step down all the time and nodes die: nothing
 // is lost, stored twice or in two handlers at once, no member ends, and the group gets to the end.
@@ -36,100 +29,14 @@ func TestElections(t *testing.T) {
 	bus := bustest.Open(t, c, adapter.Config{Replicas: 3, Timeout: shaken})
 	seed := uint64(time.Now().UnixNano()) //nolint:gosec // a number is a number
 	t.Logf("seed %d", seed)
-	ctx, stop := context.WithCancel(t.Context())
-	e := &elections{T: t, cluster: c, random: chaos.Random(seed, 0)}
-	var shaking sync.WaitGroup
-	defer func() { stop(); shaking.Wait() }()
-	e.run(ctx, &shaking, chaos.Random(seed, 1))
+	e := chaos.Elect(t, c, seed)
 	w := &worked{T: t, bus: bus, inHand: map[string]<-chan struct{}{}, handled: map[string]int{}}
 	w.join(c)
-	working, rest := context.WithTimeout(ctx, *electionTime)
+	working, rest := context.WithTimeout(t.Context(), *electionTime)
 	defer rest()
 	w.publish(working)
-	stop()
-	shaking.Wait()
+	e.Stop()
 	w.account()
-	if err := e.tally.Print(t.Output()); err != nil {
-		t.Error(err)
-	}
-	if e.tally.Of(steppedDown) == 0 || e.tally.Of(nodeKilled) == 0 {
-		t.Error("there were no elections")
-	}
-}
-
-// elections are leaders that step down, and nodes that die.
-type elections struct {
-	*testing.T
-	cluster *cluster.Cluster
-	random  *rand.Rand // of those that step down
-	tally   chaos.Tally
-}
-
-// What elections come from.
-const (
-	steppedDown = "leader stepped down"
-	nodeKilled  = "node killed"
-)
-
-// run shakes the cluster until ctx ends.
-func (e *elections) run(ctx context.Context, wg *sync.WaitGroup, random *rand.Rand) {
-	nc := bustest.Connect(e.T, e.cluster)
-	answers := nc.NewInbox()
-	if _, err := nc.Subscribe(answers, func(m *nats.Msg) {
-		if bytes.Contains(m.Data, []byte(`"success":true`)) {
-			e.tally.Add(steppedDown)
-		}
-	}); err != nil {
-		e.Fatal(err)
-	}
-	wg.Go(func() {
-		for ; ctx.Err() == nil; chaos.Linger(ctx, stepDowns) {
-			e.stepDown(nc, answers)
-		}
-	})
-	wg.Go(func() {
-		// A node that comes back slowly catches up slowly, too, and two that are away at once
-		// would be an outage.
-		var took time.Duration
-		for chaos.Linger(ctx, kills); ctx.Err() == nil; chaos.Linger(ctx, kills+2*took) {
-			e.tally.Add(nodeKilled)
-			began := time.Now()
-			i, ctx := random.IntN(3), context.WithoutCancel(ctx)
-			if err := e.cluster.KillNode(ctx, i); err != nil {
-				e.Error(err)
-			}
-			if err := e.cluster.RestartNode(ctx, i); err != nil {
-				e.Error(err)
-			}
-			took = time.Since(began)
-		}
-	})
-}
-
-// stepDown asks the leader of any stream or durable for its office. It does not wait for the
-// answer, or for another one: in an election there may be none.
-func (e *elections) stepDown(nc *nats.Conn, answers string) {
-	var of []string
-	s := e.cluster.Node(e.random.IntN(3)).Server()
-	if s == nil { // it is being killed
-		return
-	}
-	all, err := s.Jsz(&server.JSzOptions{Accounts: true, Streams: true, Consumer: true})
-	if err != nil { // the same
-		return
-	}
-	for _, a := range all.AccountDetails {
-		for _, s := range a.Streams {
-			of = append(of, "STREAM.LEADER.STEPDOWN."+s.Name)
-			for _, d := range s.Consumer {
-				of = append(of, "CONSUMER.LEADER.STEPDOWN."+s.Name+"."+d.Name)
-			}
-		}
-	}
-	if len(of) == 0 {
-		return
-	}
-	_ = nc.PublishRequest("$JS.API."+of[e.random.IntN(len(of))], answers, nil) // what fails is not counted
 }
 
 // worked is a topic that ten members of a group work on while the cluster elects, and what

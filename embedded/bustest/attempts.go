@@ -32,7 +32,7 @@ var attemptBehaviors = []Behavior{
 
 func snoozed(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	s := r.subscribe(r.A, topic, "g", got.then(func(_ context.Context, d *jetbus.Delivery) error {
 		if n := len(got.list()); n <= 30 {
 			return jetbus.Snooze(20 * time.Millisecond)
@@ -100,7 +100,7 @@ func counted(n *atomic.Int32, want int32) error {
 
 func longWaits(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	o := jetbus.SubscribeOptions{MaxAttempts: 3, GroupMaxInFlight: 1, Backoff: jetbus.Backoff{Min: time.Hour, Max: 3 * time.Hour, NoJitter: true}}
 	r.subscribe(r.A, topic, "g", got.then(deadly), o)
 	e := r.publish(topic, "bad", "good")
@@ -193,7 +193,7 @@ func (r *run) comesOrDies(what, topic string, g *gate) (d *jetbus.Delivery) {
 func overrunCounts(r *run) {
 	topic := r.topic("t")
 	ackTimeout := r.lease(500 * time.Millisecond)
-	got := newRecord()
+	got := r.newRecord()
 	s := r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, _ *jetbus.Delivery) error {
 		<-ctx.Done()
 		return nil // too late
@@ -240,7 +240,7 @@ func holeIsNone(r *run) {
 	})
 	s.Pause()
 	p.hold()
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, topic, "g", got.then(func(context.Context, *jetbus.Delivery) error {
 		p.release() // what the first member has to say arrives while the second has the event
 		linger(r.ctx, ackTimeout)
@@ -272,7 +272,7 @@ func deathsAreNone(r *run) {
 	last := r.publish(topic, keys(8)...)[7]
 	for range 5 { // more often than MaxAttempts
 		bus, die := r.dies()
-		got := newRecord()
+		got := byHand()
 		_, err := bus.Subscribe(r.ctx, topic, "g", got.handle, o)
 		r.must(err)
 		for _, d := range got.wait(r.T, 8) {
@@ -288,7 +288,7 @@ func deathsAreNone(r *run) {
 		r.pause(2 * time.Second)
 		o.Concurrency++
 	}
-	got := newRecord()
+	got := r.newRecord()
 	o.ManualAck = false
 	r.subscribe(r.B, topic, "g", got.handle, o)
 	r.settled(topic, "g", last.Seq)
@@ -331,7 +331,7 @@ func crashLoop(r *run) {
 		}
 		r.pause(2 * time.Second)
 	}
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, topic, "g", got.handle, o)
 	r.settled(topic, "g", last.Seq)
 	all := r.dead(topic, 1)
@@ -370,7 +370,7 @@ func suspectsInLine(r *run) {
 		r.Errorf("%d more suspects run; stats %+v", n, s.Stats())
 	}
 	fresh := r.publish(topic, "fresh")[0]
-	got := newRecord()
+	got := r.newRecord()
 	stopped := make(chan error, 1)
 	began := time.Now()
 	go func() { stopped <- s.Stop(r.ctx) }()
@@ -390,7 +390,7 @@ func suspectsInLine(r *run) {
 func hotMember(r *run) {
 	topic := r.topic("t")
 	const slowness = 500 * time.Millisecond
-	slow, fast := newRecord(), newRecord()
+	slow, fast := r.newRecord(), r.newRecord()
 	o := jetbus.SubscribeOptions{From: jetbus.Earliest()}
 	r.subscribe(r.A, topic, "g", slow.then(func(ctx context.Context, _ *jetbus.Delivery) error {
 		linger(ctx, slowness)
@@ -429,7 +429,7 @@ func topicForgotten(r *run) {
 func (r *run) countsAnew(topic string, anew func()) {
 	r.Helper()
 	o := jetbus.SubscribeOptions{From: jetbus.Earliest(), AckTimeout: time.Second, Backoff: jetbus.Backoff{Min: time.Minute, NoJitter: true}}
-	got := newRecord()
+	got := r.newRecord()
 	s := r.subscribe(r.A, topic, "g", got.then(deadly), o)
 	got.wait(r.T, 1)
 	r.stop(s)
@@ -440,7 +440,7 @@ func (r *run) countsAnew(topic string, anew func()) {
 	r.must(err)
 	receive(r.T, "the first delivery", g.entered)
 	die()
-	again := newRecord()
+	again := r.newRecord()
 	r.subscribe(r.B, topic, "g", again.handle, o)
 	if d := again.wait(r.T, 1)[0]; d.Attempt != 1 {
 		r.Errorf("attempt %d", d.Attempt)

@@ -32,7 +32,7 @@ func (r *run) publishSized(topic string) (last jetbus.Event) {
 
 func byteLimits(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := byHand()
 	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{ManualAck: true, MaxInFlightBytes: mostBytes})
 	last := r.publishSized(topic)
 	for done := range payloadSizes {

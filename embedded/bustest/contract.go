@@ -79,6 +79,14 @@ type Options struct {
 	// Those with NeedFakeTime are then left out. Default: each behavior runs in
 	// a bubble of its own; see [Run].
 	RealTime bool
+	// Repeats: an event may come again although its handler returned nil, as at-least-once
+	// allows where servers elect leaders all the time. Handlers are idempotent then, as
+	// those of services are. Default: what was settled does not come again.
+	Repeats bool
+	// Parallel plays behaviors at once, as many as go test's -parallel says, for subjects
+	// that wait most of the time; those that need Subject.Open or do something to the broker
+	// are played before, one by one. RealTime only. Default: all are, in their order.
+	Parallel bool
 	// Without is what the subject does not have: behaviors that need it are left
 	// out. What is not named here and missing is a failure. Default: it has all.
 	Without Needs
@@ -134,6 +142,9 @@ func Contract(t *testing.T, o Options, open func(t *testing.T) Subject) {
 			if r.MaxPayload == 0 {
 				r.MaxPayload = 1 << 20
 			}
+			if o.Repeats {
+				r.inbox = newInbox()
+			}
 			if o.RealTime { // the broker lives on
 				defer r.tidy()
 			}
@@ -141,6 +152,9 @@ func Contract(t *testing.T, o Options, open func(t *testing.T) Subject) {
 		}
 		t.Run(b.Name, func(t *testing.T) {
 			if o.RealTime {
+				if o.Parallel && b.Needs&(NeedOpen|NeedPipe|NeedRestart) == 0 {
+					t.Parallel()
+				}
 				test(t)
 				return
 			}
@@ -172,6 +186,8 @@ type run struct {
 	prefix string
 	fake   bool
 	long   bool
+
+	inbox *inbox // see Options.Repeats; nil: what was settled does not come again
 
 	replicated bool // whether it has a topic with replicas, which elect a leader now and then
 }

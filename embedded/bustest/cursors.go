@@ -32,7 +32,7 @@ func ackFloor(r *run) {
 	if !r.fake { // none may end while the others are settled, whatever stands still
 		ackTimeout = 15 * time.Second
 	}
-	got := newRecord()
+	got := byHand()
 	s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{
 		From: jetbus.Earliest(), ManualAck: true, Concurrency: 5, AckTimeout: ackTimeout, ShutdownTimeout: time.Second,
 	})
@@ -51,11 +51,13 @@ func ackFloor(r *run) {
 		r.Errorf("the cursor's time is %v behind the publisher's, want when it was stored, an hour later", age)
 	}
 	r.stop(s)
-	again := newRecord()
+	again := r.newRecord()
 	r.subscribe(r.B, topic, "g", again.handle, jetbus.SubscribeOptions{})
 	again.wait(r.T, 1)
 	r.settled(topic, "g", events[4].Seq)
-	again.exactly(r.T, "1")
+	if r.inbox == nil { // else the others may come again, which were settled by hand
+		again.exactly(r.T, "1")
+	}
 	c, err = r.A.Cursor(r.ctx, topic, "g")
 	r.must(err)
 	if c.LastSeq != events[4].Seq || c.LastID != events[4].ID {
@@ -69,7 +71,7 @@ func diesOutOfOrder(r *run) {
 	events := r.publish(topic, keys(6)...)
 	bus, die := r.dies()
 	o := jetbus.SubscribeOptions{From: jetbus.Earliest(), ManualAck: true, Concurrency: 6, AckTimeout: r.lease(time.Second)}
-	got := newRecord()
+	got := byHand()
 	r.subscribe(bus, topic, "g", got.handle, o)
 	for _, d := range got.wait(r.T, 6) {
 		if d.Key != "4" {
@@ -78,7 +80,7 @@ func diesOutOfOrder(r *run) {
 	}
 	r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return g.Held == 1 && g.AckedSeq == events[3].Seq }, "event 4 held, and 0 to 3 settled")
 	die()
-	again := newRecord()
+	again := r.newRecord()
 	r.subscribe(r.B, topic, "g", again.handle, jetbus.SubscribeOptions{})
 	again.wait(r.T, 1)
 	r.settled(topic, "g", events[5].Seq)
@@ -93,11 +95,12 @@ func diesOutOfOrder(r *run) {
 func moveRunning(r *run) {
 	topic := r.topic("t")
 	events := r.publish(topic, keys(6)...)
-	got := newRecord()
+	got := r.newRecord()
 	a := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
 	b := r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
 	got.wait(r.T, 6)
 	r.settled(topic, "g", events[5].Seq)
+	r.again(events[2].Seq)
 	r.must(r.A.SetCursor(r.ctx, topic, "g", jetbus.Cursor{LastSeq: events[2].Seq}, jetbus.SeekOptions{}))
 	all := got.wait(r.T, 9)
 	r.settled(topic, "g", events[5].Seq)
@@ -135,7 +138,7 @@ func moveBy(r *run) {
 		at = append(at, time.Now())
 		r.pause(10 * time.Millisecond)
 	}
-	r.stop(r.subscribe(r.A, topic, "g", newRecord().handle, jetbus.SubscribeOptions{}))
+	r.stop(r.subscribe(r.A, topic, "g", r.newRecord().handle, jetbus.SubscribeOptions{}))
 	for _, c := range []struct {
 		what   string
 		cursor jetbus.Cursor
@@ -149,13 +152,14 @@ func moveBy(r *run) {
 		{"a sequence before an id", jetbus.Cursor{LastSeq: events[0].Seq, LastID: events[3].ID}, jetbus.SeekOptions{}, keys(5)[1:]},
 		{"the end", jetbus.Cursor{}, jetbus.SeekOptions{ToLatest: true}, nil},
 	} {
+		r.again(0)
 		if err := r.B.SetCursor(r.ctx, topic, "g", c.cursor, c.o); err != nil {
 			r.Errorf("move to %s: %v", c.what, err)
 			continue
 		}
 		r.has(topic, func(g jetbus.GroupInfo) bool { return int(g.Pending) == len(c.want) && !g.Paused },
 			fmt.Sprintf("%d pending at %s", len(c.want), c.what))
-		got := newRecord()
+		got := r.newRecord()
 		s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
 		got.wait(r.T, len(c.want))
 		r.settled(topic, "g", events[4].Seq)
@@ -223,7 +227,7 @@ func moveWaits(r *run) {
 
 func moveForced(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := byHand()
 	s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{ManualAck: true, MaxInFlight: 1, ShutdownTimeout: time.Millisecond})
 	e := r.publish(topic, "k")[0]
 	d := got.wait(r.T, 1)[0]
@@ -254,7 +258,7 @@ func moveEnds(r *run) {
 	if d := time.Since(moved); r.fake && d > time.Second {
 		r.Errorf("it ran on for %v", d)
 	}
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{AckTimeout: time.Second})
 	if d := got.wait(r.T, 1)[0]; d.Attempt != 1 {
 		r.Errorf("attempt %d", d.Attempt)
@@ -272,7 +276,7 @@ func noGroup(r *run) {
 	for what, call := range map[string]func(context.Context) error{
 		"publish": func(ctx context.Context) error { _, err := r.A.Publish(ctx, jetbus.Event{Topic: unknown}); return err },
 		"subscribe": func(ctx context.Context) error {
-			_, err := r.A.Subscribe(ctx, unknown, "g", newRecord().handle, jetbus.SubscribeOptions{})
+			_, err := r.A.Subscribe(ctx, unknown, "g", r.newRecord().handle, jetbus.SubscribeOptions{})
 			return err
 		},
 		"cursor": func(ctx context.Context) error { _, err := r.A.Cursor(ctx, unknown, "g"); return err },

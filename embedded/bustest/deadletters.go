@@ -89,7 +89,7 @@ func (r *run) called(got *record, want map[string]int) {
 
 func poisoned(r *run) {
 	topic := r.topic("t")
-	got, other := newRecord(), newRecord()
+	got, other := r.newRecord(), r.newRecord()
 	s := r.subscribe(r.A, topic, "g", got.then(deadly), jetbus.SubscribeOptions{MaxAttempts: 3, Backoff: quick})
 	r.subscribe(r.B, topic, "other", other.handle, jetbus.SubscribeOptions{})
 	began := time.Now().Add(-time.Millisecond)
@@ -176,7 +176,7 @@ func (r *run) jetStream() jetstream.JetStream {
 
 func undecodable(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	const document = `{"specversion":"1.0","id":"i","type":` // and no more
 	seq := r.raw(topic, nats.Header{"content-type": {"application/cloudevents+json"}}, document)
@@ -196,7 +196,7 @@ func undecodable(r *run) {
 
 func rejected(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	s := r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, d *jetbus.Delivery) error {
 		switch d.Key {
 		case "reject":
@@ -233,7 +233,7 @@ func rejected(r *run) {
 
 func dropped(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	s := r.subscribe(r.A, topic, "g", got.then(func(context.Context, *jetbus.Delivery) error {
 		return jetbus.Drop(errHandler)
 	}), jetbus.SubscribeOptions{})
@@ -277,7 +277,7 @@ func (r *run) fill() (room func()) {
 
 func noRoom(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, d *jetbus.Delivery) error {
 		if d.Key == "rejected" {
 			return jetbus.Reject(errHandler)
@@ -320,7 +320,7 @@ func crashBetween(r *run) {
 	_, err = r.Admin.Publish(r.ctx, letter.Record(), jetbus.PublishOptions{ExpectLastSeq: new(uint64)})
 	r.must(err)
 	die()
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, topic, "g", got.then(failing(10)), o)
 	got.wait(r.T, 1)
 	r.settled(topic, "g", e.Seq)
@@ -331,7 +331,7 @@ func crashBetween(r *run) {
 
 func deadAgain(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.then(deadly), jetbus.SubscribeOptions{MaxAttempts: 2, Backoff: quick})
 	e := r.publish(topic, "bad")[0]
 	for n := range 3 {
@@ -350,7 +350,7 @@ func deadAgain(r *run) {
 
 func largeDead(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.then(func(_ context.Context, d *jetbus.Delivery) error {
 		if d.ReplayOf == 0 {
 			return jetbus.Reject(errHandler)
@@ -380,7 +380,7 @@ func manyHeaders(r *run) {
 		headers[fmt.Sprintf("x-h%02d", i)] = strings.Repeat("v", i)
 	}
 	delete(headers, "x-h00") // an empty value is none
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.then(func(_ context.Context, d *jetbus.Delivery) error {
 		switch {
 		case d.ReplayOf > 0:
@@ -415,7 +415,7 @@ func deadOfDead(r *run) {
 	r.subscribe(r.A, topic, "g", deadly, jetbus.SubscribeOptions{MaxAttempts: 1})
 	r.publish(topic, "bad1")
 	r.dead(topic, 1)
-	got := newRecord()
+	got := r.newRecord()
 	letters := jetbus.DeadLetterTopic(topic)
 	s := r.subscribe(r.B, letters, "watch", got.then(failing(100)), jetbus.SubscribeOptions{From: jetbus.Earliest(), MaxAttempts: 2, Backoff: quick})
 	r.publish(topic, "bad2")
@@ -431,7 +431,7 @@ func deadOfDead(r *run) {
 
 func lowered(r *run) {
 	topic := r.topic("t")
-	got, late := newRecord(), newRecord()
+	got, late := r.newRecord(), r.newRecord()
 	o := jetbus.SubscribeOptions{MaxAttempts: -1, Backoff: jetbus.Backoff{Min: time.Second, Max: time.Second, NoJitter: true}}
 	s := r.subscribe(r.A, topic, "g", got.then(deadly), o)
 	e := r.publish(topic, "bad", "good")[1]
@@ -449,7 +449,7 @@ func lowered(r *run) {
 
 func endless(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.then(failing(100)), jetbus.SubscribeOptions{MaxAttempts: -1, Backoff: jetbus.Backoff{Max: time.Millisecond}})
 	e := r.publish(topic, "k")[0]
 	all := got.wait(r.T, 101)

@@ -29,7 +29,7 @@ var deliveryBehaviors = []Behavior{
 
 func handlerNil(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	e := r.publish(topic, "k")[0]
 	d := got.wait(r.T, 1)[0]
@@ -39,7 +39,7 @@ func handlerNil(r *run) {
 	}
 	r.pause(100 * time.Millisecond)
 	got.exactly(r.T, "k")
-	if st := s.Stats(); st.Delivered != 1 || st.Acked != 1 || st.Nacked != 0 || st.Held != 0 || st.Running != 0 {
+	if st := s.Stats(); r.inbox == nil && (st.Delivered != 1 || st.Acked != 1) || st.Nacked != 0 || st.Held != 0 || st.Running != 0 {
 		r.Errorf("stats %+v", st)
 	}
 }
@@ -47,7 +47,7 @@ func handlerNil(r *run) {
 func handlerError(r *run) {
 	topic := r.topic("t")
 	backoff := jetbus.Backoff{Min: 200 * time.Millisecond, Max: 800 * time.Millisecond, NoJitter: true}
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.then(failing(5)), jetbus.SubscribeOptions{Backoff: backoff, MaxAttempts: -1})
 	e := r.publish(topic, "k")[0]
 	all := got.wait(r.T, 6)
@@ -80,11 +80,15 @@ func (r *run) waited(from, to time.Time, want time.Duration) {
 
 // numbered checks the number of an attempt. In real time it may be any from least on,
 // which is that of the call before: a failure that is lost on its way to the server, or
-// cannot be recorded there in an election, does not count.
+// cannot be recorded there in an election, does not count. Where elections go on all the
+// time the record may be out of reach when the event comes, and it is attempt 1 for its handler.
 func (r *run) numbered(what string, got, least, want int) {
 	r.Helper()
-	if r.fake {
+	switch {
+	case r.fake:
 		least = want
+	case r.inbox != nil:
+		least = 1
 	}
 	if got < least || got > want {
 		r.Errorf("%s is attempt %d, want %d", what, got, want)
@@ -93,7 +97,7 @@ func (r *run) numbered(what string, got, least, want int) {
 
 func jitter(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.then(failing(3)), jetbus.SubscribeOptions{Backoff: jetbus.Backoff{Min: time.Minute, Max: time.Hour}})
 	e := r.publish(topic, "k")[0]
 	all := got.within(r.T, 4, 10*time.Hour)
@@ -108,7 +112,7 @@ func jitter(r *run) {
 func nackDelay(r *run) {
 	topic := r.topic("t")
 	const delay = 2 * time.Second
-	got := newRecord()
+	got := byHand()
 	r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, d *jetbus.Delivery) error {
 		switch d.Attempt {
 		case 1:
@@ -131,7 +135,7 @@ func nackDelay(r *run) {
 // hold subscribes A with ManualAck, publishes one event, and returns its delivery.
 func (r *run) hold(topic, group string, o jetbus.SubscribeOptions) (*jetbus.Delivery, *record, jetbus.Subscription) {
 	r.Helper()
-	got := newRecord()
+	got := byHand()
 	o.ManualAck = true
 	s := r.subscribe(r.A, topic, group, got.handle, o)
 	r.publish(topic, "k")
@@ -176,7 +180,7 @@ func settledOnce(r *run) {
 
 func nackThenNil(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := byHand()
 	s := r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, d *jetbus.Delivery) error {
 		if d.Attempt == 1 {
 			r.wantNil(d.Nack(ctx, jetbus.NackOptions{AtOnce: true}))
@@ -203,7 +207,7 @@ func (r *run) wantNil(err error) {
 
 func ackThenError(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, d *jetbus.Delivery) error {
 		r.wantNil(d.Ack(ctx))
 		return errHandler
@@ -216,7 +220,7 @@ func ackThenError(r *run) {
 
 func handlerPanic(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	s := r.subscribe(r.A, topic, "g", got.then(func(_ context.Context, d *jetbus.Delivery) error {
 		if d.Key == "bad" && d.Attempt < 3 {
 			panic("on purpose")
@@ -236,7 +240,7 @@ func givenBack(r *run) {
 	topic := r.topic("t")
 	d, first, s := r.hold(topic, "g", jetbus.SubscribeOptions{MaxInFlight: 1})
 	s.Pause()
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	at := time.Now()
 	r.must(d.GiveBack(r.ctx))
@@ -299,7 +303,7 @@ func limits(r *run) {
 func standsStill(r *run) {
 	topic := r.topic("t")
 	const n, most = 200, 5
-	stuck, got := newGate(), newRecord()
+	stuck, got := newGate(), r.newRecord()
 	s := r.subscribe(r.A, topic, "stuck", stuck.handle, jetbus.SubscribeOptions{Concurrency: 2, MaxInFlight: most})
 	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	began := time.Now()
@@ -321,7 +325,7 @@ func standsStill(r *run) {
 
 func paused(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	r.publish(topic, "before")
 	got.wait(r.T, 1)
@@ -346,7 +350,7 @@ func paused(r *run) {
 
 func pausedGroup(r *run) {
 	topic, topics := r.topic("t"), r.A.(jetbus.Topics)
-	got, other := newRecord(), newRecord()
+	got, other := r.newRecord(), r.newRecord()
 	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	r.subscribe(r.A, topic, "other", other.handle, jetbus.SubscribeOptions{})

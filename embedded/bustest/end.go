@@ -70,7 +70,7 @@ func closeBus(r *run) {
 func connectionClosed(r *run) {
 	topic := r.topic("t")
 	bus, nc := r.process()
-	s, err := bus.Subscribe(r.ctx, topic, "g", newRecord().handle, jetbus.SubscribeOptions{})
+	s, err := bus.Subscribe(r.ctx, topic, "g", r.newRecord().handle, jetbus.SubscribeOptions{})
 	r.must(err)
 	nc.Close()
 	receive(r.T, "Done", s.Done())
@@ -85,7 +85,7 @@ func groupDeleted(r *run) {
 	topic := r.topic("t")
 	g := newGate()
 	s := r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{})
-	other := newRecord()
+	other := r.newRecord()
 	r.subscribe(r.A, topic, "other", other.handle, jetbus.SubscribeOptions{})
 	r.publish(topic, "k")
 	receive(r.T, "the handler's start", g.entered)
@@ -101,19 +101,20 @@ func groupDeleted(r *run) {
 
 func topicDeleted(r *run) {
 	topic := r.topic("t")
-	s := r.subscribe(r.A, topic, "g", newRecord().handle, jetbus.SubscribeOptions{})
+	s := r.subscribe(r.A, topic, "g", r.newRecord().handle, jetbus.SubscribeOptions{})
 	r.publish(topic, "k")
 	r.must(r.Admin.DeleteTopic(r.ctx, topic))
+	r.again(0)
 	receive(r.T, "Done", s.Done())
 	if err := s.Err(); !errors.Is(err, jetbus.ErrNoTopic) && !errors.Is(err, jetbus.ErrNoGroup) {
 		r.Errorf("the subscription's error: %v", err)
 	}
 	_, err := r.A.Publish(r.ctx, jetbus.Event{Topic: topic})
 	wantErr(r.T, "publish", err, jetbus.ErrNoTopic)
-	_, err = r.A.Subscribe(r.ctx, topic, "g", newRecord().handle, jetbus.SubscribeOptions{})
+	_, err = r.A.Subscribe(r.ctx, topic, "g", r.newRecord().handle, jetbus.SubscribeOptions{})
 	wantErr(r.T, "subscribe", err, jetbus.ErrNoTopic)
 	again := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, again, "g", got.handle, jetbus.SubscribeOptions{})
 	e := r.publish(again, "new")[0]
 	r.settled(again, "g", e.Seq)
@@ -124,7 +125,7 @@ func nothingRuns(r *run) {
 	topic := r.topic("t")
 	before := ours()
 	bus, nc := r.process()
-	got := newRecord()
+	got := r.newRecord()
 	for i := range 3 {
 		_, err := bus.Subscribe(r.ctx, topic, fmt.Sprint("g", i), got.then(failing(1)), jetbus.SubscribeOptions{Backoff: jetbus.Backoff{Max: time.Millisecond}})
 		r.must(err)

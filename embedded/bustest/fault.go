@@ -165,7 +165,7 @@ func noAnswer(r *run) {
 
 func survives(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	o := jetbus.SubscribeOptions{From: jetbus.Earliest(), Backoff: jetbus.Backoff{Min: 10 * time.Second, NoJitter: true}}
 	events := r.publish(topic, keys(4)...)
 	s := r.subscribe(r.A, topic, "g", got.then(func(_ context.Context, d *jetbus.Delivery) error {
@@ -187,7 +187,7 @@ func survives(r *run) {
 		r.must(r.Broker.Restart(r.ctx))
 		r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return g.AckedSeq == events[0].Seq && int(g.Pending) == i+1 }, "its position and pending events")
 	}
-	again := newRecord()
+	again := r.newRecord()
 	r.subscribe(r.B, topic, "g", again.handle, o)
 	all := again.within(r.T, 3, 2*time.Minute)
 	r.settled(topic, "g", all[2].Seq)
@@ -204,7 +204,7 @@ func heldOverRestart(r *run) {
 		topic := r.topic(fmt.Sprint("t", i))
 		e := r.publish(topic, "k")[0]
 		r.pause(2 * jetbus.DefaultAckTimeout)
-		g, other := newGate(), newRecord()
+		g, other := newGate(), r.newRecord()
 		r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
 		receive(r.T, "the handler's start", g.entered)
 		r.subscribe(r.B, topic, "g", other.handle, jetbus.SubscribeOptions{})
@@ -223,7 +223,7 @@ func heldOverRestart(r *run) {
 
 func subscriptionOverCrash(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	s := r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	for i := range 3 {
 		e := r.publish(topic, fmt.Sprint(i))[0]

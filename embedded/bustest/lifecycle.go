@@ -28,11 +28,11 @@ var lifecycleBehaviors = []Behavior{
 
 func idleGroup(r *run) {
 	topic := r.topic("t")
-	r.stop(r.subscribe(r.A, topic, "g", newRecord().handle, jetbus.SubscribeOptions{}))
+	r.stop(r.subscribe(r.A, topic, "g", r.newRecord().handle, jetbus.SubscribeOptions{}))
 	e := r.publish(topic, "k")[0]
 	r.pause(time.Duration(r.sized(25, 48)) * time.Hour) // no record of attempts lasts longer than a day
 	r.has(topic, func(g jetbus.GroupInfo) bool { return g.Pending == 1 }, "1 pending after a day")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	got.wait(r.T, 1)
 	r.settled(topic, "g", e.Seq)
@@ -69,6 +69,7 @@ func (r *run) stopWaits(ctx context.Context) {
 	g.leave <- nil
 	r.must(receive(r.T, "the end of Stop", stopped))
 	<-s.Done()
+	r.successor(topic)
 	r.settled(topic, "g", e.Seq)
 	if s.Err() != nil || s.Stats().Acked != 1 {
 		r.Errorf("error %v, stats %+v", s.Err(), s.Stats())
@@ -92,7 +93,7 @@ func stopCancels(r *run) {
 // comesBack checks that B gets an event of the group at once, as that attempt.
 func (r *run) comesBack(topic, group string, e jetbus.Event, attempt int) {
 	r.Helper()
-	got := newRecord()
+	got := r.newRecord()
 	began := time.Now()
 	r.subscribe(r.B, topic, group, got.handle, jetbus.SubscribeOptions{})
 	d := got.wait(r.T, 1)[0]
@@ -143,6 +144,7 @@ func contextStops(r *run) {
 	}
 	g.leave <- nil
 	receive(r.T, "Done", s.Done())
+	r.successor(topic)
 	r.settled(topic, "g", e.Seq)
 	if s.Err() != nil {
 		r.Error(s.Err())
@@ -170,7 +172,7 @@ func stopHandsOver(r *run) {
 		}
 		return nil
 	})
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	stopped := make(chan error, 1)
 	began := time.Now()
@@ -185,7 +187,9 @@ func stopHandsOver(r *run) {
 	g.leave <- nil
 	r.must(receive(r.T, "the end of Stop", stopped))
 	r.settled(topic, "g", last.Seq)
-	got.exactly(r.T, keys(20)[1:]...)
+	if r.inbox == nil { // else some that the first member handled may come again
+		got.exactly(r.T, keys(20)[1:]...)
+	}
 }
 
 func stopTwice(r *run) {
@@ -207,6 +211,7 @@ func stopTwice(r *run) {
 	wg.Wait()
 	receive(r.T, "Done", s.Done())
 	r.stop(s)
+	r.successor(topic)
 	r.settled(topic, "g", e.Seq)
 }
 
@@ -218,7 +223,7 @@ func subscribeCancel(r *run) {
 		wg.Go(func() {
 			for j := range 5 {
 				ctx, cancel := context.WithCancel(r.ctx)
-				s, err := bus.Subscribe(ctx, topic, fmt.Sprint("g", i%3), newRecord().handle, jetbus.SubscribeOptions{})
+				s, err := bus.Subscribe(ctx, topic, fmt.Sprint("g", i%3), r.newRecord().handle, jetbus.SubscribeOptions{})
 				if err != nil {
 					cancel()
 					r.Error(err)
@@ -238,7 +243,7 @@ func subscribeCancel(r *run) {
 		group := fmt.Sprint("g", i)
 		r.reaches(topic, group, func(g jetbus.GroupInfo) bool { return g.Waiting == 0 && g.Held == 0 }, "no request of a member that is gone")
 	}
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, topic, "g0", got.handle, jetbus.SubscribeOptions{})
 	e := r.publish(topic, "k")[0]
 	got.wait(r.T, 1)
@@ -253,7 +258,7 @@ func resubscribe(r *run) {
 	if !r.fake { // but none may end while its event is handled, whatever stands still
 		ackTimeout = 15 * time.Second
 	}
-	first, second := newRecord(), newRecord()
+	first, second := r.newRecord(), r.newRecord()
 	events := r.publish(topic, keys(100)...)
 	half := make(chan struct{})
 	var once sync.Once
@@ -276,7 +281,7 @@ func resubscribe(r *run) {
 
 func longSilence(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	for i := range 2 {
 		r.pause(time.Duration(r.sized(1, 2)) * time.Hour) // a request of a member lasts for seconds
@@ -292,7 +297,7 @@ func longSilence(r *run) {
 
 func oneAtATime(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{MaxInFlight: 1, GroupMaxInFlight: 1})
 	n := r.sized(300, 1000)
 	var last jetbus.Event

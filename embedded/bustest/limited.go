@@ -67,7 +67,7 @@ func permissions(r *run) {
 	for what, call := range map[string]func() error{
 		"publish": func() error { _, err := look.Publish(r.ctx, jetbus.Event{Topic: "t"}); return err },
 		"subscribe": func() error {
-			_, err := look.Subscribe(r.ctx, "t", "g", newRecord().handle, jetbus.SubscribeOptions{})
+			_, err := look.Subscribe(r.ctx, "t", "g", r.newRecord().handle, jetbus.SubscribeOptions{})
 			return err
 		},
 		"declare": func() error {

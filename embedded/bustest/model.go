@@ -69,7 +69,7 @@ func anyEvent(t *rapid.T, topic string) jetbus.Event {
 
 func roundTrip(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	n := 0
 	r.check(func(t *rapid.T) {

@@ -20,7 +20,7 @@ func streamOf(prefix string) string { return "SHARED-" + strings.ReplaceAll(pref
 
 func badNames(r *run) {
 	topic := r.topic("t")
-	h := newRecord().handle
+	h := r.newRecord().handle
 	for _, name := range []string{
 		"", ".", "a.", ".a", "a..b", "a b", "a*", "*", ">", "a.>", "$JS", "$", "A", "Orders", "\u00e9", "a/b", "a\x00", "a\nb",
 		"v0", "a.v01", strings.Repeat("a", jetbus.MaxTopicBytes+1), strings.Repeat("a.", 200) + "a",
@@ -63,7 +63,7 @@ func (r *run) apart(topics, groups []string) {
 	for i, topic := range topics {
 		for _, group := range groups {
 			p := place{topic, group}
-			got[p] = newRecord()
+			got[p] = r.newRecord()
 			r.subscribe([]jetbus.Bus{r.A, r.B}[i%2], topic, group, got[p].handle, jetbus.SubscribeOptions{})
 		}
 	}

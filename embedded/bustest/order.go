@@ -217,7 +217,7 @@ func totalOrder(r *run) {
 	topic := r.topic("t")
 	const keys, each = 6, 10
 	r.number(topic, keys, 0, each)
-	got := newRecord()
+	got := r.newRecord()
 	var mu sync.Mutex
 	var done []uint64
 	r.subscribe(r.A, topic, "g", got.then(func(_ context.Context, d *jetbus.Delivery) error {
@@ -338,7 +338,7 @@ func takenOver(r *run) {
 
 func oneOrder(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	s := r.subscribe(r.A, topic, "g", got.handle, inOrder(jetbus.PerKey, 1))
 	r.eventually("the member is active", func() error { return inactive(s) })
 	_, err := r.B.Subscribe(r.ctx, topic, "g", got.handle, jetbus.SubscribeOptions{})

@@ -68,7 +68,7 @@ func (a *assignment) handOver(members ...jetbus.PartitionSubscription) {
 	a.Helper()
 	for i, s := range members {
 		a.stop(s)
-		if !s.Clean() {
+		if !s.Clean() && a.inbox == nil { // what could not be confirmed in an election comes again, after the lease
 			a.Errorf("partition %d was not handed over", i)
 		}
 		a.left[first(i)] = s.Clean()
@@ -120,7 +120,7 @@ func partitionsChangeHands(r *run) {
 
 func partitionHandedOver(r *run) {
 	a := r.assign(1)
-	got := newRecord()
+	got := r.newRecord()
 	var mu sync.Mutex
 	ready := false
 	h := got.then(func(_ context.Context, d *jetbus.Delivery) error {
@@ -186,7 +186,7 @@ func turnOver(r *run) {
 	if n := s.Stats().Acked; n != 0 {
 		r.Errorf("%d events acknowledged", n)
 	}
-	got := newRecord()
+	got := r.newRecord()
 	a.turn(r.ctx, r.B, first(0), got.handle, byPartition(2))
 	got.wait(r.T, 4)
 	r.settled(a.topic, "g", 4)
@@ -231,7 +231,7 @@ func partitionsAsOne(r *run) {
 	if g := r.group(a.topic, "g"); len(parts) != n || pending != 12 || g.Pending != 12 || g.AckedSeq != 0 {
 		r.Errorf("partitions %+v, the group %+v", parts, g)
 	}
-	got := newRecord()
+	got := r.newRecord()
 	members := a.all(r.ctx, r.A, 1, n, got.handle, byPartition(2))
 	r.settled(a.topic, "g", 12)
 	c, err := r.B.Cursor(r.ctx, a.topic, "g")
@@ -239,6 +239,7 @@ func partitionsAsOne(r *run) {
 	if c.LastSeq != 12 || c.LastID == "" {
 		r.Errorf("cursor %+v", c)
 	}
+	r.again(5)
 	r.must(r.B.SetCursor(r.ctx, a.topic, "g", jetbus.Cursor{LastSeq: 5}, jetbus.SeekOptions{}))
 	got.wait(r.T, 12+7)
 	r.settled(a.topic, "g", 12)
@@ -271,7 +272,7 @@ func partitionsBegin(r *run) {
 	r.publish(topic, keys(6)...)
 	o.From = jetbus.Latest()
 	r.must(r.B.(jetbus.Partitions).JoinPartitions(r.ctx, topic, "g", o))
-	got := newRecord()
+	got := r.newRecord()
 	a.all(r.ctx, r.B, 1, 2, got.handle, o)
 	a.drained(1)
 	a.all(r.ctx, r.A, 2, 3, got.handle, o)
@@ -283,7 +284,7 @@ func partitionsBegin(r *run) {
 func replayInPartition(r *run) {
 	const n = 3
 	a := r.assign(n)
-	got := newRecord()
+	got := r.newRecord()
 	a.all(r.ctx, r.A, 1, n, got.then(func(_ context.Context, d *jetbus.Delivery) error {
 		if d.ReplayOf == 0 && d.Key == "4" {
 			return jetbus.Reject(errHandler)

@@ -48,7 +48,7 @@ func (r *run) inPlace(what string, events []jetbus.Event) {
 func inPartitions(r *run) {
 	for _, keyed := range []bool{false, true} {
 		topic := r.declare(fmt.Sprint("keyed-", keyed), jetbus.TopicConfig{Partitions: spread, KeyInSubject: keyed})
-		got := newRecord()
+		got := r.newRecord()
 		r.subscribe(r.B, topic, "plain", got.handle, jetbus.SubscribeOptions{})
 		all := append(keys(30), "a.b*c>d", "P1", "S", "\u00fcml\u00e4ut")
 		published := r.publish(topic, all[:10]...)

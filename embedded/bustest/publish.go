@@ -119,7 +119,7 @@ var odd = []jetbus.Event{
 func verbatim(r *run) {
 	for name, c := range map[string]jetbus.TopicConfig{"plain": {}, "keyed": {KeyInSubject: true}} {
 		topic := r.declare(name, c)
-		got := newRecord()
+		got := r.newRecord()
 		r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{})
 		for i, e := range odd {
 			e.Topic = topic
@@ -293,7 +293,7 @@ func eventTTL(r *run) {
 
 func deliverAt(r *run) {
 	topic := r.declare("t", jetbus.TopicConfig{Delays: true})
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	at := time.Now().Add(time.Minute)
 	receipt, err := r.A.Publish(r.ctx, jetbus.Event{Topic: topic, Key: "later", Payload: []byte("p")}, jetbus.PublishOptions{DeliverAt: at})

@@ -23,21 +23,44 @@ type record struct {
 	mu   sync.Mutex
 	all  []delivered
 	more chan struct{} // signaled by each; capacity 1
+
+	inbox *inbox // nil: each call counts
 }
 
-func newRecord() *record { return &record{more: make(chan struct{}, 1)} }
+// newRecord is a record of handlers that are idempotent, if they are to be: see
+// [Options].Repeats.
+func (r *run) newRecord() *record {
+	c := byHand()
+	c.inbox = r.inbox
+	return c
+}
+
+// byHand is a record of handlers whose nil does not say that the event is settled: each
+// call counts.
+func byHand() *record { return &record{more: make(chan struct{}, 1)} }
 
 // handle is a handler that takes note and succeeds.
-func (c *record) handle(_ context.Context, d *jetbus.Delivery) error {
-	c.add(d)
-	return nil
+func (c *record) handle(ctx context.Context, d *jetbus.Delivery) error {
+	return c.then(func(context.Context, *jetbus.Delivery) error { return nil })(ctx, d)
 }
 
 // then is a handler that takes note and goes on with h.
 func (c *record) then(h jetbus.Handler) jetbus.Handler {
 	return func(ctx context.Context, d *jetbus.Delivery) error {
+		if c.inbox == nil {
+			c.add(d)
+			return h(ctx, d)
+		}
+		of := handled{d.Group, d.Topic, d.Seq, d.ReplayOf}
+		if c.inbox.has(of) {
+			return nil
+		}
 		c.add(d)
-		return h(ctx, d)
+		err := h(ctx, d)
+		if err == nil && ctx.Err() == nil {
+			c.inbox.add(of)
+		}
+		return err
 	}
 }
 

@@ -25,6 +25,7 @@ var retryBehaviors = []Behavior{
 // retry puts an event before a group again.
 func (r *run) retry(group string, e jetbus.Event, name string) jetbus.Receipt {
 	r.Helper()
+	r.again(e.Seq - 1)
 	receipt, err := r.A.(jetbus.Retrier).Retry(r.ctx, group, e, jetbus.RetryOptions{Name: name})
 	r.must(err)
 	return receipt
@@ -32,7 +33,7 @@ func (r *run) retry(group string, e jetbus.Event, name string) jetbus.Receipt {
 
 func retried(r *run) {
 	topic := r.topic("t")
-	got := map[string]*record{"g": newRecord(), "h": newRecord()}
+	got := map[string]*record{"g": r.newRecord(), "h": r.newRecord()}
 	for group, c := range got {
 		r.subscribe(r.B, topic, group, c.handle, jetbus.SubscribeOptions{})
 	}
@@ -70,7 +71,7 @@ func retried(r *run) {
 
 func badRetries(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{})
 	retrier := r.B.(jetbus.Retrier)
 	e := jetbus.Event{Topic: topic, ID: "i", Seq: 1}
@@ -102,7 +103,7 @@ func badRetries(r *run) {
 
 func retryFails(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	o := jetbus.SubscribeOptions{MaxAttempts: 3, Backoff: jetbus.Backoff{Min: 50 * time.Millisecond, Max: 50 * time.Millisecond, NoJitter: true}}
 	r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, d *jetbus.Delivery) error {
 		if !d.Redelivered {
@@ -138,7 +139,7 @@ func (r *run) replay(topic string) jetbus.ReplayStats {
 
 func replayFails(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.then(deadly), jetbus.SubscribeOptions{MaxAttempts: 2, Backoff: quick})
 	e := r.publish(topic, "bad")[0]
 	for n := range jetbus.MaxReplays + 1 {
@@ -166,14 +167,14 @@ func replayFails(r *run) {
 
 func replayTwice(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.then(func(ctx context.Context, d *jetbus.Delivery) error {
 		if d.ReplayOf > 0 {
 			return nil
 		}
 		return deadly(ctx, d)
 	}), jetbus.SubscribeOptions{MaxAttempts: 1})
-	other := newRecord()
+	other := r.newRecord()
 	r.subscribe(r.B, topic, "other", other.handle, jetbus.SubscribeOptions{})
 	r.publish(topic, "bad1", "good", "bad2")
 	r.dead(topic, 2)
@@ -194,7 +195,7 @@ func replayTwice(r *run) {
 
 func replayWaits(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	s := r.subscribe(r.A, topic, "g", got.then(deadly), jetbus.SubscribeOptions{MaxAttempts: 1})
 	e := r.publish(topic, "bad")[0]
 	d := r.dead(topic, 1)[0]
@@ -205,7 +206,7 @@ func replayWaits(r *run) {
 	}
 	r.must(r.Admin.SetCursor(r.ctx, topic, "g", jetbus.Cursor{}, jetbus.SeekOptions{ToLatest: true}))
 	r.pause(time.Second)
-	again := newRecord()
+	again := r.newRecord()
 	r.subscribe(r.B, topic, "g", again.handle, jetbus.SubscribeOptions{})
 	if back := again.wait(r.T, 1)[0]; back.ReplayOf != d.Seq || back.Attempt != 1 || back.Seq != e.Seq {
 		r.Errorf("replay %+v", back.Delivery)
@@ -219,12 +220,12 @@ func retriesDeleted(r *run) {
 	groups := []string{"g", "g.more", "G", "h"}
 	e := r.publish(topic, "k")[0]
 	for _, group := range groups {
-		r.stop(r.subscribe(r.A, topic, group, newRecord().handle, jetbus.SubscribeOptions{}))
+		r.stop(r.subscribe(r.A, topic, group, r.newRecord().handle, jetbus.SubscribeOptions{}))
 		r.retry(group, e, "n")
 	}
 	r.must(r.Admin.DeleteGroup(r.ctx, topic, "g"))
 	for _, group := range groups {
-		got := newRecord()
+		got := r.newRecord()
 		r.subscribe(r.B, topic, group, got.handle, jetbus.SubscribeOptions{})
 		if !r.fake && group != "g" { // a slow machine takes longer than a second
 			got.wait(r.T, 1)
@@ -243,7 +244,7 @@ func retriesDeleted(r *run) {
 // topic, the other among the retries.
 func waitBeside(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	began := time.Now()
 	r.subscribe(r.A, topic, "g", got.then(func(context.Context, *jetbus.Delivery) error {
 		if time.Since(began) < time.Minute {
@@ -302,7 +303,7 @@ func longNames(r *run) {
 	groups := []string{strings.Repeat("G", jetbus.MaxGroupBytes), strings.Repeat("G", jetbus.MaxGroupBytes-1) + "g", "Team.Billing", "team.billing", "team_billing"}
 	got := map[string]*record{}
 	for _, group := range groups {
-		got[group] = newRecord()
+		got[group] = r.newRecord()
 		r.subscribe(r.A, topic, group, got[group].then(func(_ context.Context, d *jetbus.Delivery) error {
 			if d.ReplayOf > 0 {
 				return nil

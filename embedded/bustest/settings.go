@@ -61,7 +61,7 @@ func racingShared(r *run) {
 
 func racingGroups(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	var wg sync.WaitGroup
 	for i := range 10 {
 		bus := []jetbus.Bus{r.A, r.B}[i%2]
@@ -83,7 +83,7 @@ func racingGroups(r *run) {
 
 func groupDrift(r *run) {
 	topic := r.topic("t")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{AckTimeout: 10 * time.Second})
 	if g := r.group(topic, "g"); g.AckTimeout != 10*time.Second {
 		r.Errorf("before: %+v", g)
@@ -125,7 +125,7 @@ func declaredGroup(r *run) {
 	}
 	wg.Wait()
 	r.publish(topic, "waiting")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
 	if g := declare(1, jetbus.GroupConfig{From: jetbus.Earliest(), AckTimeout: time.Minute, Inactive: time.Hour}); g.AckTimeout != time.Minute || g.Inactive != time.Hour {
 		r.Errorf("declared again: %+v", g)
@@ -215,7 +215,7 @@ func topicKept(r *run) {
 
 func badOptions(r *run) {
 	topic := r.topic("t")
-	h := newRecord().handle
+	h := r.newRecord().handle
 	for what, o := range map[string]jetbus.SubscribeOptions{
 		"a concurrency above MaxInFlight": {Concurrency: 10, MaxInFlight: 5},
 		"a short ack timeout":             {AckTimeout: time.Millisecond},

@@ -24,7 +24,7 @@ var startBehaviors = []Behavior{
 func startEarliest(r *run) {
 	topic := r.topic("t")
 	r.publish(topic, "0", "1", "2")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
 	last := r.publish(topic, "3", "4")[1]
 	got.wait(r.T, 5)
@@ -41,7 +41,7 @@ func startLatest(r *run) {
 		group string
 		start jetbus.Start
 	}{{"default", jetbus.Start{}}, {"latest", jetbus.Latest()}} {
-		got := newRecord()
+		got := r.newRecord()
 		r.subscribe(r.B, topic, from.group, got.handle, jetbus.SubscribeOptions{From: from.start})
 		last := r.publish(topic, from.group)[0]
 		got.wait(r.T, 1)
@@ -53,10 +53,10 @@ func startLatest(r *run) {
 func startIdle(r *run) {
 	topic := r.topic("t")
 	r.publish(topic, "old")
-	r.stop(r.subscribe(r.A, topic, "g", newRecord().handle, jetbus.SubscribeOptions{}))
+	r.stop(r.subscribe(r.A, topic, "g", r.newRecord().handle, jetbus.SubscribeOptions{}))
 	last := r.publish(topic, "0", "1")[1]
 	r.has(topic, func(g jetbus.GroupInfo) bool { return g.Pending == 2 && g.Held == 0 }, "2 pending")
-	got := newRecord()
+	got := r.newRecord()
 	// From is for a group that does not exist yet.
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
 	got.wait(r.T, 2)
@@ -67,7 +67,7 @@ func startIdle(r *run) {
 func startAfterID(r *run) {
 	topic := r.topic("t")
 	events := r.publish(topic, keys(5)...)
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{From: jetbus.AfterID(events[2].ID)})
 	got.wait(r.T, 2)
 	r.settled(topic, "g", events[4].Seq)
@@ -103,7 +103,7 @@ func startAtTime(r *run) {
 		"first":   {at[0], keys(4)},
 		"exact":   {info.LastTime, keys(4)[3:]},
 	} {
-		got := newRecord()
+		got := r.newRecord()
 		r.subscribe(r.B, topic, group, got.handle, jetbus.SubscribeOptions{From: jetbus.AtTime(c.start)})
 		got.wait(r.T, len(c.want))
 		r.settled(topic, group, info.LastSeq)
@@ -115,7 +115,7 @@ func startAtTime(r *run) {
 
 func twoGroups(r *run) {
 	topic := r.topic("t")
-	got := map[string]*record{"g": newRecord(), "h": newRecord()}
+	got := map[string]*record{"g": r.newRecord(), "h": r.newRecord()}
 	r.subscribe(r.A, topic, "g", got["g"].handle, jetbus.SubscribeOptions{})
 	r.subscribe(r.B, topic, "h", got["h"].handle, jetbus.SubscribeOptions{})
 	events := r.publish(topic, keys(20)...)
@@ -128,7 +128,7 @@ func twoGroups(r *run) {
 
 func twoMembers(r *run) {
 	topic := r.topic("t")
-	a, b := newRecord(), newRecord()
+	a, b := r.newRecord(), r.newRecord()
 	slow := func(ctx context.Context, _ *jetbus.Delivery) error {
 		linger(ctx, 2*time.Millisecond)
 		return nil
@@ -155,7 +155,7 @@ func twoMembers(r *run) {
 
 func topicsAndFilter(r *run) {
 	one, two := r.topic("one"), r.topic("two")
-	got := newRecord()
+	got := r.newRecord()
 	r.subscribe(r.B, one, "g", got.handle, jetbus.SubscribeOptions{Topics: []string{two}, Filter: jetbus.Filter{KeyPrefix: "yes/"}})
 	last := r.publish(one, "yes/1", "no/1", "yes/2", "no/2")[3]
 	lastTwo := r.publish(two, "no/3", "yes/3", "no/4")[2]
@@ -177,7 +177,7 @@ func backlogBeside(r *run) {
 		linger(ctx, 20*time.Millisecond)
 		return ctx.Err()
 	}
-	all, some := newRecord(), newRecord()
+	all, some := r.newRecord(), r.newRecord()
 	o := jetbus.SubscribeOptions{From: jetbus.Earliest(), Topics: []string{two}, MaxInFlight: most}
 	r.subscribe(r.A, one, "all", all.then(slow), o)
 	o.Filter = jetbus.Filter{KeyPrefix: "urgent"}

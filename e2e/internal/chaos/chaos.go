@@ -1,5 +1,6 @@
 // Package chaos lets accidents happen at random while a test goes on, and keeps count of
-// them. What is an accident, and what must hold after all of them, is the test's.
+// them. What is an accident, and what must hold after all of them, is the test's; accidents of
+// a cluster are here, which several tests have ([Elect]).
 package chaos
 
 import (

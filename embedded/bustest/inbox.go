@@ -1,0 +1,55 @@
+package bustest
+
+import (
+	"maps"
+	"sync"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// inbox is what the handlers of a behavior have succeeded with, as an idempotent service
+// keeps it: what comes again is not handled again. See [Options].Repeats.
+type inbox struct {
+	mu   sync.Mutex
+	done map[handled]bool
+}
+
+// handled is an event as a group has it.
+type handled struct {
+	group, topic  string
+	seq, replayOf uint64
+}
+
+func newInbox() *inbox { return &inbox{done: map[handled]bool{}} }
+
+func (i *inbox) has(e handled) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.done[e]
+}
+
+func (i *inbox) add(e handled) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.done[e] = true
+}
+
+// again says that events behind a position are to be handled again: a group is moved back,
+// they are tried again, or their topic is another one now.
+func (r *run) again(after uint64) {
+	if r.inbox == nil {
+		return
+	}
+	r.inbox.mu.Lock()
+	defer r.inbox.mu.Unlock()
+	maps.DeleteFunc(r.inbox.done, func(e handled, _ bool) bool { return e.seq > after })
+}
+
+// successor has B take over a group whose only member has stopped. Where events may come
+// again an acknowledgement may be lost, too, and somebody has to be there who gets the event.
+func (r *run) successor(topic string) {
+	r.Helper()
+	if r.inbox != nil {
+		r.subscribe(r.B, topic, "g", r.newRecord().handle, jetbus.SubscribeOptions{})
+	}
+}
