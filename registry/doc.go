@@ -11,7 +11,8 @@
 //     or restarts meanwhile. A number is never used twice, and a version's text
 //     never changes; it can only be deleted, in two steps.
 //   - A schema that others refer to is not deleted.
-//   - Reads are served from memory: they go on without the broker. A process that
+//   - Reads are served from memory: they go on without the broker. A registry begins with
+//     all that the bucket's leader had when it was opened. A process that
 //     has registered, deleted or set something reads it back at once; others do
 //     as soon as the broker has told them, and ask it for a version they do not
 //     know before they say that there is none.

@@ -95,7 +95,8 @@ func (r *Registry) begin(ctx context.Context) error {
 	r.follows.Go(func() { r.follow(kv, synced) }) //nolint:contextcheck // it lives as long as the registry
 	select {
 	case <-synced:
-		return nil
+		_, err := r.overtake(ctx, ">") // the watcher may have begun at a replica that is behind
+		return err
 	case <-ctx.Done():
 		return fmt.Errorf("%w: the bucket could not be read in time: %w", jetbus.ErrUnavailable, context.Cause(ctx))
 	case <-r.link.Closed():
