@@ -63,6 +63,7 @@ var rooms = map[string]room{
 			"github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream",
 			"github.com/invopop/jsonschema",
 		},
+		tests: []string{"adapter/adaptertest"}, // a server that denies
 	},
 	"internal/deadline":              {tests: []string{"internal/deadline/deadlinetest"}}, // what leases, locks and sessions have in common
 	"internal/deadline/deadlinetest": {kit: true},

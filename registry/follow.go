@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -21,6 +20,12 @@ const (
 	batchedAtOnce = 256 // records taken into one snapshot
 )
 
+// Why a watcher is made anew.
+var (
+	errEnded  = errors.New("it ended by itself")
+	errBehind = errors.New("its replica is behind the bucket's leader")
+)
+
 // remake asks for another watcher. It does not wait.
 func (r *Registry) remake() {
 	select {
@@ -32,18 +37,27 @@ func (r *Registry) remake() {
 // follow keeps the cache as the bucket is, until the registry is closed. A watcher
 // is made anew whenever there is doubt: after a reconnect, when it ends, and when
 // it is behind. Each begins with all that is there, which replaces the cache: what
-// a server has lost is not kept here. synced is closed when the first one has that.
-func (r *Registry) follow(kv jetstream.KeyValue, synced chan struct{}) {
+// a server has lost is not kept here. first gets nil when there is a cache, or the
+// refusal of the server without which there would be one.
+func (r *Registry) follow(kv jetstream.KeyValue, first chan<- error) {
 	wait := rewatchWait
-	once := sync.OnceFunc(func() { close(synced) })
+	tell := func(err error) {
+		select {
+		case first <- err:
+		default: // nobody waits any more
+		}
+	}
 	for r.life.Err() == nil {
 		began := time.Now()
-		err := r.watch(kv, once)
+		err := r.watch(kv, func() { tell(nil) })
 		if r.life.Err() != nil || r.link.IsClosed() {
 			return
 		}
 		if time.Since(began) > rewatchLimit {
 			wait = rewatchWait
+		}
+		if errors.Is(err, jetbus.ErrDenied) {
+			tell(err)
 		}
 		if err != nil {
 			r.cfg.Logger.Warn("the registry's watcher ended and is made anew", slog.String("bucket", r.cfg.Bucket), slog.Any("error", err))
@@ -56,7 +70,9 @@ func (r *Registry) follow(kv jetstream.KeyValue, synced chan struct{}) {
 }
 
 // watch makes one watcher and takes in what it brings, until it ends or another
-// one is asked for.
+// one is asked for. Its consumer may begin at a replica that is behind the bucket's
+// leader: the cache stays as it was until the watcher has brought all that the leader
+// had before. synced is called each time there is another cache.
 func (r *Registry) watch(kv jetstream.KeyValue, synced func()) error {
 	if _, err := r.link.Wait(r.life); err != nil {
 		return err
@@ -65,24 +81,25 @@ func (r *Registry) watch(kv jetstream.KeyValue, synced func()) error {
 	case <-r.rewatch:
 	default:
 	}
+	last, err := r.lastOf(r.life, r.subject(">"))
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(r.life)
 	defer cancel()
-	api := r.api + "CONSUMER.CREATE." + r.stream()
-	var w jetstream.KeyWatcher
-	if err := r.try(ctx, api, func(tryCtx context.Context) (err error) {
-		stop := context.AfterFunc(tryCtx, cancel)
-		defer stop()
-		w, err = kv.WatchAll(ctx)
+	w, err := r.watcher(ctx, cancel, kv)
+	if err != nil {
 		return err
-	}); err != nil {
-		if w != nil {
-			end(w)
-		}
-		return r.translate(api, err)
 	}
 	defer end(w)
-	next := emptySnapshot().change(r.warn)
-	for initial := true; ; {
+	s, err := r.catchUp(w, last)
+	if s == nil {
+		return err
+	}
+	s.adopt(r.now.Load())
+	r.publish(s)
+	synced()
+	for next := s.change(r.warn); ; next = r.now.Load().change(r.warn) {
 		select {
 		case <-r.life.Done():
 			return nil
@@ -90,25 +107,58 @@ func (r *Registry) watch(kv jetstream.KeyValue, synced func()) error {
 			return nil
 		case update, open := <-w.Updates():
 			if !open {
-				return errors.New("it ended by itself")
+				return errEnded
 			}
 			if update != nil {
 				next.apply(recordOf(update))
-				if initial {
-					continue
-				}
-				r.drain(w, next)
 			}
-			s := next.done()
-			if initial {
-				initial = false
-				s.adopt(r.now.Load())
-			}
-			r.publish(s)
-			synced()
-			next = s.change(r.warn)
+			r.drain(w, next)
+			r.publish(next.done())
 		}
 	}
+}
+
+// watcher starts to watch the bucket; cancel ends ctx.
+func (r *Registry) watcher(ctx context.Context, cancel context.CancelFunc, kv jetstream.KeyValue) (jetstream.KeyWatcher, error) {
+	api := r.api + "CONSUMER.CREATE." + r.stream() + "."
+	var w jetstream.KeyWatcher
+	err := r.try(ctx, api, func(tryCtx context.Context) (err error) {
+		stop := context.AfterFunc(tryCtx, cancel)
+		defer stop()
+		w, err = kv.WatchAll(ctx)
+		return err
+	})
+	if err != nil && w != nil {
+		end(w)
+	}
+	return w, r.translate(api, err)
+}
+
+// catchUp takes in what a watcher begins with, and what it brings until it has last.
+// There is no snapshot where the watcher ended, or another one is asked for.
+func (r *Registry) catchUp(w jetstream.KeyWatcher, last uint64) (*snapshot, error) {
+	next := emptySnapshot().change(r.warn)
+	var behind <-chan time.Time
+	for initial := true; initial || next.seq < last; {
+		select {
+		case <-r.life.Done():
+			return nil, nil
+		case <-r.rewatch:
+			return nil, nil
+		case <-behind:
+			return nil, errBehind
+		case update, open := <-w.Updates():
+			switch {
+			case !open:
+				return nil, errEnded
+			case update != nil:
+				next.apply(recordOf(update))
+			default: // that was all it found
+				initial, behind = false, time.After(lagLimit)
+			}
+		}
+	}
+	return next.done(), nil
 }
 
 // drain takes in what is there already.
@@ -153,7 +203,8 @@ func (r *Registry) publish(s *snapshot) {
 
 // reach waits until the cache has taken in a sequence, and returns it.
 func (r *Registry) reach(ctx context.Context, seq uint64) (*snapshot, error) {
-	lag := time.NewTimer(lagLimit)
+	wait := lagLimit
+	lag := time.NewTimer(wait)
 	defer lag.Stop()
 	for {
 		r.mu.Lock()
@@ -166,7 +217,8 @@ func (r *Registry) reach(ctx context.Context, seq uint64) (*snapshot, error) {
 		case <-changed:
 		case <-lag.C:
 			r.remake()
-			lag.Reset(lagLimit)
+			wait *= 2 // another watcher may need longer than that for all there is
+			lag.Reset(wait)
 		case <-ctx.Done():
 			return nil, r.translate(r.stream(), context.Cause(ctx))
 		case <-r.link.Closed():

@@ -9,36 +9,56 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/adaptertest"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
+
+// inFront puts a domain's API in front of the broker's. answer is asked first for what
+// the bucket's leader would answer when it is asked for a record; "" is to ask the broker.
+func (r *rig) inFront(domain string, answer func() string) {
+	r.Helper()
+	nc := bustest.Connect(r.T, r.broker)
+	must(nc.Subscribe("$JS."+domain+".API.>", func(m *nats.Msg) {
+		if strings.Contains(m.Subject, ".STREAM.MSG.GET.") {
+			if a := answer(); a != "" {
+				_ = m.Respond([]byte(a))
+				return
+			}
+		}
+		_ = nc.PublishMsg(&nats.Msg{Subject: strings.Replace(m.Subject, "."+domain+".", ".", 1), Reply: m.Reply, Header: m.Header, Data: m.Data})
+	}))(r.T)
+	r.ok(nc.Flush())
+}
+
+// lastIs is a leader's answer.
+func lastIs(seq uint64) string {
+	return fmt.Sprintf(`{"message":{"subject":"x","seq":%d}}`, seq)
+}
 
 // TestAskWithoutLeader: a bucket that has no leader for a moment is asked again, and not
 // given up.
 func TestAskWithoutLeader(t *testing.T) {
 	r := newRig(t)
 	r.register("t", object("a"))
-	nc := bustest.Connect(t, r.broker)
 	var opened atomic.Bool
 	var refused atomic.Int64
-	sub, err := nc.Subscribe("$JS.away.API.>", func(m *nats.Msg) { // a domain's API in front of the broker's
-		if strings.Contains(m.Subject, ".STREAM.MSG.GET.") && opened.Load() && refused.Add(1) <= 2 {
-			_ = m.Respond([]byte(`{"error":{"code":503,"err_code":10008,"description":"JetStream system temporarily unavailable"}}`))
-			return
+	r.inFront("away", func() string {
+		if opened.Load() && refused.Add(1) <= 2 {
+			return `{"error":{"code":503,"err_code":10008,"description":"JetStream system temporarily unavailable"}}`
 		}
-		_ = nc.PublishMsg(&nats.Msg{Subject: strings.Replace(m.Subject, ".away.", ".", 1), Reply: m.Reply, Header: m.Header, Data: m.Data})
+		return ""
 	})
-	r.ok(err)
-	r.ok(nc.Flush())
 	reg := openOn(t, bustest.Connect(t, r.broker), registry.Config{Domain: "away"})
 	opened.Store(true)
-	_, err = reg.Compiled(t.Context(), "t", 7)
+	_, err := reg.Compiled(t.Context(), "t", 7)
 	r.is(err, registry.ErrNoVersion)
 	if n := refused.Load(); n < 3 { // it is asked once more where an answer takes long
 		t.Errorf("asked %d times, want 3", n)
 	}
-	r.ok(sub.Unsubscribe())
 }
 
 // A registry that was opened has all that the bucket's leader had then, also where its watcher
@@ -46,30 +66,25 @@ func TestAskWithoutLeader(t *testing.T) {
 func TestOpenBehind(t *testing.T) {
 	r := newRig(t)
 	r.register("t", object("a"))
-	ahead := 2 * r.lastSeq() // where the next registration ends
-	nc := bustest.Connect(t, r.broker)
+	before := r.lastSeq()
+	r.register("t", object("a", "b"))
+	ahead := 2*r.lastSeq() - before // where the next registration ends
 	asked := make(chan struct{}, 1)
-	sub, err := nc.Subscribe("$JS.ahead.API.>", func(m *nats.Msg) { // an API whose leader has more than its replica
-		if strings.Contains(m.Subject, ".STREAM.MSG.GET.") {
-			select {
-			case asked <- struct{}{}:
-			default:
-			}
-			_ = m.Respond(fmt.Appendf(nil, `{"message":{"subject":"x","seq":%d}}`, ahead))
-			return
+	r.inFront("ahead", func() string {
+		select {
+		case asked <- struct{}{}:
+		default:
 		}
-		_ = nc.PublishMsg(&nats.Msg{Subject: strings.Replace(m.Subject, ".ahead.", ".", 1), Reply: m.Reply, Header: m.Header, Data: m.Data})
+		return lastIs(ahead)
 	})
-	r.ok(err)
-	r.ok(nc.Flush())
 	opened := make(chan error, 1)
-	other := bustest.Connect(t, r.broker)
+	nc := bustest.Connect(t, r.broker)
 	go func() {
-		reg, err := registry.Open(t.Context(), other, registry.Config{Domain: "ahead"})
+		reg, err := registry.Open(t.Context(), nc, registry.Config{Domain: "ahead"})
 		if err == nil {
 			var all []registry.Version
-			if all, err = reg.Versions(t.Context(), "t", false); err == nil && len(all) != 2 {
-				err = fmt.Errorf("it knows %d versions, want 2", len(all))
+			if all, err = reg.Versions(t.Context(), "t", false); err == nil && len(all) != 3 {
+				err = fmt.Errorf("it knows %d versions, want 3", len(all))
 			}
 			err = errors.Join(err, reg.Close(context.Background()))
 		}
@@ -80,7 +95,67 @@ func TestOpenBehind(t *testing.T) {
 	case err := <-opened:
 		t.Fatalf("it was opened without the leader: %v", err)
 	}
-	r.register("t", object("a", "b"))
+	r.register("t", object("a", "b", "c"))
+	if now := r.lastSeq(); now != ahead {
+		t.Fatalf("the third registration ended at %d, and not at %d as the second one let expect", now, ahead)
+	}
 	r.ok(<-opened)
-	r.ok(sub.Unsubscribe())
+}
+
+// A cache does not go back where the watcher that is made after a reconnect begins at a
+// replica that is behind. What the leader has lost is gone.
+func TestCacheStaysBehind(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		r := newRig(t)
+		r.register("t", object("a"))
+		r.register("t", object("a", "b"))
+		all := r.lastSeq()
+		var behind atomic.Bool
+		asked := make(chan struct{}, 64) // more often than it is asked while the lag lasts
+		r.inFront("ahead", func() string {
+			if !behind.Load() {
+				return ""
+			}
+			asked <- struct{}{}
+			return lastIs(all + 1)
+		})
+		nc := bustest.Connect(t, r.broker)
+		reg := openOn(t, nc, registry.Config{Domain: "ahead"})
+		js := must(jetstream.New(bustest.Connect(t, r.broker)))(t)
+		stream := must(js.Stream(t.Context(), "KV_SCHEMAS"))(t)
+		known := func() int { return len(must(reg.Versions(t.Context(), "t", false))(t)) }
+
+		behind.Store(true)
+		// A stream without its last records is as good as a replica that does not have them yet.
+		r.ok(stream.Purge(t.Context(), jetstream.WithPurgeSubject("$KV.SCHEMAS.s.t.v.2")))
+		r.ok(nc.ForceReconnect())
+		for range 2 { // the second one is asked for by a watcher that remained behind
+			<-asked
+			if n := known(); n != 2 {
+				t.Errorf("%d versions are known beside a replica that is behind, want 2", n)
+			}
+		}
+		behind.Store(false)
+		eventually(t, func() string {
+			if n := known(); n != 1 {
+				return fmt.Sprintf("%d versions are known once the leader has one, want 1", n)
+			}
+			return ""
+		})
+	})
+}
+
+// Open says what it was not permitted, and does not wait for it.
+func TestOpenDenied(t *testing.T) {
+	for _, subject := range []string{"$JS.API.STREAM.INFO.KV_SCHEMAS", "$JS.API.STREAM.MSG.GET.KV_SCHEMAS", "$JS.API.CONSUMER.CREATE.KV_SCHEMAS.>"} {
+		t.Run(subject, func(t *testing.T) {
+			s := adaptertest.DenyingServer(t, subject)
+			reg := must(registry.Open(t.Context(), adaptertest.Dial(t, s, nats.UserInfo("root", "root")), registry.Config{}))(t)
+			defer func() { must(0, reg.Close(context.Background()))(t) }()
+			_, err := registry.Open(t.Context(), adaptertest.Dial(t, s, nats.UserInfo("a", "a")), registry.Config{})
+			if !errors.Is(err, jetbus.ErrDenied) || !strings.Contains(err.Error(), strings.TrimSuffix(subject, ".>")) {
+				t.Errorf("got the error %v, want %v of %s", err, jetbus.ErrDenied, subject)
+			}
+		})
+	}
 }

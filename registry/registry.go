@@ -40,7 +40,8 @@ type Registry struct {
 
 // Open opens the registry of a bucket, which it makes if there is none. It returns
 // when it has read all that is there. The connection remains the caller's: Close
-// leaves it open.
+// leaves it open. Also who only reads needs $JS.API.STREAM.MSG.GET of the stream
+// KV_<bucket>: its leader is asked for what the cache must have.
 //
 // The error wraps jetbus.ErrUnavailable where the server does not answer or has no
 // JetStream, jetbus.ErrConflict (see jetbus.ConflictError) where the bucket has
@@ -91,11 +92,10 @@ func (r *Registry) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	synced := make(chan struct{})
-	r.follows.Go(func() { r.follow(kv, synced) }) //nolint:contextcheck // it lives as long as the registry
+	first := make(chan error, 1)
+	r.follows.Go(func() { r.follow(kv, first) }) //nolint:contextcheck // it lives as long as the registry
 	select {
-	case <-synced:
-		_, err := r.overtake(ctx, ">") // the watcher may have begun at a replica that is behind
+	case err := <-first:
 		return err
 	case <-ctx.Done():
 		return fmt.Errorf("%w: the bucket could not be read in time: %w", jetbus.ErrUnavailable, context.Cause(ctx))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,7 +40,8 @@ func (e *raceError) Unwrap() error { return e.err }
 
 // try runs one request on a connection that is up. The context that f gets ends
 // with the try, with the connection, and when the server says that the request is
-// not permitted, which it does in an error that names no request.
+// not permitted, which it does in an error that names no request. A subject that ends
+// with a dot stands for all that begin so.
 func (r *Registry) try(ctx context.Context, subject string, f func(context.Context) error) error {
 	lost, err := r.link.Wait(ctx)
 	if err != nil {
@@ -49,7 +49,7 @@ func (r *Registry) try(ctx context.Context, subject string, f func(context.Conte
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	before := r.nc.LastError()
+	sent := time.Now()
 	done := make(chan error, 1)
 	go func() { done <- f(ctx) }() // ends with its context, which is canceled below
 	timeout := time.NewTimer(tryTimeout)
@@ -65,22 +65,16 @@ func (r *Registry) try(ctx context.Context, subject string, f func(context.Conte
 		case <-timeout.C:
 			cancel(nats.ErrTimeout)
 		case <-tick.C:
-			if last := r.nc.LastError(); last != before && refuses(last, subject) { //nolint:errorlint // not the one of an earlier request
-				cancel(fmt.Errorf("%w: no permission to publish to %s", jetbus.ErrDenied, subject))
+			if !r.link.Refused(subject, sent) {
+				continue
 			}
-			continue
+			cancel(fmt.Errorf("%w: no permission to publish to %s", jetbus.ErrDenied, subject))
 		}
 		if err := <-done; err == nil { // the answer came in the same moment
 			return nil
 		}
 		return context.Cause(ctx)
 	}
-}
-
-// refuses reports whether an error of the connection is the server's refusal of a
-// publish to subject.
-func refuses(err error, subject string) bool {
-	return errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(strings.ToLower(err.Error()), `"`+strings.ToLower(subject)+`"`)
 }
 
 // ask runs a request that does no harm when it is repeated until it is answered,
