@@ -151,6 +151,6 @@ func (b *Bus) droppedLease(ctx context.Context, a advisory) (*lease, error) {
 		return nil, b.translate("read "+name, b.api+"STREAM.MSG.GET."+t.stream, err)
 	}
 	l := newLease(t, &dropped.Msg, ackReply{consumer: a.Consumer, deliveries: a.Deliveries, seq: dropped.seq, storedNano: dropped.time.UnixNano()}, 0)
-	l.h, l.record = &holding{b: b, group: group}, &record{Failed: a.Deliveries}
+	l.h, l.record = &leaseSet{b: b, group: group}, &record{Failed: a.Deliveries}
 	return l, nil
 }

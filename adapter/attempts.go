@@ -415,7 +415,7 @@ func (rec *records) sendRecords(ctx context.Context, messages []*nats.Msg) (last
 	answers := make(chan answer, len(messages))
 	for i, m := range messages {
 		var forget func()
-		m.Reply, forget = rec.mux.expect(func(a *nats.Msg) { answers <- answer{i, a} })
+		m.Reply, forget = rec.replies.expect(func(a *nats.Msg) { answers <- answer{i, a} })
 		defer forget()
 		if err := rec.nc.PublishMsg(m); err != nil {
 			return 0, nil, err

@@ -195,7 +195,7 @@ func (p *batch) round(ctx context.Context, todo []int, retried []bool) error {
 	p.mu.Lock()
 	p.stopped, p.open, p.bytes = false, 0, 0
 	p.mu.Unlock()
-	reply, forget := p.b.mux.expectBatch(func(i int, m *nats.Msg) { p.answer(i, m) })
+	reply, forget := p.b.replies.expectBatch(func(i int, m *nats.Msg) { p.answer(i, m) })
 	defer forget()
 	var m nats.Msg
 	var header ce.Writer

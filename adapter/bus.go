@@ -28,10 +28,10 @@ type Bus struct {
 	closed   bool                // nothing any more
 	watching bool                // watchAdvisories was called
 	members  map[member]struct{} // running subscriptions
-	held     map[receiptsKey]*receipts
+	held     map[handedOutKey]*handedOut
 	groups   map[groupKey]*knownGroup
 	swept    time.Time      // when groups lost those that are old
-	retired  sync.WaitGroup // what pruneReceipts has dropped
+	retired  sync.WaitGroup // what pruneHandedOut has dropped
 	alone    alone          // suspects run one at a time
 	calls    calls          // under way; begun under mu while not closed
 }
@@ -66,7 +66,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Bus, error) {
 	}
 	b := &Bus{
 		streams: &streams{durables: newDurables(srv)},
-		members: map[member]struct{}{}, held: map[receiptsKey]*receipts{}, groups: map[groupKey]*knownGroup{}, ended: make(chan struct{}),
+		members: map[member]struct{}{}, held: map[handedOutKey]*handedOut{}, groups: map[groupKey]*knownGroup{}, ended: make(chan struct{}),
 	}
 	b.onKept = b.watchAdvisories
 	b.life, b.die = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -171,7 +171,7 @@ func (b *Bus) Close(ctx context.Context) error {
 		defer cancel()
 	}
 	errs = append(errs, b.awaitCalls(ctx))
-	b.giveBackReceipts(ctx)
+	b.giveBackHandedOut(ctx)
 	b.retired.Wait()
 	errs = append(errs, b.flush(ctx))
 	b.letGo()

@@ -21,7 +21,7 @@ const termPrefix = "jetbus: "
 // bury makes a dead letter of what a lease holds: the record is stored and
 // acknowledged before the original is terminated. Where it cannot be stored the
 // event is kept and comes back. The lease is claimed.
-func (h *holding) bury(ctx context.Context, l *lease, reason jetbus.DeadReason, cause error) error {
+func (h *leaseSet) bury(ctx context.Context, l *lease, reason jetbus.DeadReason, cause error) error {
 	if jetbus.DeadLetterTopic(l.t.name()) != "" { // a dead letter stays where it is
 		if err := h.b.storeDead(ctx, l, reason, cause); err != nil {
 			return h.keepDead(ctx, l, reason, err)
@@ -38,7 +38,7 @@ func (h *holding) bury(ctx context.Context, l *lease, reason jetbus.DeadReason, 
 
 // keepDead puts an event off whose dead letter could not be stored. It is not run
 // again: its fate is settled.
-func (h *holding) keepDead(ctx context.Context, l *lease, reason jetbus.DeadReason, err error) error {
+func (h *leaseSet) keepDead(ctx context.Context, l *lease, reason jetbus.DeadReason, err error) error {
 	l.record.Dead = reason
 	l.record.Buried++
 	h.b.cfg.Logger.ErrorContext(ctx, "a dead letter cannot be stored; its event is kept",

@@ -38,7 +38,7 @@ func ExampleBus_Subscribe_snooze() {
 
 // An event that no attempt would help becomes a dead letter at once, with all that
 // is known of it. Once the handler is mended it is put before its group again.
-func ExampleBus_Subscribe_reject() {
+func Example_deadLetters() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()
@@ -76,7 +76,7 @@ func ExampleBus_Subscribe_reject() {
 
 // Events of one key are handled in their order, also where one of them fails: the
 // next waits for it.
-func ExampleBus_Subscribe_order() {
+func ExampleBus_Subscribe_orderedByKey() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()

@@ -71,7 +71,7 @@ func ExampleBus_ScanLatest() {
 }
 
 // What was known at a time, by the broker's clock.
-func ExampleBus_StateAt() {
+func ExampleBus_StateAt_timeTravel() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()
@@ -95,7 +95,7 @@ func ExampleBus_StateAt() {
 }
 
 // An event that enters its topic later, on a topic that allows it.
-func ExampleBus_Publish_later() {
+func ExampleBus_Publish_delayedDelivery() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()
@@ -118,7 +118,7 @@ func ExampleBus_Publish_later() {
 
 // An event with a time to live. Where it was the last of its key in a compacted
 // topic, a tombstone takes its place.
-func ExampleBus_Publish_ttl() {
+func ExampleBus_Publish_timeToLive() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()

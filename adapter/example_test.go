@@ -105,7 +105,7 @@ func ExampleBus_PublishBatch_atomic() {
 }
 
 // A typed topic publishes and receives values of one Go type, as JSON.
-func ExampleBus_topic() {
+func Example_typedTopic() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()
@@ -155,7 +155,7 @@ func ExampleBus_Read() {
 
 // A program without a handler takes events when it has time for them, and
 // settles each.
-func ExampleBus_Receive() {
+func ExampleBus_Receive_withoutHandler() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()
@@ -199,7 +199,7 @@ func ExampleBus_EnsureGroup() {
 }
 
 // A group is moved back to process events again.
-func ExampleBus_SetCursor() {
+func ExampleBus_SetCursor_processAgain() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()
@@ -224,25 +224,9 @@ func ExampleBus_SetCursor() {
 	// 7 8
 }
 
-// An event that enters its topic later. (The topic must be declared with Delays.)
-func ExampleBus_Publish_deliverAt() {
-	bus, end := open()
-	defer end()
-	ctx := context.Background()
-
-	_, err := bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: "orders.reminder", Delays: true})
-	check(err)
-	r, err := bus.Publish(ctx, jetbus.Event{Topic: "orders.reminder", Key: "7"}, jetbus.PublishOptions{DeliverAt: time.Now().Add(24 * time.Hour)})
-	check(err)
-	info, err := bus.TopicInfo(ctx, "orders.reminder")
-	check(err)
-	fmt.Println(r.Scheduled, info.Events)
-	// Output: true 0
-}
-
 // A lease for one of several processes: whoever sets the key first has it, for
 // as long as it renews it.
-func ExampleBus_KeySet() {
+func ExampleBus_KeySet_leaderElection() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()

@@ -25,7 +25,7 @@ func TestRefusalBehindAnExtension(t *testing.T) {
 	if err != nil || len(ds) != 1 {
 		t.Fatal(ds, err)
 	}
-	l := b.holdings("a", "g")[0].all()[0]
+	l := b.leaseSets("a", "g")[0].all()[0]
 	l.h.askAll([]*lease{l})
 	l.h.mu.Lock()
 	sent := l.extending

@@ -57,7 +57,7 @@ func (o *owner) giveBack(ctx context.Context) {
 	left := o.lanes.drop(func(s *slot) bool { return s.running })
 	for _, s := range left {
 		if s.turn != nil { // of ManualAck, and nobody has settled it
-			s.turn.state, s.turn.decided = lost, true
+			s.turn.state, s.turn.decided = leaseLost, true
 		}
 		s.loseLocked()
 		s.tr.open[s.lease.seq] = nil

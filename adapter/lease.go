@@ -18,10 +18,10 @@ import (
 type outcome int
 
 const (
-	open outcome = iota
-	settled
-	lost
-	adrift // of an ordered group: ours, and to be delivered again
+	leaseOpen outcome = iota
+	leaseSettled
+	leaseLost
+	leaseAdrift // of an ordered group: ours, and to be delivered again
 )
 
 // lease is one delivered message that this process holds. It implements jetbus.Lease.
@@ -34,7 +34,7 @@ const (
 // deadline shows nothing, because the server answers extensions, and takes
 // acknowledgements, of events it has long given to somebody else.
 type lease struct {
-	h           *holding
+	h           *leaseSet
 	p           *puller // that got it; nil: Receive did
 	t           *topic
 	msg         *nats.Msg
@@ -60,7 +60,7 @@ type lease struct {
 
 	// Guarded by h.mu.
 	prev, next *lease
-	twin       *lease // the next one of the same topic and id; see holding.named
+	twin       *lease // the next one of the same topic and id; see leaseSet.named
 	state      outcome
 	claimed    bool            // a refusal is under way
 	alone      bool            // runs as the only suspect
@@ -92,7 +92,7 @@ const margin = 10
 
 // safe is how long a lease counts as held after the server was told.
 // It needs h.mu.
-func (h *holding) safe() time.Duration { return h.ackTimeout - h.ackTimeout/margin }
+func (h *leaseSet) safe() time.Duration { return h.ackTimeout - h.ackTimeout/margin }
 
 // Deadline implements jetbus.Lease.
 func (l *lease) Deadline() time.Time {
@@ -201,7 +201,7 @@ func extensionTaken(m *nats.Msg) bool { return m.Header.Get("Status") == "" }
 func (l *lease) extended(sent time.Time) bool {
 	l.h.mu.Lock()
 	defer l.h.mu.Unlock()
-	if l.state != open || deadline.Over(l.deadline, time.Now()) {
+	if l.state != leaseOpen || deadline.Over(l.deadline, time.Now()) {
 		return false
 	}
 	if until := sent.Add(l.h.safe()); until.After(l.deadline) {
@@ -218,11 +218,11 @@ func (l *lease) startLocked() bool {
 	if l.slot != nil {
 		return l.slot.startLocked()
 	}
-	return l.state == open
+	return l.state == leaseOpen
 }
 
 // over reports whether the lease has ended. It needs h.mu.
-func (l *lease) over() bool { return l.state == settled || l.state == lost }
+func (l *lease) over() bool { return l.state == leaseSettled || l.state == leaseLost }
 
 // current is what settles the event now.
 func (l *lease) current() jetbus.Lease {
@@ -232,7 +232,7 @@ func (l *lease) current() jetbus.Lease {
 	l.h.mu.Lock()
 	defer l.h.mu.Unlock()
 	if l.slot.turn == nil { // it waits for the next one
-		return &turn{l: l, state: settled}
+		return &turn{l: l, state: leaseSettled}
 	}
 	return l.slot.turn
 }
@@ -249,9 +249,9 @@ func (l *lease) check() error { return l.checkAt(time.Now()) }
 
 func (l *lease) checkAt(now time.Time) error {
 	switch {
-	case l.state == settled:
+	case l.state == leaseSettled:
 		return jetbus.ErrAlreadySettled
-	case l.state == lost || l.slot == nil && deadline.Over(l.deadline, now):
+	case l.state == leaseLost || l.slot == nil && deadline.Over(l.deadline, now):
 		return jetbus.ErrLeaseExpired
 	case l.claimed:
 		return jetbus.ErrAlreadySettled

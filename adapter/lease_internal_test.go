@@ -15,7 +15,7 @@ func TestLeaseAfterSleep(t *testing.T) {
 	t.Parallel()
 	_, nc, _ := directStream(t)
 	bus := openBus(t, nc, Config{})
-	h := &holding{b: bus, ackTimeout: time.Hour, maxLease: time.Hour, keeping: true} // no keeper
+	h := &leaseSet{b: bus, ackTimeout: time.Hour, maxLease: time.Hour, keeping: true} // no keeper
 	h.init()
 	defer h.end()
 	hold := func(slot *slot) *lease {
@@ -34,7 +34,7 @@ func TestLeaseAfterSleep(t *testing.T) {
 	}
 	l = hold(nil)
 	l.deadline = asleep(l.deadline)
-	if expired, more := h.inspect(time.Now()); len(expired) != 1 || more || l.state != lost {
+	if expired, more := h.inspect(time.Now()); len(expired) != 1 || more || l.state != leaseLost {
 		t.Errorf("the keeper takes %d leases away, and is to go on: %t", len(expired), more)
 	}
 

@@ -22,7 +22,7 @@ type slot struct {
 	again   bool // something may be recorded of it
 	suspect bool // a process that died may have handled it
 
-	// Guarded by holding.mu.
+	// Guarded by leaseSet.mu.
 	lane    *lane // nil: in none any more
 	behind  *slot
 	running bool        // a worker has it
@@ -38,7 +38,7 @@ type slot struct {
 type turn struct {
 	l *lease
 
-	// Guarded by holding.mu.
+	// Guarded by leaseSet.mu.
 	state    outcome   // settled: somebody has said what is to become of the event
 	begun    bool      // a handler has got it
 	deadline time.Time // of the handler, once begun
@@ -153,8 +153,8 @@ func (s *slot) putOff(verb string, delay time.Duration) error {
 	err := s.lease.check()
 	if err == nil {
 		s.failed = verb == "nack"
-		if s.turn.state == open {
-			s.turn.state = settled
+		if s.turn.state == leaseOpen {
+			s.turn.state = leaseSettled
 		}
 		s.turn.decided, s.turn.due = true, time.Now().Add(max(delay, 0))
 		s.moveOnLocked()
@@ -170,12 +170,12 @@ func (s *slot) settle(verb string, payload []byte) error {
 	l, h := s.lease, s.lease.h
 	h.mu.Lock()
 	err := l.check()
-	attached, reply, p := l.state == open, l.reply, l.p
+	attached, reply, p := l.state == leaseOpen, l.reply, l.p
 	if err == nil {
 		if attached {
 			p.settlesLocked(reply, time.Now())
 		}
-		h.removeLocked(l, settled)
+		h.removeLocked(l, leaseSettled)
 		delete(s.tr.open, l.seq)
 		s.moveOnLocked()
 	}
@@ -194,10 +194,10 @@ func (s *slot) settle(verb string, payload []byte) error {
 // driftLocked notes that the server will deliver the event again.
 func (s *slot) driftLocked() {
 	l := s.lease
-	if l.state != open {
+	if l.state != leaseOpen {
 		return
 	}
-	l.state = adrift
+	l.state = leaseAdrift
 	l.p.dropLocked(l)
 	l.p = nil
 	if l.forget != nil {
@@ -210,7 +210,7 @@ func (s *slot) driftLocked() {
 func (s *slot) attachLocked(p *puller, reply string, sent time.Time) {
 	l := s.lease
 	s.driftLocked()
-	l.state, l.p, l.reply = open, p, reply
+	l.state, l.p, l.reply = leaseOpen, p, reply
 	l.deadline, l.asked, l.askedOn = sent.Add(l.h.safe()), sent, 0
 	p.holdLocked(l)
 }
@@ -226,12 +226,12 @@ func (s *slot) loseLocked() {
 	if l.over() {
 		return
 	}
-	l.h.removeLocked(l, lost)
+	l.h.removeLocked(l, leaseLost)
 	if s.inHand() {
 		l.h.stats.LeasesLost++
 	}
-	if s.turn != nil && s.turn.state == open {
-		s.turn.state = lost
+	if s.turn != nil && s.turn.state == leaseOpen {
+		s.turn.state = leaseLost
 	}
 	if l.run != nil {
 		l.run.cancel(jetbus.ErrLeaseExpired)
@@ -241,10 +241,10 @@ func (s *slot) loseLocked() {
 // overdueLocked ends the turn of a handler whose time is over.
 func (s *slot) overdueLocked(now time.Time) bool {
 	n := s.turn
-	if n == nil || !n.begun || n.state != open || !deadline.Over(n.deadline, now) {
+	if n == nil || !n.begun || n.state != leaseOpen || !deadline.Over(n.deadline, now) {
 		return false
 	}
-	n.state = lost
+	n.state = leaseLost
 	s.lease.h.stats.LeasesLost++
 	if s.lease.run != nil {
 		s.lease.run.cancel(jetbus.ErrLeaseExpired)
@@ -275,16 +275,16 @@ func (n *turn) take(verb string) error {
 	defer n.l.h.mu.Unlock()
 	err := n.checkLocked()
 	if err == nil {
-		n.state = settled
+		n.state = leaseSettled
 	}
 	return n.l.wrap(verb, err)
 }
 
 func (n *turn) checkLocked() error {
 	switch {
-	case n.state == settled:
+	case n.state == leaseSettled:
 		return jetbus.ErrAlreadySettled
-	case n.state == lost || deadline.Over(n.deadline, time.Now()):
+	case n.state == leaseLost || deadline.Over(n.deadline, time.Now()):
 		return jetbus.ErrLeaseExpired
 	}
 	return n.l.check()

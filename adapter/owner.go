@@ -35,7 +35,7 @@ type owner struct {
 	epoch   uint64        // of the turn of a partition; 0: it is none
 	move    string        // on which that turn relies; "": on none
 
-	// Guarded by holding.mu.
+	// Guarded by leaseSet.mu.
 	lanes   lanes
 	cancel  context.CancelFunc // ends the wait for the lock; nil: nobody waits
 	owns    bool               // has the lock
@@ -354,7 +354,7 @@ func (o *owner) anyLocked(match func(*slot) bool) bool {
 }
 
 // await waits until a condition holds, which is checked under the lock of the
-// holding whenever changed is signaled.
+// leaseSet whenever changed is signaled.
 func (o *owner) await(ctx context.Context, holds func() bool) error {
 	for {
 		o.s.mu.Lock()

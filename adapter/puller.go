@@ -149,7 +149,7 @@ func (p *puller) deliver(m *nats.Msg, a ackReply) {
 		return
 	}
 	l := newLease(p.t, m, a, s.o.MaxAttempts)
-	l.h, l.p = &s.holding, p
+	l.h, l.p = &s.leaseSet, p
 	s.mu.Lock()
 	s.arrivals++
 	l.arrival = s.arrivals

@@ -17,19 +17,19 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// receiptsKey names what Receive handed out. The ack timeout is the group's at
+// handedOutKey names what Receive handed out. The ack timeout is the group's at
 // that time; one that changes makes a new entry.
-type receiptsKey struct {
+type handedOutKey struct {
 	topic, group string
 	ackTimeout   time.Duration
 	maxLease     time.Duration // -1: none
 }
 
-// receipts are the leases that Receive handed out for a group.
-type receipts struct {
-	holding
+// handedOut are the leases that Receive handed out for a group.
+type handedOut struct {
+	leaseSet
 	t   *topic
-	key receiptsKey
+	key handedOutKey
 
 	users int // Receive calls under way; guarded by Bus.mu
 }
@@ -130,11 +130,11 @@ func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveO
 			return nil, err
 		}
 	}
-	r, err := b.useReceipts(t, group, g.ackTimeout, o.MaxLease)
+	r, err := b.useHandedOut(t, group, g.ackTimeout, o.MaxLease)
 	if err != nil {
 		return nil, err
 	}
-	defer b.unuseReceipts(r)
+	defer b.unuseHandedOut(r)
 	out, err := r.receive(ctx, g, o)
 	if err == nil {
 		return out, nil
@@ -184,8 +184,8 @@ func (srv *server) isFull(ctx context.Context, s source) bool {
 	return err == nil && srv.source(s.t, c.CachedInfo()).room == 0
 }
 
-// useReceipts returns the entry of a group.
-func (b *Bus) useReceipts(t *topic, group string, ackTimeout, maxLease time.Duration) (*receipts, error) {
+// useHandedOut returns the entry of a group.
+func (b *Bus) useHandedOut(t *topic, group string, ackTimeout, maxLease time.Duration) (*handedOut, error) {
 	backoff, err := jetbus.Backoff{}.Normalize()
 	if err != nil {
 		return nil, err
@@ -195,29 +195,29 @@ func (b *Bus) useReceipts(t *topic, group string, ackTimeout, maxLease time.Dura
 	} else {
 		maxLease = max(maxLease, ackTimeout) // that of the group may be longer than the caller's
 	}
-	key := receiptsKey{t.name(), group, ackTimeout, maxLease}
+	key := handedOutKey{t.name(), group, ackTimeout, maxLease}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.held[key]
 	if r == nil {
-		r = &receipts{holding: holding{b: b, group: group, ackTimeout: ackTimeout, maxLease: maxLease, backoff: backoff}, t: t, key: key}
+		r = &handedOut{leaseSet: leaseSet{b: b, group: group, ackTimeout: ackTimeout, maxLease: maxLease, backoff: backoff}, t: t, key: key}
 		r.init()
-		r.changed = func(*puller) { b.pruneReceipts(r) }
+		r.changed = func(*puller) { b.pruneHandedOut(r) }
 		b.held[key] = r
 	}
 	r.users++
 	return r, nil
 }
 
-func (b *Bus) unuseReceipts(r *receipts) {
+func (b *Bus) unuseHandedOut(r *handedOut) {
 	b.mu.Lock()
 	r.users--
 	b.mu.Unlock()
-	b.pruneReceipts(r)
+	b.pruneHandedOut(r)
 }
 
-// pruneReceipts drops an entry that holds nothing and that nobody uses.
-func (b *Bus) pruneReceipts(r *receipts) {
+// pruneHandedOut drops an entry that holds nothing and that nobody uses.
+func (b *Bus) pruneHandedOut(r *handedOut) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r.mu.Lock()
@@ -232,7 +232,7 @@ func (b *Bus) pruneReceipts(r *receipts) {
 // receive asks for what is there; if nothing is, it waits for one
 // event and then asks for what came with it. A waiting request for more than one
 // would have to be canceled with events on their way.
-func (r *receipts) receive(ctx context.Context, g *knownGroup, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
+func (r *handedOut) receive(ctx context.Context, g *knownGroup, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
 	call, err := r.open(o)
 	if err != nil {
 		return nil, err
@@ -314,7 +314,7 @@ func (c *receiveCall) pullNow(ctx context.Context, from source, n int) error {
 
 // receiveCall is the inbox of one Receive.
 type receiveCall struct {
-	r           *receipts
+	r           *handedOut
 	maxAttempts int
 	maxBytes    int64
 	sub         *nats.Subscription
@@ -330,7 +330,7 @@ type receiveCall struct {
 	first       chan struct{} // signaled by an event; capacity 1
 }
 
-func (r *receipts) open(o jetbus.ReceiveOptions) (*receiveCall, error) {
+func (r *handedOut) open(o jetbus.ReceiveOptions) (*receiveCall, error) {
 	c := &receiveCall{
 		r: r, maxAttempts: o.MaxAttempts, maxBytes: o.MaxBytes, from: source{t: r.t}, over: make(chan pullWord, 1), first: make(chan struct{}, 1),
 		leases: make([]*lease, 0, min(o.Max, 64)),
@@ -370,10 +370,10 @@ func (c *receiveCall) receive(m *nats.Msg) {
 }
 
 // returnLate gives back an event that came when its call was over. The entry of
-// its group may be retired by then, so that it has a holding of its own, which
+// its group may be retired by then, so that it has a set of its own, which
 // nobody needs to watch over.
-func (r *receipts) returnLate(l *lease, sent time.Time) {
-	late := &holding{b: r.b, group: r.group, ackTimeout: r.ackTimeout, maxLease: r.maxLease, backoff: r.backoff, keeping: true}
+func (r *handedOut) returnLate(l *lease, sent time.Time) {
+	late := &leaseSet{b: r.b, group: r.group, ackTimeout: r.ackTimeout, maxLease: r.maxLease, backoff: r.backoff, keeping: true}
 	late.init()
 	late.add(l, sent)
 	late.giveBack(context.Background(), []*lease{l}, "nobody waits for it any more")
@@ -510,8 +510,8 @@ func (c *receiveCall) deliveries(ctx context.Context, maxAttempts int) []*jetbus
 	return out
 }
 
-// giveBackReceipts returns what Receive handed out and nobody settled.
-func (b *Bus) giveBackReceipts(ctx context.Context) {
+// giveBackHandedOut returns what Receive handed out and nobody settled.
+func (b *Bus) giveBackHandedOut(ctx context.Context) {
 	b.mu.Lock()
 	all := slices.Collect(maps.Values(b.held))
 	b.mu.Unlock()
@@ -519,10 +519,10 @@ func (b *Bus) giveBackReceipts(ctx context.Context) {
 		r.giveBack(context.WithoutCancel(ctx), r.all(), "the bus is closing")
 		r.mu.Lock()
 		for r.count > 0 {
-			r.removeLocked(r.first.next, lost)
+			r.removeLocked(r.first.next, leaseLost)
 		}
 		r.mu.Unlock()
-		b.pruneReceipts(r)
+		b.pruneHandedOut(r)
 	}
 }
 

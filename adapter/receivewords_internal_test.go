@@ -24,11 +24,11 @@ func TestReceiveWordsOvertake(t *testing.T) {
 		t.Fatal(err)
 	}
 	retries := bus.retryTopic(main, "g")
-	r, err := bus.useReceipts(main, "g", time.Minute, 0)
+	r, err := bus.useHandedOut(main, "g", time.Minute, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer bus.unuseReceipts(r)
+	defer bus.unuseHandedOut(r)
 	asked, err := bus.nc.SubscribeSync("stand.in.*")
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestReceiveWordsOvertake(t *testing.T) {
 	}
 	r.mu.Lock()
 	for r.count > 0 {
-		r.removeLocked(r.first.next, settled)
+		r.removeLocked(r.first.next, leaseSettled)
 	}
 	r.mu.Unlock()
 	call.end(t.Context())

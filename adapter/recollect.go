@@ -16,7 +16,7 @@ import (
 //
 // What was asked for when an event had come holds for that event: whatever is
 // recorded of its attempts was recorded before it came again. Guarded by
-// holding.mu.
+// leaseSet.mu.
 type recollection struct {
 	consumer string
 	upTo     uint64            // arrivals before the question

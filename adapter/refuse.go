@@ -34,7 +34,7 @@ func (l *lease) unclaim() {
 }
 
 // dispose does what a handler's error asks for.
-func (h *holding) dispose(ctx context.Context, l *lease, d jetbus.Disposition) error {
+func (h *leaseSet) dispose(ctx context.Context, l *lease, d jetbus.Disposition) error {
 	switch d.Action {
 	case jetbus.ActionAck:
 		return h.drop(ctx, l, d.Err)
@@ -48,7 +48,7 @@ func (h *holding) dispose(ctx context.Context, l *lease, d jetbus.Disposition) e
 }
 
 // drop acknowledges an event on purpose.
-func (h *holding) drop(ctx context.Context, l *lease, why error) error {
+func (h *leaseSet) drop(ctx context.Context, l *lease, why error) error {
 	if err := l.settle(ctx, "ack", nil); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (h *holding) drop(ctx context.Context, l *lease, why error) error {
 
 // refuse counts a failed attempt; the event comes back after the delay, by
 // default the backoff's, or becomes a dead letter. A negative delay is none.
-func (h *holding) refuse(ctx context.Context, l *lease, delay time.Duration, cause error) error {
+func (h *leaseSet) refuse(ctx context.Context, l *lease, delay time.Duration, cause error) error {
 	if err := l.claim("nack"); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (h *holding) refuse(ctx context.Context, l *lease, delay time.Duration, cau
 }
 
 // snooze puts an event off without counting an attempt.
-func (h *holding) snooze(ctx context.Context, l *lease, delay time.Duration) error {
+func (h *leaseSet) snooze(ctx context.Context, l *lease, delay time.Duration) error {
 	if err := l.claim("snooze"); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (h *holding) snooze(ctx context.Context, l *lease, delay time.Duration) err
 }
 
 // reject makes an event a dead letter at once.
-func (h *holding) reject(ctx context.Context, l *lease, reason jetbus.DeadReason, cause error) error {
+func (h *leaseSet) reject(ctx context.Context, l *lease, reason jetbus.DeadReason, cause error) error {
 	if err := l.claim("reject"); err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (h *holding) reject(ctx context.Context, l *lease, reason jetbus.DeadReason
 
 // giveUp makes a dead letter of an event that has had its attempts. Where that is
 // not possible, the event comes back.
-func (h *holding) giveUp(ctx context.Context, l *lease) {
+func (h *leaseSet) giveUp(ctx context.Context, l *lease) {
 	reason := l.record.Dead
 	switch {
 	case reason != "":
@@ -125,7 +125,7 @@ func (h *holding) giveUp(ctx context.Context, l *lease) {
 }
 
 // comeBack makes the event of a claimed lease come back after a while.
-func (h *holding) comeBack(ctx context.Context, l *lease, verb string, delay time.Duration) error {
+func (h *leaseSet) comeBack(ctx context.Context, l *lease, verb string, delay time.Duration) error {
 	if l.slot != nil { // it stays where it is
 		if l.recorded || l.record.Failed > 0 {
 			h.b.keepRecord(ctx, l, delay)
@@ -155,7 +155,7 @@ func (h *holding) comeBack(ctx context.Context, l *lease, verb string, delay tim
 
 // overran counts the attempts of handlers that did not end, or receivers that did
 // not settle, while their leases could be extended.
-func (h *holding) overran(ctx context.Context, leases []*lease) {
+func (h *leaseSet) overran(ctx context.Context, leases []*lease) {
 	h.b.recallAll(ctx, leases)
 	if len(leases) > 0 {
 		h.b.keepLate(ctx, leases)
@@ -199,7 +199,7 @@ func (l *lease) hopeless() bool {
 }
 
 // leaveAlone lets the next suspect run, if this lease's was.
-func (h *holding) leaveAlone(l *lease) {
+func (h *leaseSet) leaveAlone(l *lease) {
 	h.mu.Lock()
 	was := l.alone
 	l.alone = false

@@ -31,7 +31,7 @@ func (srv *server) exchange(ctx context.Context, m *nats.Msg, lost <-chan struct
 	answer := make(chan *nats.Msg, 1)
 	sent := time.Now()
 	var forget func()
-	m.Reply, forget = srv.mux.expect(func(a *nats.Msg) { answer <- a })
+	m.Reply, forget = srv.replies.expect(func(a *nats.Msg) { answer <- a })
 	defer forget()
 	if err := srv.send(ctx, m, lost); err != nil {
 		return nil, err

@@ -33,7 +33,7 @@ type server struct {
 	api         string // prefix of API subjects, with the dot
 	level       int    // the server's API level
 	link        *link.Link
-	mux         *mux
+	replies     *replies
 	connections atomic.Uint64 // how many there have been; what was asked on an earlier one gets no answer
 }
 
@@ -59,7 +59,7 @@ func newServer(ctx context.Context, nc *nats.Conn, cfg Config) (*server, error) 
 		srv.link.Stop()
 		return nil, err
 	}
-	if srv.mux, err = newMux(nc); err != nil {
+	if srv.replies, err = newReplies(nc); err != nil {
 		srv.link.Stop()
 		return nil, srv.translate("open", "", err)
 	}
@@ -68,7 +68,7 @@ func newServer(ctx context.Context, nc *nats.Conn, cfg Config) (*server, error) 
 
 // letGo ends what was begun on the connection, which is not closed.
 func (srv *server) letGo() {
-	srv.mux.stop()
+	srv.replies.stop()
 	srv.link.Stop()
 }
 

@@ -35,7 +35,7 @@ func (b *Bus) heldLease(ctx context.Context, verb, topic, group, id string) (jet
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	var found []*lease
-	for _, h := range b.holdings(topic, group) {
+	for _, h := range b.leaseSets(topic, group) {
 		found = append(found, h.find(topic, id)...)
 	}
 	if len(found) == 1 {
@@ -48,19 +48,19 @@ func (b *Bus) heldLease(ctx context.Context, verb, topic, group, id string) (jet
 	return nil, fmt.Errorf("%s: %w", op, jetbus.ErrNotHeld)
 }
 
-// holdings lists who may hold events of a group.
-func (b *Bus) holdings(topic, group string) []*holding {
+// leaseSets lists who may hold events of a group.
+func (b *Bus) leaseSets(topic, group string) []*leaseSet {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var out []*holding
+	var out []*leaseSet
 	for m := range b.members {
 		if s, ok := m.(*subscription); ok && s.group == group {
-			out = append(out, &s.holding)
+			out = append(out, &s.leaseSet)
 		}
 	}
 	for key, r := range b.held {
 		if key.topic == topic && key.group == group {
-			out = append(out, &r.holding)
+			out = append(out, &r.leaseSet)
 		}
 	}
 	return out

@@ -224,7 +224,7 @@ func (s *subscription) dropAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.count > 0 {
-		s.removeLocked(s.first.next, lost)
+		s.removeLocked(s.first.next, leaseLost)
 	}
 }
 

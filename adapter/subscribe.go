@@ -56,7 +56,7 @@ func (b *Bus) Subscribe(ctx context.Context, topic, group string, h jetbus.Handl
 // subscription is one member of a group. Events come in by pullers, wait in the
 // queue, and are handled by workers, which exist while there is work.
 type subscription struct {
-	holding
+	leaseSet
 	o       jetbus.SubscribeOptions
 	handler jetbus.Handler
 	ctx     context.Context         //nolint:containedctx // values for handlers, never canceled
@@ -69,7 +69,7 @@ type subscription struct {
 	idle    chan struct{}           // signaled when work or leases end while stopping; capacity 1
 	pausing chan struct{}           // full while a Pause or a Resume is under way; capacity 1
 
-	// Guarded by holding.mu.
+	// Guarded by leaseSet.mu.
 	pullers  []*puller // of the topics, then of their retries
 	topics   int       // how many topics there are
 	starved  []*puller // with nothing asked for and nothing held, since there was no room for one event
@@ -88,8 +88,8 @@ type subscription struct {
 
 func newSubscription(ctx context.Context, b *Bus, group string, h jetbus.Handler, o jetbus.SubscribeOptions) *subscription {
 	s := &subscription{
-		holding: holding{b: b, group: group, own: o.AckTimeout, maxLease: o.MaxLease, backoff: o.Backoff},
-		o:       o, handler: h, ctx: context.WithoutCancel(ctx),
+		leaseSet: leaseSet{b: b, group: group, own: o.AckTimeout, maxLease: o.MaxLease, backoff: o.Backoff},
+		o:        o, handler: h, ctx: context.WithoutCancel(ctx),
 		done: make(chan struct{}), idle: make(chan struct{}, 1), pausing: make(chan struct{}, 1),
 	}
 	s.init()
@@ -382,14 +382,14 @@ func (s *subscription) finish(ctx *handlerContext, l *lease, now time.Time, err 
 		return
 	}
 	s.mu.Lock()
-	if l.state == lost && l.run != nil {
+	if l.state == leaseLost && l.run != nil {
 		s.stuck--
 	}
 	l.run = nil
 	s.rate.add(now)
-	held := l.state == open
+	held := l.state == leaseOpen
 	if held && err == nil && !s.o.ManualAck && s.b.link.IsUp() {
-		s.acknowledge(l, now)
+		s.acknowledgeAndUnlock(l, now)
 		return
 	}
 	s.mu.Unlock()
@@ -406,10 +406,10 @@ func (s *subscription) finish(ctx *handlerContext, l *lease, now time.Time, err 
 	}
 }
 
-// acknowledge is Ack for the events that go as they should, which are most: all
+// acknowledgeAndUnlock is Ack for the events that go as they should, which are most: all
 // that needs s.mu, which the caller holds, is done at once. The acknowledgement is sent
 // before the request for more.
-func (s *subscription) acknowledge(l *lease, now time.Time) {
+func (s *subscription) acknowledgeAndUnlock(l *lease, now time.Time) {
 	err := s.takeLocked(l, now)
 	if err == nil {
 		s.stats.Acked++

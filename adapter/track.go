@@ -26,14 +26,14 @@ type track struct {
 	recorded uint64    // up to this sequence attempts may be recorded
 	suspects uint64    // up to this sequence a process that died may have handled events
 
-	account // guarded by holding.mu
+	account // guarded by leaseSet.mu
 }
 
 // deliver takes charge of a message.
 func (tr *track) deliver(m *nats.Msg, a ackReply, now time.Time) {
 	o, p, s := tr.o, tr.p, tr.o.s
 	l := newLease(p.t, m, a, s.o.MaxAttempts)
-	l.h, l.p, l.consumer = &s.holding, p, tr.base
+	l.h, l.p, l.consumer = &s.leaseSet, p, tr.base
 	l.slot = &slot{lease: l, o: o, tr: tr}
 	key, keyed := o.laneOf(l)
 	s.mu.Lock()

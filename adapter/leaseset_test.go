@@ -104,11 +104,11 @@ func TestLeaseCheck(t *testing.T) {
 		l    *lease
 		want error
 	}{
-		{&lease{state: open, deadline: soon}, nil},
-		{&lease{state: open, deadline: past}, jetbus.ErrLeaseExpired},
-		{&lease{state: lost, deadline: soon}, jetbus.ErrLeaseExpired},
-		{&lease{state: settled, deadline: soon}, jetbus.ErrAlreadySettled},
-		{&lease{state: settled, deadline: past}, jetbus.ErrAlreadySettled},
+		{&lease{state: leaseOpen, deadline: soon}, nil},
+		{&lease{state: leaseOpen, deadline: past}, jetbus.ErrLeaseExpired},
+		{&lease{state: leaseLost, deadline: soon}, jetbus.ErrLeaseExpired},
+		{&lease{state: leaseSettled, deadline: soon}, jetbus.ErrAlreadySettled},
+		{&lease{state: leaseSettled, deadline: past}, jetbus.ErrAlreadySettled},
 	} {
 		if err := c.l.check(); !errors.Is(err, c.want) {
 			t.Errorf("%d until %v: %v, want %v", c.l.state, c.l.deadline, err, c.want)
@@ -118,7 +118,7 @@ func TestLeaseCheck(t *testing.T) {
 
 // An answer revives nothing that is over, and never shortens a lease.
 func TestLeaseExtended(t *testing.T) {
-	h := &holding{ackTimeout: time.Minute}
+	h := &leaseSet{ackTimeout: time.Minute}
 	now := time.Now()
 	l := &lease{h: h, deadline: now.Add(30 * time.Second)}
 	if !l.extended(now) || !l.deadline.Equal(now.Add(54*time.Second)) || !l.asked.Equal(now) {
@@ -131,7 +131,7 @@ func TestLeaseExtended(t *testing.T) {
 	if l.extended(now) || l.deadline.After(now) {
 		t.Error("an answer after the deadline revived the lease")
 	}
-	l.deadline, l.state = now.Add(time.Minute), settled
+	l.deadline, l.state = now.Add(time.Minute), leaseSettled
 	if l.extended(now) {
 		t.Error("an answer revived a settled lease")
 	}
@@ -153,7 +153,7 @@ func TestExtendable(t *testing.T) {
 		{-1, &lease{keepUntil: now.Add(time.Second)}, true},
 		{-1, &lease{keepUntil: now}, false},
 	} {
-		h := &holding{maxLease: c.maxLease}
+		h := &leaseSet{maxLease: c.maxLease}
 		if got := h.extendable(c.l, now); got != c.want {
 			t.Errorf("MaxLease %v, started %v, kept until %v: %t", c.maxLease, c.l.started, c.l.keepUntil, got)
 		}
@@ -198,7 +198,7 @@ func TestBucketKey(t *testing.T) {
 // has what is in it and nothing else.
 func TestHoldingRing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := &holding{keeping: true, ackTimeout: time.Minute} // no keeper
+		h := &leaseSet{keeping: true, ackTimeout: time.Minute} // no keeper
 		h.init()
 		name := func(l *lease, id string) {
 			h.mu.Lock()

@@ -12,9 +12,9 @@ import (
 	"github.com/seed-63e9a637/jetbus/internal/deadline"
 )
 
-// holding is the leases of one holder: a subscription, or what Receive handed
+// leaseSet is the leases of one holder: a subscription, or what Receive handed
 // out for a group. It extends them, and takes them away when their time is over.
-type holding struct {
+type leaseSet struct {
 	b          *Bus
 	group      string
 	own        time.Duration // AckTimeout that the holder asked for; 0: the group's
@@ -40,7 +40,7 @@ type holding struct {
 // eventName is how those who have no delivery name an event of the group.
 type eventName struct{ topic, id string }
 
-func (h *holding) init() {
+func (h *leaseSet) init() {
 	h.first.prev, h.first.next = &h.first, &h.first
 	h.named = map[eventName]*lease{}
 	h.over = make(chan struct{})
@@ -48,7 +48,7 @@ func (h *holding) init() {
 
 // adoptLocked makes the leases last as long as a durable lets them, or as long as another
 // one of the same holder does where that is less.
-func (h *holding) adoptLocked(info *jetstream.ConsumerInfo) {
+func (h *leaseSet) adoptLocked(info *jetstream.ConsumerInfo) {
 	if wait := info.Config.AckWait; h.ackTimeout == 0 || wait < h.ackTimeout {
 		h.ackTimeout = wait
 	}
@@ -59,29 +59,29 @@ func (h *holding) adoptLocked(info *jetstream.ConsumerInfo) {
 
 // pace is the AckTimeout by which leases are extended: the holder's own, where it asked
 // for less than the group has.
-func (h *holding) pace() time.Duration {
+func (h *leaseSet) pace() time.Duration {
 	if h.own > 0 {
 		return min(h.own, h.ackTimeout)
 	}
 	return h.ackTimeout
 }
 
-// end returns when nothing of the holding runs any more. It is called once, when
+// end returns when nothing of the set runs any more. It is called once, when
 // no lease is left and none will come.
-func (h *holding) end() {
+func (h *leaseSet) end() {
 	close(h.over) // else the keeper would notice at its next tick
 	h.wg.Wait()
 }
 
 // add takes charge of a lease whose message was sent at that time at the earliest.
-func (h *holding) add(l *lease, sent time.Time) {
+func (h *leaseSet) add(l *lease, sent time.Time) {
 	l.h = h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.addLocked(l, sent)
 }
 
-func (h *holding) addLocked(l *lease, sent time.Time) {
+func (h *leaseSet) addLocked(l *lease, sent time.Time) {
 	l.deadline, l.asked = sent.Add(h.safe()), sent
 	l.prev, l.next = h.first.prev, &h.first
 	l.prev.next, h.first.prev = l, l
@@ -92,7 +92,7 @@ func (h *holding) addLocked(l *lease, sent time.Time) {
 	}
 }
 
-func (h *holding) removeLocked(l *lease, how outcome) {
+func (h *leaseSet) removeLocked(l *lease, how outcome) {
 	l.state = how
 	l.prev.next, l.next.prev = l.next, l.prev
 	h.count--
@@ -107,7 +107,7 @@ func (h *holding) removeLocked(l *lease, how outcome) {
 }
 
 // nameLocked notes the id of a lease's event, by which it is found as long as it is held.
-func (h *holding) nameLocked(l *lease, id string) {
+func (h *leaseSet) nameLocked(l *lease, id string) {
 	if l.id == id {
 		return
 	}
@@ -119,7 +119,7 @@ func (h *holding) nameLocked(l *lease, id string) {
 	l.twin, h.named[name] = h.named[name], l
 }
 
-func (h *holding) unnameLocked(l *lease) {
+func (h *leaseSet) unnameLocked(l *lease) {
 	if l.id == "" { // it was not decoded
 		return
 	}
@@ -140,7 +140,7 @@ func (h *holding) unnameLocked(l *lease) {
 
 // take ends a lease on behalf of whoever settles it. Its error says why it
 // cannot be settled.
-func (h *holding) take(l *lease) error {
+func (h *leaseSet) take(l *lease) error {
 	h.mu.Lock()
 	err := h.takeLocked(l, time.Now())
 	h.mu.Unlock()
@@ -150,22 +150,22 @@ func (h *holding) take(l *lease) error {
 	return err
 }
 
-func (h *holding) takeLocked(l *lease, now time.Time) error {
+func (h *leaseSet) takeLocked(l *lease, now time.Time) error {
 	err := l.checkAt(now)
 	switch {
 	case err == nil:
 		if l.p != nil {
 			l.p.settlesLocked(l.reply, now)
 		}
-		h.removeLocked(l, settled)
-	case l.state == open: // overdue, and the keeper has not come by yet
+		h.removeLocked(l, leaseSettled)
+	case l.state == leaseOpen: // overdue, and the keeper has not come by yet
 		h.loseLocked(l)
 	}
 	return err
 }
 
 // loseLocked ends a lease whose time is over.
-func (h *holding) loseLocked(l *lease) {
+func (h *leaseSet) loseLocked(l *lease) {
 	if l.slot != nil { // it is over at the server only
 		h.stats.LeasesLost++
 		l.slot.driftLocked()
@@ -175,7 +175,7 @@ func (h *holding) loseLocked(l *lease) {
 	if !l.overran {
 		h.grip.slipped(h.count, time.Now(), h.ackTimeout)
 	}
-	h.removeLocked(l, lost)
+	h.removeLocked(l, leaseLost)
 	h.stats.LeasesLost++
 	if l.run != nil {
 		h.stuck++
@@ -184,7 +184,7 @@ func (h *holding) loseLocked(l *lease) {
 }
 
 // keep lets the keeper extend the lease until then.
-func (h *holding) keep(l *lease, until time.Time) {
+func (h *leaseSet) keep(l *lease, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if until.Sub(l.asked) > h.ackTimeout { // else the extension itself lasts as long
@@ -194,7 +194,7 @@ func (h *holding) keep(l *lease, until time.Time) {
 
 // keeper watches over the leases while there are any. It must never block: a
 // connection that hangs is what it is there for.
-func (h *holding) keeper() {
+func (h *leaseSet) keeper() {
 	h.mu.Lock()
 	tick := time.NewTicker(min(max(h.pace()/30, time.Millisecond), time.Second))
 	h.mu.Unlock()
@@ -216,7 +216,7 @@ func (h *holding) keeper() {
 }
 
 // lost does what is to be done when leases have run out.
-func (h *holding) lost(expired []*lease) {
+func (h *leaseSet) lost(expired []*lease) {
 	var over []*lease
 	for _, l := range expired {
 		reason := "no extension was answered in time"
@@ -237,7 +237,7 @@ func (h *holding) lost(expired []*lease) {
 
 // inspect takes away what is overdue and sends extensions for what is due. It
 // reports false, and the keeper is off duty, when no lease is left.
-func (h *holding) inspect(now time.Time) (expired []*lease, more bool) {
+func (h *leaseSet) inspect(now time.Time) (expired []*lease, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var due []*lease
@@ -247,7 +247,7 @@ func (h *holding) inspect(now time.Time) (expired []*lease, more bool) {
 		switch {
 		case l.slot != nil && l.slot.overdueLocked(now):
 			h.wg.Go(l.slot.overran)
-		case l.state == adrift:
+		case l.state == leaseAdrift:
 		case l.slot != nil && deadline.Over(l.deadline, now):
 			h.loseLocked(l)
 		case deadline.Over(l.deadline, now):
@@ -275,7 +275,7 @@ const soon = time.Second
 // rest is how long after the last one the next extension is due. Until a lease is
 // extended the server, should it be restarted, knows of it when its event was
 // stored and not when it was delivered, and takes that of an old event to be over.
-func (h *holding) rest(l *lease) time.Duration {
+func (h *leaseSet) rest(l *lease) time.Duration {
 	every := h.pace() / 3
 	if l.forget == nil && h.isOld(l) {
 		return min(every, soon)
@@ -285,7 +285,7 @@ func (h *holding) rest(l *lease) time.Duration {
 
 // isOld reports whether an event was stored long before it was delivered, for the time
 // that a lease has.
-func (h *holding) isOld(l *lease) bool {
+func (h *leaseSet) isOld(l *lease) bool {
 	return l.asked.UnixNano()-l.stored > int64(h.pace()/3)
 }
 
@@ -293,9 +293,9 @@ func (h *holding) isOld(l *lease) bool {
 // the lead of its durable at any moment: that one knows no more of the lease than
 // a server that was restarted, see rest. On one server it waits, so that a backlog
 // that is handled quickly costs no extensions.
-func (h *holding) secure(l *lease) {
+func (h *leaseSet) secure(l *lease) {
 	h.mu.Lock()
-	exposed := l.t.config.Replicas > 1 && l.state == open && (l.deliveries > 1 || h.isOld(l))
+	exposed := l.t.config.Replicas > 1 && l.state == leaseOpen && (l.deliveries > 1 || h.isOld(l))
 	if exposed {
 		l.asked, l.askedOn = time.Now(), h.b.connections.Load()
 	}
@@ -308,12 +308,12 @@ func (h *holding) secure(l *lease) {
 // cutOff reports whether the newest extension went out on a connection that is no
 // more, and its answer with it. Then the next one is due at once: two that are lost
 // would be all that a lease has.
-func (h *holding) cutOff(l *lease) bool {
+func (h *leaseSet) cutOff(l *lease) bool {
 	return l.askedOn != 0 && l.askedOn != h.b.connections.Load()
 }
 
 // extendable reports whether the bus is to keep a lease going by itself.
-func (h *holding) extendable(l *lease, now time.Time) bool {
+func (h *leaseSet) extendable(l *lease, now time.Time) bool {
 	switch {
 	case l.slot != nil, now.Before(l.keepUntil):
 		return true
@@ -325,7 +325,7 @@ func (h *holding) extendable(l *lease, now time.Time) bool {
 
 // extend asks for what is due. Sending may block on a connection that hangs, which is
 // why it has a goroutine of its own.
-func (h *holding) extend(due []*lease) {
+func (h *leaseSet) extend(due []*lease) {
 	h.askAll(due)
 	h.mu.Lock()
 	h.sending = false
@@ -333,16 +333,16 @@ func (h *holding) extend(due []*lease) {
 }
 
 // askAll asks the server to extend leases, and does not wait for the answers.
-func (h *holding) askAll(due []*lease) {
+func (h *leaseSet) askAll(due []*lease) {
 	for _, l := range due {
 		sent := time.Now()
-		reply, forget := h.b.mux.expect(func(m *nats.Msg) {
+		reply, forget := h.b.replies.expect(func(m *nats.Msg) {
 			if extensionTaken(m) {
 				l.extended(sent)
 			}
 		})
 		h.mu.Lock()
-		if l.state != open {
+		if l.state != leaseOpen {
 			h.mu.Unlock()
 			forget()
 			continue
@@ -369,7 +369,7 @@ func (h *holding) askAll(due []*lease) {
 
 // find returns the held leases of the events of a topic that have this id and a
 // handler: one, but where events were published under the same id.
-func (h *holding) find(t, id string) []*lease {
+func (h *leaseSet) find(t, id string) []*lease {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var found []*lease
@@ -382,17 +382,17 @@ func (h *holding) find(t, id string) []*lease {
 }
 
 // note counts what happened to a lease and tells the observer.
-func (h *holding) note(l *lease, kind jetbus.ObservationKind, reason string, err error) {
+func (h *leaseSet) note(l *lease, kind jetbus.ObservationKind, reason string, err error) {
 	h.noteCount(l, kind, reason, err, 0)
 }
 
-func (h *holding) noteCount(l *lease, kind jetbus.ObservationKind, reason string, err error, count int) {
+func (h *leaseSet) noteCount(l *lease, kind jetbus.ObservationKind, reason string, err error, count int) {
 	h.tell(l, jetbus.Observation{Kind: kind, Count: count, Reason: reason, Err: err})
 }
 
 // tell is note for what needs more to be said. A Duration of zero becomes that of
 // the handler.
-func (h *holding) tell(l *lease, o jetbus.Observation) {
+func (h *leaseSet) tell(l *lease, o jetbus.Observation) {
 	h.mu.Lock()
 	switch o.Kind {
 	case jetbus.Acked:
@@ -423,7 +423,7 @@ func (h *holding) tell(l *lease, o jetbus.Observation) {
 }
 
 // giveBack returns leases to the group without an attempt.
-func (h *holding) giveBack(ctx context.Context, leases []*lease, reason string) {
+func (h *leaseSet) giveBack(ctx context.Context, leases []*lease, reason string) {
 	if !h.b.link.IsUp() {
 		return
 	}
@@ -446,7 +446,7 @@ func (h *holding) giveBack(ctx context.Context, leases []*lease, reason string) 
 }
 
 // giveBackOne is giveBack for a holder who wants to know.
-func (h *holding) giveBackOne(ctx context.Context, l *lease, reason string) error {
+func (h *leaseSet) giveBackOne(ctx context.Context, l *lease, reason string) error {
 	if err := l.claim("give back"); err != nil {
 		return err
 	}
@@ -460,7 +460,7 @@ func (h *holding) giveBackOne(ctx context.Context, l *lease, reason string) erro
 }
 
 // all returns the leases that are held.
-func (h *holding) all() []*lease {
+func (h *leaseSet) all() []*lease {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := make([]*lease, 0, h.count)
