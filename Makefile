@@ -91,7 +91,7 @@ chaos-partitions: ## Kill, add, stop and freeze members of a partitioned group u
 contract-elections: ## Play the contract on a cluster that elects all the time, RUNS=1 times
 	cd e2e && go test ./contract -tags elections -run '^TestContractInElections$$' -count=$(RUNS) -timeout 0 -parallel 8 -v
 
-chaos-elections: ## Have a random leader of a cluster step down each 300 ms, and kill a node each 3 s, for CHAOS=10m; nothing is lost, stored twice or in two handlers at once
+chaos-elections: ## Have a random leader of a cluster step down each 300 ms, and kill a node 3 s and twice what its restart took after the one before, for CHAOS=10m; nothing is lost, stored twice or in two handlers at once
 	cd e2e && go test ./cluster -run '^TestElections$$' -count=1 -timeout 0 -v -elections $(CHAOS)
 
 kills: ## Kill a projector KILLS=100 times under load, and rebuilds; the collection must be exact

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/seed-63e9a637/jetbus/e2e/internal/election"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 	"github.com/seed-63e9a637/jetbus/embedded/cluster"
 )
@@ -46,15 +47,7 @@ func persist(t *testing.T, f func(ctx context.Context) error) {
 
 func startCluster(t *testing.T, cfg cluster.Config) (*cluster.Cluster, jetstream.JetStream) {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	c := election.Cluster(t, cfg)
 	return c, connect(t, c)
 }
 

@@ -1,13 +1,13 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/election"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 	"github.com/seed-63e9a637/jetbus/embedded/cluster"
 )
@@ -18,15 +18,7 @@ const patience = 2 * time.Minute
 // onCluster gives a test a cluster of three with a topic "a" on all of them, and a bus.
 func onCluster(t *testing.T, topic jetbus.TopicConfig) (*cluster.Cluster, *adapter.Bus) {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	c := election.Cluster(t, cluster.Config{})
 	bus := bustest.Open(t, c, adapter.Config{Replicas: 3, Timeout: patience})
 	topic.Name = "a"
 	if _, err := bus.EnsureTopic(t.Context(), topic); err != nil {

@@ -1,19 +1,19 @@
 package contract
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus/adapter"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/election"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 	"github.com/seed-63e9a637/jetbus/embedded/cluster"
 )
 
 // The cluster is one for all behaviors, and its time is real.
 func TestContractInCluster(t *testing.T) {
-	c := startCluster(t)
+	c := election.Cluster(t, cluster.Config{})
 	o := bustest.Options{
 		RealTime: true,
 		Without:  bustest.NeedRestart | bustest.NeedPipe | bustest.NeedOpen | bustest.NeedMany,
@@ -23,20 +23,6 @@ func TestContractInCluster(t *testing.T) {
 		t.Helper()
 		return bustest.SubjectOn(t, c, adapter.Config{Replicas: 3, Timeout: time.Minute}) // an election may come, and a second one
 	})
-}
-
-func startCluster(t *testing.T) *cluster.Cluster {
-	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
 }
 
 // clustered reports whether a cluster can make a difference for an edge case:

@@ -9,14 +9,16 @@ import (
 
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/chaos"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/election"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
+	"github.com/seed-63e9a637/jetbus/embedded/cluster"
 )
 
 // The promises hold while leaders step down and nodes die all the time: see make
 // contract-elections. Elections take their time, so it is not in make e2e, which has
 // TestElections of e2e/cluster.
 func TestContractInElections(t *testing.T) {
-	c := startCluster(t)
+	c := election.Cluster(t, cluster.Config{})
 	seed := uint64(time.Now().UnixNano()) //nolint:gosec // a number is a number
 	t.Logf("seed %d", seed)
 	e := chaos.Elect(t, c, seed)

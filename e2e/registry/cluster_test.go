@@ -72,15 +72,7 @@ func (g *registrars) reach(t *testing.T, n int) {
 // On three replicas the leader changes and a node is killed under registrars: every
 // registration is there once, under the number it was told, without gaps.
 func TestCluster(t *testing.T) {
-	nodes, err := cluster.Start(t.Context(), cluster.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := nodes.Stop(context.Background()); err != nil {
-			t.Errorf("stop the cluster: %v", err)
-		}
-	})
+	nodes := election.Cluster(t, cluster.Config{})
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
