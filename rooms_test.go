@@ -114,8 +114,9 @@ var rooms = map[string]room{
 		tests: []string{"."},
 	},
 	"adapter/ce":       {rooms: []string{"."}, heavy: []string{"github.com/nats-io/nats.go"}},
-	"adapter/contract": {tests: []string{"."}}, // nothing but tests, as the next two are
+	"adapter/contract": {tests: []string{"."}}, // nothing but tests, as the next three are
 	"adapter/groups":   {tests: []string{".", "adapter/adaptertest", "github.com/nats-io/nats.go/..."}},
+	"adapter/reads":    {tests: []string{".", "adapter/adaptertest", "github.com/nats-io/nats.go/...", "github.com/nats-io/nats-server/v2/..."}},
 	"adapter/topics":   {tests: []string{".", "adapter/adaptertest", "github.com/nats-io/nats.go/...", "github.com/nats-io/nats-server/v2/..."}},
 	"adapter/adaptertest": {
 		rooms: []string{".", "adapter", "embedded", "embedded/bustest"},

@@ -130,6 +130,15 @@ func Numbered(topic string, n int) []jetbus.Event {
 	return out
 }
 
+// Keys lists the keys of n events of Numbered.
+func Keys(n int) string {
+	var keys []string
+	for i := range n {
+		keys = append(keys, fmt.Sprint(i))
+	}
+	return strings.Join(keys, " ")
+}
+
 // Stream is the server's word on a stream.
 func (r *Rig) Stream(name string) *jetstream.StreamInfo {
 	r.Helper()

@@ -19,15 +19,6 @@ import (
 	"github.com/seed-63e9a637/jetbus/adapter/adaptertest"
 )
 
-// keysOf lists the keys of n events of numbered.
-func keysOf(n int) string {
-	var keys []string
-	for i := range n {
-		keys = append(keys, fmt.Sprint(i))
-	}
-	return strings.Join(keys, " ")
-}
-
 // failedKeys lists the keys of a BatchError.
 func failedKeys(r *rig, err error) (keys []string, stored []jetbus.Stored) {
 	r.Helper()
@@ -52,7 +43,7 @@ func TestBatchOrder(t *testing.T) {
 				r.Fatalf("receipt %d: %+v", i, receipt)
 			}
 		}
-		if r.Stored("a") != keysOf(n) {
+		if r.Stored("a") != adaptertest.Keys(n) {
 			r.Error("the log has another order")
 		}
 		if got, err := r.Bus.PublishBatch(r.Context(), nil, jetbus.BatchOptions{}); err != nil || len(got) != 0 {
@@ -87,7 +78,7 @@ func TestBatchOfNewTopic(t *testing.T) {
 			stored = append(stored, strings.Trim(payload, `"`))
 		}
 		r.Equal("not heard", stored[:deaf], "[0 0]")
-		r.Equal("stored", strings.Join(stored[deaf:], " "), keysOf(n))
+		r.Equal("stored", strings.Join(stored[deaf:], " "), adaptertest.Keys(n))
 		r.Equal("the last receipt", receipts[n-1].Event.Seq, n)
 	})
 }
@@ -102,7 +93,7 @@ func TestBatchOfLargeEvents(t *testing.T) {
 			events[i].Payload = make([]byte, 1000<<10)
 		}
 		must(r.Bus.PublishBatch(r.Context(), events, jetbus.BatchOptions{}))(r.T)
-		r.Equal("stored", r.Stored("a"), keysOf(n))
+		r.Equal("stored", r.Stored("a"), adaptertest.Keys(n))
 	})
 }
 
@@ -118,11 +109,11 @@ func TestBatchFails(t *testing.T) {
 			}
 		}
 		keys, stored := failedKeys(r, err)
-		r.Equal("failed", keys, strings.Fields(keysOf(12))[7:])
+		r.Equal("failed", keys, strings.Fields(adaptertest.Keys(12))[7:])
 		if slices.Contains(stored, jetbus.StoredUnknown) {
 			r.Errorf("stored: %v", stored)
 		}
-		r.Equal("stored", r.Stored("a"), keysOf(7))
+		r.Equal("stored", r.Stored("a"), adaptertest.Keys(7))
 	})
 }
 
@@ -239,7 +230,7 @@ func TestBatchExpectsAnswerLost(t *testing.T) {
 						r.Errorf("receipt %d: %+v", i, receipt)
 					}
 				}
-				r.Equal("stored", r.Stored("a"), "taken "+keysOf(24))
+				r.Equal("stored", r.Stored("a"), "taken "+adaptertest.Keys(24))
 
 				events = adaptertest.Numbered("a", 24)
 				for i := range events {
@@ -309,7 +300,7 @@ func TestBatchDuplicatesAnswerLost(t *testing.T) {
 						r.Errorf("receipt %d: %+v", i, receipt)
 					}
 				}
-				r.Equal("stored", r.Stored("a"), keysOf(4))
+				r.Equal("stored", r.Stored("a"), adaptertest.Keys(4))
 			})
 		})
 	}
@@ -569,6 +560,6 @@ func TestAtomicBatchAnswerLost(t *testing.T) {
 		// One that was not stored because its beginning got lost.
 		w.Budget.Store(2000)
 		must(b.PublishBatch(r.Context(), adaptertest.Numbered("a", 100), jetbus.BatchOptions{Atomic: true}))(r.T)
-		r.Equal("stored", r.Stored("a"), "0 0 1 0 0 1 0 "+keysOf(100))
+		r.Equal("stored", r.Stored("a"), "0 0 1 0 0 1 0 "+adaptertest.Keys(100))
 	})
 }

@@ -1,4 +1,3 @@
-// Package topics tests what the adapter promises of topics: declaring, publishing, reading,
-// state, and keys. It stands apart from the adapter's other tests so that they run beside
-// each other.
+// Package topics tests what the adapter promises of topics: declaring, publishing, and
+// keys. It stands apart from the adapter's other tests so that they run beside each other.
 package topics

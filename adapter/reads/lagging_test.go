@@ -1,4 +1,4 @@
-package topics_test
+package reads_test
 
 import (
 	"context"

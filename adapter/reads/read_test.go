@@ -1,4 +1,4 @@
-package topics_test
+package reads_test
 
 import (
 	"context"
@@ -292,7 +292,7 @@ func TestReadManyEvents(t *testing.T) {
 		s := must(r.JS.Stream(r.Context(), "EV_A"))(r.T)
 		r.OK(s.Purge(r.Context(), jetstream.WithPurgeSubject("ev.a.17")))
 		r.OK(s.DeleteMsg(r.Context(), 1))
-		want := strings.Fields(strings.Replace(" "+keysOf(n)+" ", " 17 ", " ", 1))[1:]
+		want := strings.Fields(strings.Replace(" "+adaptertest.Keys(n)+" ", " 17 ", " ", 1))[1:]
 		if got := r.Stored("a"); got != strings.Join(want, " ") {
 			r.Errorf("got %.100s...", got)
 		}
