@@ -18,12 +18,12 @@ import (
 var (
 	// ErrNotRunning is returned where a running server is needed and there is
 	// none, after Kill or a Restart that failed. Restart starts it again.
-	ErrNotRunning = errors.New("embedded: broker is not running")
+	ErrNotRunning = errors.New("broker is not running")
 	// ErrStopped is returned by a Broker that was stopped. Start a new one.
-	ErrStopped = errors.New("embedded: broker is stopped")
+	ErrStopped = errors.New("broker is stopped")
 	// ErrInUse is returned by Start if another running Broker, of this process
 	// or another one, uses the folder.
-	ErrInUse = errors.New("embedded: folder is in use by another broker")
+	ErrInUse = errors.New("folder is in use by another broker")
 )
 
 // errLocked is what the lockFile of every platform returns for a taken lock.
