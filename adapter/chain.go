@@ -139,7 +139,7 @@ func (p *batch) checkChain(ctx context.Context) error {
 		return fmt.Errorf("%w: a chained batch to topic %s, into whose stream others write: declare one without Delays, and without Subject", jetbus.ErrUnsupported, t.name())
 	case t.stream != ownStream(p.b.cfg.Prefix, t.name()):
 		return &jetbus.RemedyError{
-			Err: fmt.Errorf("%w: a chained batch needs a stream of the topic's own, and %s is in %s: declare it without another one", jetbus.ErrConflict, t.name(), t.stream),
+			Err: fmt.Errorf("%w: a chained batch needs a stream of the topic's own, and %s is in %s: declare a topic that names no stream", jetbus.ErrConflict, t.name(), t.stream),
 			See: "TopicConfig.Stream",
 		}
 	}
