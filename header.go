@@ -5,11 +5,15 @@ import (
 	"strings"
 )
 
-// Headers that are no "x-" names and have a meaning for the bus.
+// Headers of an event that have a meaning for the bus; [HeaderTombstone] is another. (What a
+// message has on the wire, for the event's other fields, is in adapter/ce/header.go, and what
+// a dead letter has in deadletter.go.)
 const (
-	HeaderContentType = "content-type" // media type of the payload; JSON where it is absent
-	HeaderTraceParent = "traceparent"  // W3C trace context
-	HeaderTraceState  = "tracestate"   // W3C trace context
+	HeaderContentType   = "content-type"     // media type of the payload; JSON where it is absent
+	HeaderTraceParent   = "traceparent"      // W3C trace context
+	HeaderTraceState    = "tracestate"       // W3C trace context
+	HeaderSchemaVersion = "x-schema-version" // which version of the topic's schema the payload follows, "2"; see package registry
+	HeaderExtension     = "x-ce-"            // begins the name of a header that is a CloudEvents attribute without a field in Event
 )
 
 // Bounds of an event's headers. The broker takes 64 KiB in all, which includes
@@ -97,10 +101,10 @@ func isReservedHeader(lower string) bool {
 // isReadHeader reports whether the bus gives a name, in lower case, a meaning.
 func isReadHeader(lower string) bool {
 	switch lower {
-	case HeaderContentType, HeaderTraceParent, HeaderTraceState, HeaderTombstone, "x-schema-version":
+	case HeaderContentType, HeaderTraceParent, HeaderTraceState, HeaderTombstone, HeaderSchemaVersion:
 		return true
 	}
-	return hasOnePrefix(lower, "x-ce-", deadHeaders)
+	return hasOnePrefix(lower, HeaderExtension, deadHeaders)
 }
 
 func hasOnePrefix(s string, prefixes ...string) bool {

@@ -3,7 +3,6 @@ package adapter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -105,38 +104,4 @@ func (m *partsMove) awaitUnheld(ctx context.Context, t *topicGroup) error {
 
 func (m *partsMove) replace(ctx context.Context, p *topicGroup) error {
 	return m.dur.putAt(ctx, p, m.next)
-}
-
-// partForRetry is the part of a group whose members get a retry of an event: that of
-// the event's partition, or, where the topic has grown, that of its key now. stored
-// says that there is one of that name, put there before the topic grew.
-func (b *Bus) partForRetry(ctx context.Context, t *topicGroup, e *jetbus.Event, name string) (p *topicGroup, stored bool, err error) {
-	first, last := t.parts[0].part.Generation, t.parts[len(t.parts)-1].part.Generation
-	want := jetbus.Partition{Generation: last, Number: e.Partition}
-	if first != last {
-		there, err := b.Retried(ctx, t.name(), t.group, name)
-		if err != nil || !there[name].IsZero() {
-			return nil, err == nil, err
-		}
-	}
-	if first != last || !t.hasPart(want) {
-		by, err := b.partitionKey(e, t.topic)
-		if err != nil {
-			return nil, false, err
-		}
-		for _, g := range t.generations {
-			if g.Generation == last {
-				want.Number, err = jetbus.PartitionOf(by, g.Partitions)
-			}
-		}
-		if err != nil {
-			return nil, false, err
-		}
-	}
-	for _, p := range t.parts {
-		if p.part == want {
-			return p, false, nil
-		}
-	}
-	return nil, false, fmt.Errorf("%w: the group has not joined partition %s of topic %s", jetbus.ErrNoGroup, want, t.name())
 }

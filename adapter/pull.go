@@ -12,7 +12,7 @@ import (
 
 // pullPoint is the place where the server takes requests for the messages of one consumer.
 // All of the protocol of pulling is in this file: where to ask, what is asked for, and what
-// the server says of a request.
+// the server says of a request. What is done then is not: see pullKind.
 type pullPoint struct {
 	nc      *nats.Conn
 	subject string
@@ -68,8 +68,9 @@ type pullWord struct {
 	bytes       int64 // that it had room for
 }
 
-// pullKind is what a word means. What is done about it is in puller.status for members, in
-// receiveCall.pullUpTo for Receive, and in tailPulls.status for readers.
+// pullKind is what a word means. What is done about it is in puller.status for members
+// (puller.go), in receiveCall.status and pullUpTo for Receive (receive.go), and in
+// tailPulls.status for readers (tailpulls.go, for tail.run of read.go).
 type pullKind int
 
 const (
@@ -101,7 +102,7 @@ func readPullWord(m *nats.Msg) pullWord {
 		w.kind = pullDone
 	case w.code == "409" && w.description == "Message Size Exceeds MaxBytes":
 		w.kind = pullFull
-	default: // 409: leadership change, server shutdown, limits of the consumer
+	default: // 409: leadership change, server shutdown, limits of the consumer; and what a later server may say
 		w.kind = pullLater
 	}
 	if n, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages")); err == nil {

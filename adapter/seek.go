@@ -16,9 +16,11 @@ import (
 
 // A group is moved by replacing its durable, in four steps, each of which the
 // next caller can take up: the mark is written into the old durable's metadata
-// and its delivery paused; held events are waited for; the next epoch's durable
-// is created at the target; the old one is deleted. Members find their durable
-// gone and attach to the new one. Resetting the durable in place would be
+// and its delivery paused (move.begin); held events are waited for (awaitUnheld);
+// the next epoch's durable is created at the target, and the old one is deleted
+// (putAt, by replaceConsumer). Members find their durable gone and attach to the
+// new one (puller.rejoin). A group by partition has all its durables moved at once,
+// by the same steps: partitionseek.go. Resetting the durable in place would be
 // shorter, but the server counts a late acknowledgement of an event held from
 // before for the event delivered anew, and cannot go back before the group's start.
 

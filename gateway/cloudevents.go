@@ -21,7 +21,6 @@ const (
 
 const (
 	attributePrefix = "Ce-"         // of headers that are attributes
-	extensionPrefix = "x-ce-"       // of headers of events that are attributes without a field
 	sourcePrefix    = "urn:jetbus:" // of sources that are session ids
 )
 
@@ -141,10 +140,10 @@ func (c *cloudEvent) set(name, value string) error {
 
 // extension keeps an attribute that is no field of an event as a header.
 func (c *cloudEvent) extension(name, value string) error {
-	if err := jetbus.ValidHeader(extensionPrefix+name, value); err != nil {
+	if err := jetbus.ValidHeader(jetbus.HeaderExtension+name, value); err != nil {
 		return err
 	}
-	setHeader(&c.e, extensionPrefix+name, value)
+	setHeader(&c.e, jetbus.HeaderExtension+name, value)
 	return nil
 }
 

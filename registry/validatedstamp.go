@@ -13,10 +13,10 @@ import (
 const (
 	// HeaderSchemaVersion is the number of the version, "2". A publisher that sets it
 	// is held to that version.
-	HeaderSchemaVersion = "x-schema-version"
+	HeaderSchemaVersion = jetbus.HeaderSchemaVersion
 	// HeaderDataSchema is the reference to the version, "schema://orders.created/2".
 	// It travels as the CloudEvents attribute dataschema.
-	HeaderDataSchema = "x-ce-dataschema"
+	HeaderDataSchema = jetbus.HeaderExtension + "dataschema"
 	// HeaderUpcastedFrom is on events that were upcast: the version they were stored
 	// under.
 	HeaderUpcastedFrom = "x-upcasted-from"

@@ -194,7 +194,7 @@ func (r *eventReader) other(name string, values []string) {
 		r.odd = append(r.odd, name)
 		return
 	}
-	if ext, ok := strings.CutPrefix(name, extensionPrefix); ok && !isField(ext) && len(r.h[attributePrefix+ext]) > 0 {
+	if ext, ok := strings.CutPrefix(name, jetbus.HeaderExtension); ok && !isField(ext) && len(r.h[attributePrefix+ext]) > 0 {
 		return // the attribute goes before a header of its name
 	}
 	value := values[0]
@@ -282,8 +282,8 @@ func (r *eventReader) keep(name, value string) bool {
 // keepAttribute keeps an attribute that is no field of an event as a header,
 // escaped where it must be.
 func (r *eventReader) keepAttribute(name, value string) {
-	if !r.keep(extensionPrefix+name, value) {
-		r.keep(extensionPrefix+name, attributeEscape.encode(value))
+	if !r.keep(jetbus.HeaderExtension+name, value) {
+		r.keep(jetbus.HeaderExtension+name, attributeEscape.encode(value))
 	}
 }
 
@@ -298,8 +298,8 @@ func (r *eventReader) complete() {
 		r.keepAttribute(attributeDataType, r.dataType)
 	}
 	if version := schemaVersion(e.Headers[nameSchema]); version != "" {
-		if _, stated := e.Headers[nameSchemaVersion]; !stated {
-			r.keep(nameSchemaVersion, version)
+		if _, stated := e.Headers[jetbus.HeaderSchemaVersion]; !stated {
+			r.keep(jetbus.HeaderSchemaVersion, version)
 		}
 	}
 	if r.eventType != "" && r.eventType != e.Topic {

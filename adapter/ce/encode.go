@@ -58,10 +58,10 @@ func (w *Writer) encode(e *jetbus.Event) {
 	}
 	version := schemaVersion(e.Headers[nameSchema])
 	for name, value := range e.Headers {
-		if name == jetbus.HeaderContentType || name == nameSchemaVersion && version != "" && value == version {
+		if name == jetbus.HeaderContentType || name == jetbus.HeaderSchemaVersion && version != "" && value == version {
 			continue
 		}
-		if ext, ok := strings.CutPrefix(name, extensionPrefix); ok && isExtension(ext) {
+		if ext, ok := strings.CutPrefix(name, jetbus.HeaderExtension); ok && isExtension(ext) {
 			w.attribute(name[len("x-"):], value)
 			continue
 		}

@@ -1,6 +1,10 @@
 package ce
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/seed-63e9a637/jetbus"
+)
 
 // Attributes of CloudEvents that are fields of an event, by the names they have in
 // structured mode.
@@ -35,13 +39,11 @@ const (
 	headerTags        = attributePrefix + attributeTags
 
 	attributePrefix    = "ce-"
-	extensionPrefix    = "x-ce-" // of headers of the event that are attributes of the message
 	specVersion        = "1.0"
 	defaultContentType = "application/json"
 	sourcePrefix       = "urn:jetbus:"
-	schemaPrefix       = "schema://"        // of a version in the registry
-	nameSchema         = "x-ce-dataschema"  // in Event.Headers, as package registry has it
-	nameSchemaVersion  = "x-schema-version" // likewise
+	schemaPrefix       = "schema://"                           // of a version in the registry
+	nameSchema         = jetbus.HeaderExtension + "dataschema" // in Event.Headers, as package registry has it
 )
 
 // MsgID is what the server dedupes by: the id within the topic, since a stream

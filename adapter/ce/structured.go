@@ -31,7 +31,7 @@ func (r *eventReader) document(data []byte) error {
 	if err := json.Unmarshal(data, &members); err != nil {
 		return r.undecodable(err)
 	}
-	if len(members["specversion"]) == 0 {
+	if len(members[attributeSpecVersion]) == 0 {
 		return r.undecodable(errors.New("the document has no specversion"))
 	}
 	r.mediaType = ""

@@ -126,7 +126,7 @@ func (a *app) describeTopic(cmd *cobra.Command, output, topic string) error {
 	})
 }
 
-// describe is a topic for people, one property a line.
+// describe is a topic for people, one property a line: of topics info and topics create.
 func describe(t jetbus.TopicInfo) string {
 	rows := [][]string{
 		{"Topic", t.Config.Name},

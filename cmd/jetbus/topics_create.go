@@ -86,7 +86,8 @@ func (a *app) createTopic(cmd *cobra.Command, output string, c jetbus.TopicConfi
 	})
 }
 
-// topicChanges says what became of a topic that was there, one setting a line.
+// topicChanges says what became of a topic that was there, one setting a line: of those that
+// can change, which storage, compact, partitions and key-in-subject cannot.
 func topicChanges(before, after jetbus.TopicConfig) string {
 	var b strings.Builder
 	add := func(name, from, to string) {

@@ -10,9 +10,6 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// headerSchemaVersion is the header by which the registry names the version of a schema.
-const headerSchemaVersion = "x-schema-version"
-
 // checkNames looks at what is said of topics, groups and headers by name.
 func (l *linter) checkNames() {
 	for _, s := range l.sites.topics {
@@ -134,7 +131,7 @@ func (l *linter) checkSchema(s topicSite, t Topic) {
 		}
 		name, _ := l.constant(kv.Key)
 		value, isConst := l.constant(kv.Value)
-		if version, err := strconv.Atoi(value); name == headerSchemaVersion && isConst && err == nil && version != t.Schema {
+		if version, err := strconv.Atoi(value); name == jetbus.HeaderSchemaVersion && isConst && err == nil && version != t.Schema {
 			l.report("BUS003", kv.Value, fmt.Sprintf("the event says version %d of the schema of %s, the latest is %d", version, t.Name, t.Schema))
 		}
 	}
