@@ -26,23 +26,24 @@ func (r *Registry) subject(key string) string { return "$KV." + r.cfg.Bucket + "
 // openBucket returns the bucket, which it makes where there is none. Two that make
 // it at once make the same.
 func (r *Registry) openBucket(ctx context.Context) (jetstream.KeyValue, error) {
-	kv, err := ask(ctx, r, r.api+"STREAM.INFO."+r.stream(), func(ctx context.Context) (jetstream.KeyValue, error) {
-		kv, err := r.js.KeyValue(ctx, r.cfg.Bucket)
-		if !errors.Is(err, jetstream.ErrBucketNotFound) {
-			return kv, err
+	info, create := r.api+"STREAM.INFO."+r.stream(), r.api+"STREAM.CREATE."+r.stream()
+	find := func(ctx context.Context) (jetstream.KeyValue, error) { return r.js.KeyValue(ctx, r.cfg.Bucket) }
+	kv, err := ask(ctx, r, info, find)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		kv, err = ask(ctx, r, create, r.createBucket)
+		if err != nil && !errors.Is(err, jetstream.ErrBucketExists) { // by another, with other settings
+			return nil, r.translate(create, err)
 		}
-		kv, err = r.createBucket(ctx)
-		if errors.Is(err, jetstream.ErrBucketExists) { // by another, with other settings
-			return r.js.KeyValue(ctx, r.cfg.Bucket)
+		if err != nil {
+			kv, err = ask(ctx, r, info, find)
 		}
-		return kv, err
-	})
-	if err != nil {
-		return nil, r.translate(r.api+"STREAM.INFO."+r.stream(), err)
 	}
-	status, err := ask(ctx, r, r.api+"STREAM.INFO."+r.stream(), kv.Status)
 	if err != nil {
-		return nil, r.translate(r.api+"STREAM.INFO."+r.stream(), err)
+		return nil, r.translate(info, err)
+	}
+	status, err := ask(ctx, r, info, kv.Status)
+	if err != nil {
+		return nil, r.translate(info, err)
 	}
 	bucket, ok := status.(*jetstream.KeyValueBucketStatus)
 	if !ok {
@@ -141,7 +142,7 @@ func (r *Registry) translate(request string, err error) error {
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
 		return fmt.Errorf("%w: nobody answers %s; is JetStream enabled, and has the cluster a leader?", jetbus.ErrUnavailable, request)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), errors.Is(err, errLost):
-		return fmt.Errorf("%w: no answer from the server: %w", jetbus.ErrUnavailable, err)
+		return fmt.Errorf("%w: no answer from the server to %s: %w", jetbus.ErrUnavailable, request, err)
 	}
 	return err
 }

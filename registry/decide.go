@@ -26,7 +26,7 @@ func (r *Registry) decide(ctx context.Context, attempt func(ctx context.Context,
 	case r.writing <- struct{}{}:
 		defer func() { <-r.writing }()
 	case <-ctx.Done():
-		return r.translate(r.stream(), context.Cause(ctx))
+		return r.translate("the watcher of "+r.stream(), context.Cause(ctx))
 	}
 	s, maybe := r.now.Load(), false
 	var doubted *snapshot
@@ -41,12 +41,12 @@ func (r *Registry) decide(ctx context.Context, attempt func(ctx context.Context,
 		if s, err = r.overtake(ctx, race.guard); err == nil && i > 0 {
 			limit := min(raceWait<<min(i, 10), raceWaitMax)
 			if !pause(ctx, rand.N(limit)) { //nolint:gosec // to spread, not to hide
-				err = r.translate(r.stream(), context.Cause(ctx))
+				err = r.translate("the watcher of "+r.stream(), context.Cause(ctx))
 			}
 		}
 		if s == before && race.err == nil && s != doubted {
 			doubted = s // others were in the way, and nothing came: it is the cache of a bucket that was there before
-			r.remake()
+			r.doubt()
 		}
 		switch {
 		case err != nil && maybe && !errors.Is(err, jetbus.ErrUnavailable):
@@ -80,9 +80,18 @@ func (r *Registry) locate(ctx context.Context, ref Reference) (*snapshot, *entry
 	if ref.Version < 1 {
 		return nil, nil, fmt.Errorf("%w: %d: versions count from 1", ErrNoVersion, ref.Version)
 	}
-	s, err := r.overtake(ctx, versionKey(ref))
+	seq, err := r.lastOf(ctx, r.subject(versionKey(ref)))
 	if err != nil {
 		return nil, nil, err
+	}
+	if s, err = r.reach(ctx, seq); err != nil {
+		return nil, nil, err
+	}
+	if s.find(ref) == nil && seq > 0 { // it is the cache of a bucket that was there before
+		r.doubt()
+		if s, err = r.await(ctx, func(s *snapshot) bool { return s.find(ref) != nil }); err != nil {
+			return nil, nil, err
+		}
 	}
 	if e := s.find(ref); e != nil {
 		return s, e, nil

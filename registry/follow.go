@@ -11,10 +11,11 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// How long the watcher may be behind what is known to be stored before it is made
-// anew, and how long to wait after one could not be made.
+// How long the watcher may be behind what is known to be stored, or silent, before it is
+// made anew, and how long to wait after one could not be made.
 const (
 	lagLimit      = time.Second
+	stallLimit    = 5 * time.Second // of a watcher that has not brought all it began with
 	rewatchWait   = 20 * time.Millisecond
 	rewatchLimit  = time.Second
 	batchedAtOnce = 256 // records taken into one snapshot
@@ -23,8 +24,16 @@ const (
 // Why a watcher is made anew.
 var (
 	errEnded  = errors.New("it ended by itself")
-	errBehind = errors.New("its replica is behind the bucket's leader")
+	errBehind = errors.New("it did not bring what the bucket's leader has")
 )
+
+// doubt asks for another watcher, unless there is a new one already that has not brought
+// all: where it takes long it would never come to its end.
+func (r *Registry) doubt() {
+	if !r.catching.Load() {
+		r.remake()
+	}
+}
 
 // remake asks for another watcher. It does not wait.
 func (r *Registry) remake() {
@@ -53,13 +62,14 @@ func (r *Registry) follow(kv jetstream.KeyValue, first chan<- error) {
 		if r.life.Err() != nil || r.link.IsClosed() {
 			return
 		}
-		if time.Since(began) > rewatchLimit {
+		if time.Since(began) > rewatchLimit && !errors.Is(err, errBehind) {
 			wait = rewatchWait
 		}
 		if errors.Is(err, jetbus.ErrDenied) {
 			tell(err)
 		}
 		if err != nil {
+			r.failed.Store(&err)
 			r.cfg.Logger.Warn("the registry's watcher ended and is made anew", slog.String("bucket", r.cfg.Bucket), slog.Any("error", err))
 			if !pause(r.life, wait) {
 				return
@@ -72,18 +82,22 @@ func (r *Registry) follow(kv jetstream.KeyValue, first chan<- error) {
 // watch makes one watcher and takes in what it brings, until it ends or another
 // one is asked for. Its consumer may begin at a replica that is behind the bucket's
 // leader: the cache stays as it was until the watcher has brought all that the leader
-// had before. synced is called each time there is another cache.
+// had before. synced is called when it has.
 func (r *Registry) watch(kv jetstream.KeyValue, synced func()) error {
 	if _, err := r.link.Wait(r.life); err != nil {
+		return err
+	}
+	r.catching.Store(true)
+	defer r.catching.Store(false)
+	asking, enough := context.WithTimeout(r.life, min(stallLimit, r.cfg.Timeout/2))
+	last, err := r.lastOf(asking, r.subject(">"))
+	enough()
+	if err != nil {
 		return err
 	}
 	select { // what is asked for is what begins now
 	case <-r.rewatch:
 	default:
-	}
-	last, err := r.lastOf(r.life, r.subject(">"))
-	if err != nil {
-		return err
 	}
 	ctx, cancel := context.WithCancel(r.life)
 	defer cancel()
@@ -98,6 +112,7 @@ func (r *Registry) watch(kv jetstream.KeyValue, synced func()) error {
 	}
 	s.adopt(r.now.Load())
 	r.publish(s)
+	r.catching.Store(false)
 	synced()
 	for next := s.change(r.warn); ; next = r.now.Load().change(r.warn) {
 		select {
@@ -128,24 +143,23 @@ func (r *Registry) watcher(ctx context.Context, cancel context.CancelFunc, kv je
 		w, err = kv.WatchAll(ctx)
 		return err
 	})
-	if err != nil && w != nil {
-		end(w)
-	}
-	return w, r.translate(api, err)
+	return w, r.translate(api+">", err)
 }
 
 // catchUp takes in what a watcher begins with, and what it brings until it has last.
 // There is no snapshot where the watcher ended, or another one is asked for.
 func (r *Registry) catchUp(w jetstream.KeyWatcher, last uint64) (*snapshot, error) {
 	next := emptySnapshot().change(r.warn)
-	var behind <-chan time.Time
+	limit := stallLimit
+	stalled := time.NewTimer(limit)
+	defer stalled.Stop()
 	for initial := true; initial || next.seq < last; {
 		select {
 		case <-r.life.Done():
 			return nil, nil
 		case <-r.rewatch:
 			return nil, nil
-		case <-behind:
+		case <-stalled.C:
 			return nil, errBehind
 		case update, open := <-w.Updates():
 			switch {
@@ -154,8 +168,9 @@ func (r *Registry) catchUp(w jetstream.KeyWatcher, last uint64) (*snapshot, erro
 			case update != nil:
 				next.apply(recordOf(update))
 			default: // that was all it found
-				initial, behind = false, time.After(lagLimit)
+				initial, limit = false, lagLimit
 			}
+			stalled.Reset(limit)
 		}
 	}
 	return next.done(), nil
@@ -178,10 +193,21 @@ func (r *Registry) drain(w jetstream.KeyWatcher, next *builder) {
 	}
 }
 
-// end stops a watcher and takes what it still has, since it would wait for that.
+// end stops a watcher and takes what it still has, since it would wait for that. One whose
+// connection broke as it was made may not say that it has ended.
 func end(w jetstream.KeyWatcher) {
 	_ = w.Stop() // the connection may be gone
-	for range w.Updates() {
+	late := time.NewTimer(stallLimit)
+	defer late.Stop()
+	for {
+		select {
+		case _, open := <-w.Updates():
+			if !open {
+				return
+			}
+		case <-late.C:
+			return
+		}
 	}
 }
 
@@ -203,24 +229,27 @@ func (r *Registry) publish(s *snapshot) {
 
 // reach waits until the cache has taken in a sequence, and returns it.
 func (r *Registry) reach(ctx context.Context, seq uint64) (*snapshot, error) {
-	wait := lagLimit
-	lag := time.NewTimer(wait)
+	return r.await(ctx, func(s *snapshot) bool { return s.seq >= seq })
+}
+
+// await waits until the cache is as it should be, and returns it.
+func (r *Registry) await(ctx context.Context, holds func(*snapshot) bool) (*snapshot, error) {
+	lag := time.NewTimer(lagLimit)
 	defer lag.Stop()
 	for {
 		r.mu.Lock()
 		s, changed := r.now.Load(), r.changed
 		r.mu.Unlock()
-		if s.seq >= seq {
+		if holds(s) {
 			return s, nil
 		}
 		select {
 		case <-changed:
 		case <-lag.C:
-			r.remake()
-			wait *= 2 // another watcher may need longer than that for all there is
-			lag.Reset(wait)
+			r.doubt()
+			lag.Reset(lagLimit)
 		case <-ctx.Done():
-			return nil, r.translate(r.stream(), context.Cause(ctx))
+			return nil, r.translate("the watcher of "+r.stream(), context.Cause(ctx))
 		case <-r.link.Closed():
 			return nil, jetbus.ErrClosed
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -17,6 +18,8 @@ import (
 	"github.com/seed-63e9a637/jetbus/registry"
 )
 
+const swallow = "-" // is no answer
+
 // inFront puts a domain's API in front of the broker's. answer is asked first for what
 // the bucket's leader would answer when it is asked for a record; "" is to ask the broker.
 func (r *rig) inFront(domain string, answer func() string) {
@@ -24,7 +27,11 @@ func (r *rig) inFront(domain string, answer func() string) {
 	nc := bustest.Connect(r.T, r.broker)
 	must(nc.Subscribe("$JS."+domain+".API.>", func(m *nats.Msg) {
 		if strings.Contains(m.Subject, ".STREAM.MSG.GET.") {
-			if a := answer(); a != "" {
+			switch a := answer(); a {
+			case "":
+			case swallow:
+				return
+			default:
 				_ = m.Respond([]byte(a))
 				return
 			}
@@ -64,42 +71,43 @@ func TestAskWithoutLeader(t *testing.T) {
 // A registry that was opened has all that the bucket's leader had then, also where its watcher
 // began at a replica that was behind.
 func TestOpenBehind(t *testing.T) {
-	r := newRig(t)
-	r.register("t", object("a"))
-	before := r.lastSeq()
-	r.register("t", object("a", "b"))
-	ahead := 2*r.lastSeq() - before // where the next registration ends
-	asked := make(chan struct{}, 1)
-	r.inFront("ahead", func() string {
-		select {
-		case asked <- struct{}{}:
-		default:
-		}
-		return lastIs(ahead)
-	})
-	opened := make(chan error, 1)
-	nc := bustest.Connect(t, r.broker)
-	go func() {
-		reg, err := registry.Open(t.Context(), nc, registry.Config{Domain: "ahead"})
-		if err == nil {
-			var all []registry.Version
-			if all, err = reg.Versions(t.Context(), "t", false); err == nil && len(all) != 3 {
-				err = fmt.Errorf("it knows %d versions, want 3", len(all))
+	bustest.Run(t, func(t *testing.T) {
+		r := newRig(t)
+		r.register("t", object("a"))
+		before := r.lastSeq()
+		r.register("t", object("a", "b"))
+		ahead := 2*r.lastSeq() - before  // where the next registration ends
+		asked := make(chan struct{}, 64) // more often than it is asked
+		r.inFront("ahead", func() string {
+			asked <- struct{}{}
+			return lastIs(ahead)
+		})
+		opened := make(chan error, 1)
+		nc := bustest.Connect(t, r.broker)
+		go func() {
+			reg, err := registry.Open(t.Context(), nc, registry.Config{Domain: "ahead", Timeout: limit})
+			if err == nil {
+				var all []registry.Version
+				if all, err = reg.Versions(t.Context(), "t", false); err == nil && len(all) != 3 {
+					err = fmt.Errorf("it knows %d versions, want 3", len(all))
+				}
+				err = errors.Join(err, reg.Close(context.Background()))
 			}
-			err = errors.Join(err, reg.Close(context.Background()))
+			opened <- err
+		}()
+		for range 2 { // the second time it is asked for a watcher that remained behind
+			select {
+			case <-asked:
+			case err := <-opened:
+				t.Fatalf("it was opened without what the leader has: %v", err)
+			}
 		}
-		opened <- err
-	}()
-	select {
-	case <-asked:
-	case err := <-opened:
-		t.Fatalf("it was opened without the leader: %v", err)
-	}
-	r.register("t", object("a", "b", "c"))
-	if now := r.lastSeq(); now != ahead {
-		t.Fatalf("the third registration ended at %d, and not at %d as the second one let expect", now, ahead)
-	}
-	r.ok(<-opened)
+		r.register("t", object("a", "b", "c"))
+		if now := r.lastSeq(); now != ahead {
+			t.Fatalf("the third registration ended at %d, and not at %d as the second one let expect", now, ahead)
+		}
+		r.ok(<-opened)
+	})
 }
 
 // A cache does not go back where the watcher that is made after a reconnect begins at a
@@ -130,7 +138,11 @@ func TestCacheStaysBehind(t *testing.T) {
 		r.ok(stream.Purge(t.Context(), jetstream.WithPurgeSubject("$KV.SCHEMAS.s.t.v.2")))
 		r.ok(nc.ForceReconnect())
 		for range 2 { // the second one is asked for by a watcher that remained behind
-			<-asked
+			select {
+			case <-asked:
+			case <-time.After(limit):
+				t.Fatal("the leader is not asked what the cache must have")
+			}
 			if n := known(); n != 2 {
 				t.Errorf("%d versions are known beside a replica that is behind, want 2", n)
 			}
@@ -145,15 +157,35 @@ func TestCacheStaysBehind(t *testing.T) {
 	})
 }
 
+// A leader that does not answer is named.
+func TestOpenUnanswered(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		r := newRig(t)
+		r.inFront("mute", func() string { return swallow })
+		_, err := registry.Open(t.Context(), bustest.Connect(t, r.broker), registry.Config{Domain: "mute"})
+		r.is(err, jetbus.ErrUnavailable)
+		if !strings.Contains(fmt.Sprint(err), "$JS.mute.API.STREAM.MSG.GET.KV_SCHEMAS") {
+			t.Errorf("it does not say what was not answered: %v", err)
+		}
+	})
+}
+
 // Open says what it was not permitted, and does not wait for it.
 func TestOpenDenied(t *testing.T) {
-	for _, subject := range []string{"$JS.API.STREAM.INFO.KV_SCHEMAS", "$JS.API.STREAM.MSG.GET.KV_SCHEMAS", "$JS.API.CONSUMER.CREATE.KV_SCHEMAS.>"} {
+	for subject, there := range map[string]bool{
+		"$JS.API.STREAM.INFO.KV_SCHEMAS":       true,
+		"$JS.API.STREAM.MSG.GET.KV_SCHEMAS":    true,
+		"$JS.API.CONSUMER.CREATE.KV_SCHEMAS.>": true,
+		"$JS.API.STREAM.CREATE.KV_SCHEMAS":     false,
+	} {
 		t.Run(subject, func(t *testing.T) {
 			s := adaptertest.DenyingServer(t, subject)
-			reg := must(registry.Open(t.Context(), adaptertest.Dial(t, s, nats.UserInfo("root", "root")), registry.Config{}))(t)
-			defer func() { must(0, reg.Close(context.Background()))(t) }()
-			_, err := registry.Open(t.Context(), adaptertest.Dial(t, s, nats.UserInfo("a", "a")), registry.Config{})
-			if !errors.Is(err, jetbus.ErrDenied) || !strings.Contains(err.Error(), strings.TrimSuffix(subject, ".>")) {
+			if there {
+				reg := must(registry.Open(t.Context(), adaptertest.Dial(t, s, nats.UserInfo("root", "root")), registry.Config{}))(t)
+				defer func() { must(0, reg.Close(context.Background()))(t) }()
+			}
+			_, err := registry.Open(t.Context(), adaptertest.Dial(t, s, nats.UserInfo("a", "a")), registry.Config{Timeout: limit})
+			if !errors.Is(err, jetbus.ErrDenied) || !strings.Contains(err.Error(), subject) {
 				t.Errorf("got the error %v, want %v of %s", err, jetbus.ErrDenied, subject)
 			}
 		})

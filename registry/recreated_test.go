@@ -26,3 +26,19 @@ func TestBucketMadeAnew(t *testing.T) {
 		t.Errorf("version %d, %v", v.Number, err)
 	}
 }
+
+// TestReaderOfABucketMadeAnew: who only reads finds what the new bucket has.
+func TestReaderOfABucketMadeAnew(t *testing.T) {
+	r := newRig(t)
+	for _, p := range []string{"a", "b", "c"} {
+		r.register("orders.created", object(p))
+		must(r.reg.Delete(t.Context(), "orders.created", must(r.reg.Latest(t.Context(), "orders.created"))(t).Number, registry.DeleteOptions{}))(t)
+	}
+	js := must(jetstream.New(bustest.Connect(t, r.broker)))(t)
+	r.ok(js.DeleteKeyValue(t.Context(), "SCHEMAS"))
+	other := r.open(registry.Config{})
+	must(other.Register(t.Context(), "bills.created", object("x"), registry.RegisterOptions{}))(t)
+	must(r.reg.Compiled(t.Context(), "bills.created", 1))(t)
+	_, err := r.reg.Compiled(t.Context(), "bills.created", 2)
+	r.is(err, registry.ErrNoVersion)
+}

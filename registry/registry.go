@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -27,10 +28,12 @@ type Registry struct {
 	die   context.CancelCauseFunc // of life
 	ended chan struct{}           // closed at the end of Close
 
-	now     atomic.Pointer[snapshot]
-	rewatch chan struct{} // cap 1: the watcher is to be made anew
-	follows sync.WaitGroup
-	writing chan struct{} // cap 1: held by the one who decides on a write, so that a process does not race with itself
+	now      atomic.Pointer[snapshot]
+	rewatch  chan struct{}         // cap 1: the watcher is to be made anew
+	catching atomic.Bool           // it is new, and has not brought all
+	failed   atomic.Pointer[error] // why the last watcher ended
+	follows  sync.WaitGroup
+	writing  chan struct{} // cap 1: held by the one who decides on a write, so that a process does not race with itself
 
 	mu      sync.Mutex
 	closed  bool
@@ -40,8 +43,9 @@ type Registry struct {
 
 // Open opens the registry of a bucket, which it makes if there is none. It returns
 // when it has read all that is there. The connection remains the caller's: Close
-// leaves it open. Also who only reads needs $JS.API.STREAM.MSG.GET of the stream
-// KV_<bucket>: its leader is asked for what the cache must have.
+// leaves it open. Also who only reads has to be allowed STREAM.MSG.GET of the stream
+// KV_<bucket>, beside STREAM.INFO and CONSUMER.CREATE: its leader is asked for what the
+// cache must have.
 //
 // The error wraps jetbus.ErrUnavailable where the server does not answer or has no
 // JetStream, jetbus.ErrConflict (see jetbus.ConflictError) where the bucket has
@@ -98,7 +102,11 @@ func (r *Registry) begin(ctx context.Context) error {
 	case err := <-first:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("%w: the bucket could not be read in time: %w", jetbus.ErrUnavailable, context.Cause(ctx))
+		err := context.Cause(ctx)
+		if why := r.failed.Load(); why != nil {
+			err = errors.Join(err, *why)
+		}
+		return fmt.Errorf("%w: the bucket could not be read in time: %w", jetbus.ErrUnavailable, err)
 	case <-r.link.Closed():
 		return jetbus.ErrClosed
 	}

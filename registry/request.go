@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -67,6 +68,9 @@ func (r *Registry) try(ctx context.Context, subject string, f func(context.Conte
 		case <-tick.C:
 			if !r.link.Refused(subject, sent) {
 				continue
+			}
+			if strings.HasSuffix(subject, ".") {
+				subject += ">"
 			}
 			cancel(fmt.Errorf("%w: no permission to publish to %s", jetbus.ErrDenied, subject))
 		}
