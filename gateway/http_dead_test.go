@@ -107,6 +107,7 @@ func TestDeadLettersRefused(t *testing.T) {
 			{"GET", "/v1/dlq/bills", ``, "dlq:read:orders", gateway.CodeForbidden},
 			{"POST", deadPath + ":replay", ``, "dlq:read:> topic:write:>", gateway.CodeForbidden},
 			{"POST", deadPath + ":replay", `{"toTopic":"bills"}`, "dlq:replay:>", gateway.CodeForbidden},
+			{"POST", deadPath + ":replay", `{"toTopic":"bills"}`, "dlq:replay:> topic:write:> topic:read:>", gateway.CodeForbidden},
 			{"POST", deadPath + ":replay", `{"topic":"bills"}`, "dlq:replay:>", gateway.CodeBadRequest},
 			{"POST", deadPath + ":replay", `{"rate":-1}`, "dlq:replay:>", gateway.CodeBadRequest},
 			{"POST", deadPath + ":replay", `{`, "dlq:replay:>", gateway.CodeBadJSON},

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -237,8 +238,10 @@ func withStored(err error) error {
 	return &f
 }
 
-// publishTogether publishes events as one batch, in their order. Those that it left out
-// are published one by one, under the ids they have, so that each gets its own answer.
+// publishTogether publishes events as one batch, in their order. Where it is refused before
+// any is sent they are published one by one, so that each gets its own answer. What of a
+// batch that was sent is not stored is not sent again: a later event of its key may be
+// stored, and whether it may follow that is the client's to say.
 func (c *conn) publishTogether(jobs []publishJob) {
 	ctx, cancel := context.WithTimeout(c.ctx, taskTime)
 	defer cancel()
@@ -247,12 +250,17 @@ func (c *conn) publishTogether(jobs []publishJob) {
 		events[i] = jobs[i].event
 	}
 	receipts, err := c.g.b.PublishBatch(ctx, events, jetbus.BatchOptions{})
+	failed := failures(err)
+	_, sent := errors.AsType[*jetbus.BatchError](err)
 	for i := range jobs {
-		if err != nil && (i >= len(receipts) || receipts[i].Event.Seq == 0) {
+		switch {
+		case err == nil || i < len(receipts) && receipts[i].Event.Seq != 0:
+			c.published(jobs[i].corr, receipts[i], nil)
+		case !sent:
 			c.publishOne(&jobs[i])
-			continue
+		default:
+			c.published(jobs[i].corr, jetbus.Receipt{}, cmp.Or(failed[events[i].ID], err))
 		}
-		c.published(jobs[i].corr, receipts[i], nil)
 	}
 }
 

@@ -151,7 +151,8 @@ func (g *Gateway) oneDead(w http.ResponseWriter, r *http.Request) {
 }
 
 // replayDead serves POST /v1/dlq/{topic}:replay, whose body are options of a replay. It
-// answers with what was done; what could not be is told as details of a problem.
+// answers with what was done; what could not be is told as details of a problem. Into another
+// topic only those may replay who may read the dead letters: they could read them there.
 func (g *Gateway) replayDead(w http.ResponseWriter, r *http.Request) {
 	topic, verb, _ := strings.Cut(r.PathValue("call"), ":")
 	who, ok := g.enterDead(w, r, DeadReplay, topic)
@@ -168,6 +169,8 @@ func (g *Gateway) replayDead(w http.ResponseWriter, r *http.Request) {
 		err = refuse(CodeBadRequest, "the body is about the dead letters of %.200q, the path about those of %s", o.Topic, topic)
 	case o.ToTopic != "" && !who.Scopes.Allow(TopicWrite, o.ToTopic):
 		err = forbidden(TopicWrite, o.ToTopic)
+	case o.ToTopic != "" && !who.Scopes.Allow(DeadRead, topic):
+		err = forbidden(DeadRead, topic)
 	}
 	if err != nil {
 		g.problem(w, r, err)

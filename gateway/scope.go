@@ -19,7 +19,7 @@ const (
 	GroupJoin   Permission = "group:join"   // take events as a member of a group; TopicRead is needed too
 	GroupSeek   Permission = "group:seek"   // move a group
 	DeadRead    Permission = "dlq:read"     // read the dead letters of a topic
-	DeadReplay  Permission = "dlq:replay"   // replay and purge them
+	DeadReplay  Permission = "dlq:replay"   // replay and purge them; into another topic with dlq:read alone
 	SchemaRead  Permission = "schema:read"  // read the schemas of a topic
 	SchemaWrite Permission = "schema:write" // register, configure and delete them
 	OpsRead     Permission = "ops:read"     // see all topics and groups, but no payloads; takes no pattern

@@ -174,9 +174,13 @@ func (s *session) resolve(req *frame.Request, v verdict) (h *hold, why string, e
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, held := range one.held {
-			if held.d.ID == req.ID && (held.d.Topic == req.Topic || req.Topic == "") {
-				h = held
+			if held.d.ID != req.ID || held.d.Topic != req.Topic && req.Topic != "" {
+				continue
 			}
+			if h != nil {
+				return nil, "", refuse(CodeConflict, "several events of the id %.80q are held; settle each by its ack_id", req.ID)
+			}
+			h = held
 		}
 		if h == nil {
 			return nil, "unknown", nil

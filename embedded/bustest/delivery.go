@@ -20,6 +20,7 @@ var deliveryBehaviors = []Behavior{
 	{Name: "a panic is a failed attempt, and the subscription lives on", Cases: []int{9}, play: handlerPanic},
 	{Name: "an event given back goes to another member at once and is no attempt", Cases: []int{25}, play: givenBack},
 	{Name: "with ManualAck an event is settled by whoever knows it, by id", Cases: []int{4, 7}, play: manualAck},
+	{Name: "an id that two held events have settles neither", Cases: []int{4, 7}, Needs: NeedFakeTime, play: twoOfOneID},
 	{Name: "handlers run at most Concurrency at once, and a member holds at most MaxInFlight", Cases: []int{48}, play: limits},
 	{Name: "a group that stands still holds up no publisher and no other group", Cases: []int{48}, play: standsStill},
 	{Name: "a paused member gets nothing until it resumes", Cases: []int{51}, play: paused},
@@ -271,6 +272,24 @@ func manualAck(r *run) {
 	r.must(r.A.Ack(r.ctx, topic, "g", d.ID))
 	r.settled(topic, "g", d.Seq)
 	wantErr(r.T, "ack of what is settled", r.A.Ack(r.ctx, topic, "g", d.ID), jetbus.ErrNotHeld)
+}
+
+// twoOfOneID publishes an ID again when its topic has forgotten it.
+func twoOfOneID(r *run) {
+	topic := r.declare("t", jetbus.TopicConfig{DuplicateWindow: time.Second})
+	got := r.newRecord()
+	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{ManualAck: true, From: jetbus.Earliest()})
+	for range 2 {
+		_, err := r.B.Publish(r.ctx, jetbus.Event{Topic: topic, ID: "same"})
+		r.must(err)
+		r.pause(5 * time.Second)
+	}
+	held := got.wait(r.T, 2)
+	wantErr(r.T, "ack of two", r.A.Ack(r.ctx, topic, "g", "same"), jetbus.ErrConflict)
+	wantErr(r.T, "nack of two", r.A.Nack(r.ctx, topic, "g", "same", "why"), jetbus.ErrConflict)
+	r.must(held[0].Ack(r.ctx))
+	r.must(r.A.Ack(r.ctx, topic, "g", "same"))
+	r.settled(topic, "g", held[1].Seq)
 }
 
 func limits(r *run) {

@@ -14,6 +14,7 @@ var readBehaviors = []Behavior{
 	{Name: "pages of a topic that grows are complete and do not overlap", Cases: []int{66}, Needs: NeedStore | NeedPower, play: scanPages},
 	{Name: "the latest event of each key is found, and only that", Cases: []int{66}, Needs: NeedStore, play: latestByKey},
 	{Name: "a reader that follows gets old and new events in order, without gaps", Cases: []int{66}, Needs: NeedStore, play: follow},
+	{Name: "a reader that does not follow ends at what there was when it began", Cases: []int{66}, Needs: NeedStore, play: readEnds},
 	{Name: "a position is one of the topic as it was made, not of one that is made anew", Cases: []int{66}, Needs: NeedStore, play: readAnew},
 	{Name: "a reader that follows goes on after a crash of the broker, without gaps", Cases: []int{32, 66}, Needs: NeedStore | NeedRestart, play: followOverCrash},
 }
@@ -112,6 +113,26 @@ func follow(r *run) {
 	sameKeys(r.T, "read behind a sequence", rest, keys(200)[2:])
 	for _, err := range r.A.(jetbus.Reader).Read(r.ctx, []string{one + ".unknown"}, jetbus.ReadOptions{}) {
 		wantErr(r.T, "read of an unknown topic", err, jetbus.ErrNoTopic)
+	}
+}
+
+// readEnds publishes for each event that it reads.
+func readEnds(r *run) {
+	topics := []string{r.topic("one"), r.topic("two")}
+	const n = 10
+	for _, topic := range topics {
+		r.publish(topic, keys(n)...)
+	}
+	got := 0
+	for e, err := range r.A.(jetbus.Reader).Read(r.ctx, topics, jetbus.ReadOptions{From: jetbus.Earliest()}) {
+		r.must(err)
+		if got++; got > 10*n {
+			break
+		}
+		r.publish(e.Topic, e.Key)
+	}
+	if got != 2*n {
+		r.Errorf("read %d events, want the %d that were there", got, 2*n)
 	}
 }
 

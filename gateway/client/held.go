@@ -473,8 +473,10 @@ func (c *Client) find(topic, group, id string) (jetbus.Lease, error) {
 	defer c.mu.Unlock()
 	list := c.held[heldKey{topic, group, id}]
 	switch {
-	case len(list) > 0:
-		return list[len(list)-1], nil
+	case len(list) == 1:
+		return list[0], nil
+	case len(list) > 1:
+		return nil, fmt.Errorf("%w: %d events of this ID are held; settle each by its delivery", jetbus.ErrConflict, len(list))
 	case c.closing:
 		return nil, jetbus.ErrClosed
 	}

@@ -15,7 +15,8 @@ import (
 )
 
 // Read implements [jetbus.Reader]. Each topic takes one subscription of a connection. Where
-// the connection breaks while it reads what there was when it began, it may go on to what came since.
+// the connection breaks while it reads what there was when it began, or [Config.Buffer] is
+// full, it may go on to what came since.
 func (c *Client) Read(ctx context.Context, topics []string, o jetbus.ReadOptions) iter.Seq2[jetbus.Event, error] {
 	return func(yield func(jetbus.Event, error) bool) {
 		r, err := c.newReading(topics, o)
@@ -350,7 +351,7 @@ func (s *readSub) message(f *frame.Message) {
 	var err error
 	switch f.Op {
 	case frame.Event:
-		if f.Event == nil {
+		if f.Event == nil || p.caught && !r.o.Follow { // it came since
 			break
 		}
 		if len(r.queue) > 0 && r.bytes+size(f.Event) > r.c.c.Buffer {
