@@ -338,9 +338,30 @@ func (kv *buckets) watchKeys(ctx context.Context, bucket, prefix string, yield f
 	if err != nil {
 		return kv.translate("watch", kv.api+"CONSUMER.CREATE."+bucketStream(bucket)+".", err) // the name and the filter follow
 	}
-	defer func() { _ = w.Stop() }() // closed with the connection
+	defer endWatch(w)
 	return kv.followKeys(ctx, bucket, prefix, w, yield)
 }
+
+// endWatch stops a watcher and takes what it still has: it would wait for that, with its
+// goroutine, for ever. One whose connection broke as it was made may not say that it has ended.
+func endWatch(w jetstream.KeyWatcher) {
+	_ = w.Stop() // the connection may be gone
+	late := time.NewTimer(watchEnd)
+	defer late.Stop()
+	for {
+		select {
+		case _, open := <-w.Updates():
+			if !open {
+				return
+			}
+		case <-late.C:
+			return
+		}
+	}
+}
+
+// watchEnd is how long a watcher that was stopped may take to say so.
+const watchEnd = 5 * time.Second
 
 // followKeys yields what a watcher brings. The server counts the keys that are there when the
 // watch begins, and one that is written again from then on is not among those that it sends

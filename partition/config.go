@@ -20,6 +20,7 @@ const configTrial = 10 * time.Minute
 type configValue struct {
 	Partitions int          `json:"partitions"`
 	Order      jetbus.Order `json:"order,omitempty"` // of a topic's group
+	Trial      bool         `json:"trial,omitempty"` // it expires, since its writer has not come to write it for good
 }
 
 // terms are on what a subscription by partition joins a group.
@@ -29,7 +30,9 @@ type terms struct {
 }
 
 // with is what the group agrees on once a member has joined on those terms.
-func (on terms) with(partitions int) configValue { return configValue{partitions, on.order} }
+func (on terms) with(partitions int) configValue {
+	return configValue{Partitions: partitions, Order: on.order}
+}
 
 // agree makes sure that the group has that many partitions, and that order: it may be
 // given others while it has no members, where the terms say so.
@@ -39,13 +42,20 @@ func agree(ctx context.Context, k jetbus.Keys, group string, o Options, on terms
 	if err != nil {
 		return err
 	}
+	trial, err := json.Marshal(configValue{want.Partitions, want.Order, true})
+	if err != nil {
+		return err
+	}
 	for {
 		there, revision, err := readConfig(ctx, k, o.Bucket, group)
+		kept := !there.Trial
+		there.Trial = false
 		switch {
-		case err != nil || there == want:
+		case err != nil || there == want && kept:
 			return err
+		case there == want:
 		case revision == 0:
-			revision, err = k.KeySet(ctx, o.Bucket, group+configKey, text, 0, configTrial)
+			revision, err = k.KeySet(ctx, o.Bucket, group+configKey, trial, 0, configTrial)
 		case !on.anew:
 			return differs(group, there, want)
 		default:
@@ -89,7 +99,7 @@ func agreeOnOrder(ctx context.Context, k jetbus.Keys, bucket, group string, orde
 	}
 	a, err := lookup(ctx, k, bucket, group)
 	if err == nil && a.isAlive() {
-		err = differs(group, there, configValue{there.Partitions, order})
+		err = differs(group, there, configValue{Partitions: there.Partitions, Order: order})
 	}
 	return err
 }
@@ -121,7 +131,10 @@ func isOtherOrder(err error) bool {
 func (m *Membership) checkConfig(e jetbus.KeyEntry) {
 	var there configValue
 	want := m.on.with(m.o.Partitions)
-	if !e.Deleted && json.Unmarshal(e.Value, &there) == nil && there != want {
+	if e.Deleted || json.Unmarshal(e.Value, &there) != nil {
+		return
+	}
+	if there.Trial = false; there != want {
 		m.fail(differs(m.group, there, want))
 	}
 }

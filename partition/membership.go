@@ -208,6 +208,7 @@ func (m *Membership) watch() {
 	for m.life.Err() == nil {
 		next := newView()
 		synced := false
+		var config *jetbus.KeyEntry // the last one that came so far
 		for e, err := range m.keys.KeyWatch(m.life, m.o.Bucket, m.group+groupKeys) {
 			if err != nil {
 				break
@@ -222,6 +223,11 @@ func (m *Membership) watch() {
 				m.inspectLocked()
 				m.notify()
 				m.mu.Unlock()
+				if config != nil {
+					m.checkConfig(*config)
+				}
+			case e.Key == m.group+configKey && !synced: // of a replica that is behind it may be an old one
+				config = &e
 			case e.Key == m.group+configKey:
 				m.checkConfig(e)
 			case !synced:

@@ -370,6 +370,21 @@ func TestKeyWatchStops(t *testing.T) {
 	})
 }
 
+// TestKeyWatchStopsEarly: a watch of many keys that ends at the first one leaves nothing behind
+// that waits to say the others.
+func TestKeyWatchStopsEarly(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for i := range 1000 {
+			r.set(fmt.Sprint(i), "v", 0, 0)
+		}
+		for _, err := range r.Bus.KeyWatch(r.Context(), "b", "") {
+			r.OK(err)
+			synctest.Wait() // all that there is room for has come
+			break
+		}
+	})
+}
+
 // Any key comes back as it was, through get and watch.
 func TestAnyKey(t *testing.T) {
 	inRealTime(t, func(r *rig) {
