@@ -107,6 +107,7 @@ func (g *Gateway) routes() {
 
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w = g.inPieces(w)
 	if !g.cross(w, r) {
 		return
 	}

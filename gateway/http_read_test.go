@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -355,6 +356,35 @@ func TestEventStreamStalls(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		r.do("GET", ordersPath+"/events?limit=1", "").is(200)
+	})
+}
+
+// TestAnswerStalls: a client that does not read its answer is closed, and neither others nor
+// Drain wait for it.
+func TestAnswerStalls(t *testing.T) {
+	inBubble(t, gateway.Config{Limits: gateway.Limits{PerPrincipal: 1}}, func(r *wsRig) {
+		r.publish("orders", `"`+strings.Repeat("x", 512<<10)+`"`)
+		stall := func() {
+			res, err := r.client().Do(r.request("GET", ordersPath+"/events?from=earliest&limit=1", ""))
+			if err != nil {
+				r.Fatal(err)
+			}
+			r.Cleanup(func() { _ = res.Body.Close() })
+		}
+		stall()
+		r.do("GET", ordersPath+"/events?limit=1", "").refused(gateway.CodeRateLimited)
+		time.Sleep(time.Minute)
+		r.do("GET", ordersPath+"/events?from=earliest&limit=1", "").is(200)
+		stall()
+		ctx, cancel := context.WithTimeout(r.Context(), 3*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := r.g.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			r.Errorf("Drain: %v", err)
+		}
+		if took := time.Since(began); took > 15*time.Second {
+			r.Errorf("Drain took %v", took)
+		}
 	})
 }
 

@@ -34,11 +34,14 @@ type life struct {
 
 	stopping chan struct{} // closed when Drain begins
 	idle     chan struct{} // closed when nothing runs any more after that
+	late     chan struct{} // closed by hurry when Drain's time is over
+	hurry    func()
 }
 
 func (l *life) init() {
 	l.of, l.conns, l.kept, l.keptOf = map[string]int{}, map[*conn]struct{}{}, map[string]*session{}, map[string]int{}
-	l.stopping, l.idle = make(chan struct{}), make(chan struct{})
+	l.stopping, l.idle, l.late = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	l.hurry = sync.OnceFunc(func() { close(l.late) })
 }
 
 // isDraining reports whether Drain has begun.
@@ -175,7 +178,8 @@ func (g *Gateway) track(ctx context.Context, who Principal) (tracked context.Con
 // to go (GOAWAY), sends no more events but still takes acknowledgements, closes each
 // connection when nothing is held there or ctx ends (25 seconds where ctx has no deadline),
 // and returns when nothing of the gateway runs any more. What clients still hold then is
-// given back; what clients hold over HTTP, who cannot be told, after 5 seconds. The error
+// given back; what clients hold over HTTP, who cannot be told, after 5 seconds. An answer
+// that its client does not read is given up at the end of that time, or WriteTimeout later. The error
 // is that of ctx where it came to that; a ctx that was canceled before the call is as one that
 // was not. It may be called again, and concurrently.
 func (g *Gateway) Drain(ctx context.Context) error {
@@ -220,6 +224,7 @@ func (g *Gateway) Drain(ctx context.Context) error {
 	for _, c := range conns {
 		c.end(closeGoingAway)
 	}
+	g.hurry()
 	g.pulls.end()
 	<-g.idle
 	return context.Cause(ctx)
