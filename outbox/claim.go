@@ -307,11 +307,10 @@ func (c *claim) each(ctx context.Context, query string, args []any, f func(rows 
 
 func scanClaimed(rows *sql.Rows, token string) (row jetbus.OutboxRow, pos int64, err error) {
 	var r record
-	err = rows.Scan(append(r.fields(), &r.attempts, &r.created)...)
-	if err != nil {
+	if err = rows.Scan(r.fields()...); err != nil {
 		return row, 0, err
 	}
-	row = jetbus.OutboxRow{Ref: strconv.FormatInt(r.pos, 10), Claim: token, Attempts: r.attempts}
+	row = jetbus.OutboxRow{Ref: strconv.FormatInt(r.pos, 10), Claim: token, Attempts: int(r.attempts.value)}
 	row.Event, row.Err = r.event()
 	return row, r.pos, nil
 }
@@ -320,28 +319,29 @@ func scanClaimed(rows *sql.Rows, token string) (row jetbus.OutboxRow, pos int64,
 type record struct {
 	pos                                          int64
 	id, topic, key, sid, headers, causedBy, tags string
-	ts                                           sql.NullInt64
+	ts, attempts, created                        integer
 	payload                                      []byte
-	attempts                                     int
-	created                                      int64
 }
 
-// fields are where the columns from pos to payload go.
+// fields are where the columns from pos to created_at go.
 func (r *record) fields() []any {
-	return []any{&r.pos, &r.id, &r.topic, &r.key, &r.sid, &r.ts, &r.headers, &r.causedBy, &r.tags, &r.payload}
+	return []any{&r.pos, &r.id, &r.topic, &r.key, &r.sid, &r.ts, &r.headers, &r.causedBy, &r.tags, &r.payload, &r.attempts, &r.created}
 }
 
 // event returns what could be read, and why not all of it could.
 func (r *record) event() (jetbus.Event, error) {
 	e := jetbus.Event{ID: r.id, SID: r.sid, Topic: r.topic, Key: r.key, Partition: jetbus.NoPartition, Payload: r.payload}
-	e.Time = time.UnixMilli(r.created).UTC()
-	if r.ts.Valid {
-		e.Time = time.UnixMilli(r.ts.Int64).UTC()
+	e.Time = r.created.time()
+	if r.ts.valid {
+		e.Time = r.ts.time()
 	}
 	return e, errors.Join(
+		r.ts.problem("ts"),
 		unmarshal("headers", r.headers, &e.Headers),
 		unmarshal("caused_by", r.causedBy, &e.CausedBy),
 		unmarshal("tags", r.tags, &e.Tags),
+		r.attempts.problem("attempts"),
+		r.created.problem("created_at"),
 	)
 }
 

@@ -20,6 +20,7 @@ type dialect struct {
 	position string // the column pos, ascending with inserts and never used twice
 	integer  string // type of 64 bits
 	bytes    string // type of a payload
+	dated    string // condition, behind others: created_at is an integer
 	octets   string // function for the number of its bytes, or about so of a text
 	begin    string // a transaction that may write, and sees in each statement what is committed
 	lock     string // of rows of a query, until the end of the transaction
@@ -38,6 +39,7 @@ var dialects = map[Dialect]dialect{
 		position: `INTEGER PRIMARY KEY AUTOINCREMENT`,
 		integer:  `INTEGER`,
 		bytes:    `BLOB`,
+		dated:    `AND typeof(created_at) = 'integer'`, // a text is a number in a subtraction
 		octets:   `length`,
 		begin:    `BEGIN IMMEDIATE`, // one writer at a time: nothing needs a lock of its own
 		version:  `SELECT CAST(substr(v, 1, instr(v, '.') - 1) AS INTEGER) * 1000 + CAST(substr(v, instr(v, '.') + 1) AS INTEGER) FROM (SELECT sqlite_version() AS v)`,

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -23,7 +24,8 @@ const (
 // Row is an event in an outbox, as [Box.List] shows it.
 type Row struct {
 	Event jetbus.Event
-	// Err says why the row cannot be read as an event; Event then has what could be.
+	// Err says why the row cannot be read as an event, or not all of it; Event and the
+	// other fields then have what could be.
 	Err       error
 	State     State
 	Attempts  int       // that failed
@@ -133,23 +135,20 @@ func scanRow(rows *sql.Rows) (Row, error) {
 	var r record
 	var row Row
 	var owner string
-	var due, now int64
-	var sent sql.NullInt64
-	if err := rows.Scan(append(r.fields(), &r.attempts, &r.created, &row.State, &row.LastError, &owner, &due, &sent, &now)...); err != nil {
+	var due, sent, now integer
+	if err := rows.Scan(append(r.fields(), &row.State, &row.LastError, &owner, &due, &sent, &now)...); err != nil {
 		return row, err
 	}
 	row.Event, row.Err = r.event()
-	row.Attempts, row.Added = r.attempts, time.UnixMilli(r.created).UTC()
+	row.Err = errors.Join(row.Err, due.problem("due_at"), sent.problem("sent_at"))
+	row.Attempts, row.Added, row.SentAt = int(r.attempts.value), r.created.time(), sent.time()
 	switch {
 	case row.State != Pending:
-	case owner != "" && due > now:
-		row.ClaimedUntil = time.UnixMilli(due).UTC()
+	case owner != "" && due.value > now.value:
+		row.ClaimedUntil = due.time()
 		fallthrough
-	case due > 0:
-		row.DueAt = time.UnixMilli(due).UTC()
-	}
-	if sent.Valid {
-		row.SentAt = time.UnixMilli(sent.Int64).UTC()
+	case due.value > 0:
+		row.DueAt = due.time()
 	}
 	return row, nil
 }

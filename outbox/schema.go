@@ -44,7 +44,9 @@ var columns = []string{
 // Times are in milliseconds since 1970 by the clock of the database, but for ts,
 // which is the time of the event. Everything but id and topic has a default, so that
 // triggers and programs in other languages can insert rows, too; headers is a JSON
-// object, caused_by and tags are JSON arrays of strings, or empty.
+// object, caused_by and tags are JSON arrays of strings, or empty. SQLite takes anything
+// for an integer: a row with a time that is none becomes dead, so that a trigger writes
+// CAST(unixepoch('subsec') * 1000 AS INTEGER).
 func Schema(d Dialect, table string) (string, error) {
 	if table == "" {
 		table = DefaultTable

@@ -80,15 +80,15 @@ WHERE state = 'pending' AND owner = ? AND pos = ?`, state, outrow.ErrorText(f.Er
 // OutboxStats implements [jetbus.Outbox]. It counts rows: its cost grows with them.
 func (b *Box) OutboxStats(ctx context.Context) (jetbus.OutboxStats, error) {
 	var s jetbus.OutboxStats
-	var age int64
+	var age integer
 	err := b.db.QueryRowContext(ctx, b.fill(`SELECT
   (SELECT count(*) FROM {table} WHERE state = 'pending'),
   (SELECT count(*) FROM {table} WHERE state = 'dead' AND state <> 'sent'),
-  (SELECT coalesce(max({now} - created_at), 0) FROM {table} WHERE state = 'pending')`)).Scan(&s.Pending, &s.Dead, &age)
+  (SELECT max({now} - created_at) FROM {table} WHERE state = 'pending' {dated})`)).Scan(&s.Pending, &s.Dead, &age)
 	if err != nil {
 		return s, fmt.Errorf("count outbox %s: %w", b.o.Table, err)
 	}
-	s.Age = time.Duration(max(age, 0)) * time.Millisecond
+	s.Age = time.Duration(max(age.value, 0)) * time.Millisecond
 	return s, nil
 }
 
