@@ -21,7 +21,7 @@ const (
 	HeaderOp             = "x-mongo-op"              // the operation: insert, update, replace, delete, copy, or a control event
 	HeaderClusterTime    = "x-mongo-cluster-time"    // seconds and counter, "1700000000.7"; not unique
 	HeaderToken          = "x-mongo-token"           // the feed's position behind the event
-	HeaderNamespace      = "x-mongo-ns"              // database.collection
+	HeaderNamespace      = "x-mongo-ns"              // database.collection; a JSON string where a header cannot have the name
 	HeaderFeed           = "x-mongo-feed"            // the feed's name
 	HeaderTransaction    = "x-mongo-txn"             // of the changes of one transaction
 	HeaderCollectionUUID = "x-mongo-collection-uuid" // with Options.Expanded
@@ -157,7 +157,7 @@ func (f *Feed) event(c *Change, at time.Time) (jetbus.Event, error) {
 	e := jetbus.Event{Topic: f.o.Topic, ID: f.eventID(string(c.Token)), Time: at, Key: c.Key, Headers: map[string]string{
 		HeaderOp: c.Op, HeaderClusterTime: clusterTime(c.ClusterTime), HeaderFeed: f.o.Name, HeaderToken: string(c.Token),
 	}}
-	if ns := c.namespace(); ns != "" {
+	if ns := namespaceHeader(c); ns != "" {
 		e.Headers[HeaderNamespace] = ns
 	}
 	if c.transaction != "" {
@@ -236,16 +236,6 @@ func (f *Feed) remap(c *Change, e *jetbus.Event) (err error) {
 		}
 	}
 	return e.Validate()
-}
-
-// eventID is the id of the event of a token, or of something else that happens once.
-func (f *Feed) eventID(what string) string {
-	id := "cf." + f.o.Name + "." + what
-	if len(id) > jetbus.MaxIDBytes {
-		sum := sha256.Sum256([]byte(what))
-		id = "cf." + f.o.Name + ".h" + hex.EncodeToString(sum[:])
-	}
-	return id
 }
 
 func (c *Change) namespace() string {

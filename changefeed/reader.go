@@ -448,26 +448,6 @@ func (r *reader) put(ctx context.Context, out outgoing, bytes int) error {
 	return r.limit(ctx)
 }
 
-// noteCopy renews copyText. For a text that is too long for a header the last one that
-// was not stands in: a copy that goes on there repeats what is behind it.
-func (r *reader) noteCopy() error {
-	if r.pos.copy == nil {
-		r.copyText = ""
-		return nil
-	}
-	text, err := json.Marshal(r.pos.copy)
-	if err != nil {
-		return err
-	}
-	if len(text) > jetbus.MaxHeaderValueBytes && r.copyText == "" {
-		text, err = json.Marshal(CopyProgress{Start: r.pos.copy.Start})
-	}
-	if len(text) <= jetbus.MaxHeaderValueBytes {
-		r.copyText = string(text)
-	}
-	return err
-}
-
 // limit hands the batch over when it is full.
 func (r *reader) limit(ctx context.Context) error {
 	if r.next.changes < r.f.o.MaxInFlight/inFlightShares && r.bytes < r.f.o.MaxInFlightBytes/inFlightShares {

@@ -165,11 +165,9 @@ func (f *Feed) putGap(ctx context.Context, p position, to Progress) error {
 	}
 	e.ID, e.Payload = f.eventID("reset."+jetbus.NewID()), payload
 	if to.Copy != nil {
-		text, err := json.Marshal(to.Copy)
-		if err != nil {
+		if e.Headers[HeaderCopy], err = copyHeader(to.Copy); err != nil {
 			return err
 		}
-		e.Headers[HeaderCopy] = string(text)
 	}
 	w := &writer{f: f, chain: p.chain, holder: jetbus.NewID(), token: p.token, copy: p.copy}
 	return w.publish(ctx, []outgoing{{event: e, change: c}})

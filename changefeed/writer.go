@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
@@ -378,18 +377,17 @@ func (w *writer) bury(ctx context.Context, one *outgoing, policy Policy, what er
 }
 
 // deadLetter makes the dead letter of a change. It has no position in the topic, and
-// is named by its token instead, so that it is stored once. Headers that are too long
-// for any event, as the token of a change of a very long _id, are left out.
+// is named by its token instead, so that it is stored once. What no event can have is
+// left out: what keeps a change from being published is not to keep it from being buried.
 func (f *Feed) deadLetter(one *outgoing) jetbus.DeadLetter {
 	e := one.event
 	reason := jetbus.DeadRejected
 	if errors.Is(one.poison, jetbus.ErrSchema) {
 		reason = jetbus.DeadSchema
 	}
-	e.Headers = maps.Clone(e.Headers)
-	maps.DeleteFunc(e.Headers, func(_, value string) bool { return len(value) > jetbus.MaxHeaderValueBytes })
 	sum := sha256.Sum256([]byte(e.ID))
 	e.Seq = binary.BigEndian.Uint64(sum[:]) | 1
+	f.makeValid(&e)
 	return jetbus.DeadLetter{
 		Event: e, Group: "changefeed-" + f.o.Name, Stream: "mongodb_" + f.o.Name, StreamCreated: f.created,
 		Reason: reason, Error: one.poison.Error(), Attempts: 1,
