@@ -8,6 +8,7 @@ import (
 	"maps"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -140,12 +141,16 @@ func (c *Change) readFields() (at time.Time, err error) {
 	return at, nil
 }
 
-// scoped is a key among those of all collections that are watched.
+// slashes escapes what would let the name of a collection go on into the key of a document.
+var slashes = strings.NewReplacer("%", "%25", "/", "%2F")
+
+// scoped is a key among those of all collections that are watched: different documents
+// have different ones.
 func (f *Feed) scoped(collection, key string) string {
 	if f.o.Collection != "" {
 		return key
 	}
-	if key = collection + "/" + key; jetbus.ValidKey(key) != nil {
+	if key = slashes.Replace(collection) + "/" + key; jetbus.ValidKey(key) != nil {
 		sum := sha256.Sum256([]byte(key))
 		key = hashedMark + hex.EncodeToString(sum[:])
 	}

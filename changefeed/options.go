@@ -98,8 +98,8 @@ type Options struct {
 	// it. 1 to 64 letters, digits, '-' and '_'.
 	Name string
 	// Database and Collection are what is watched. Without Collection it is the whole
-	// database; the keys of events then begin with the collection's name and a slash. The
-	// collection need not exist yet.
+	// database; the keys of events then begin with the collection's name, in which '%' is
+	// "%25" and '/' is "%2F", and a slash. The collection need not exist yet.
 	Database, Collection string
 	// Topic is where the changes go. Nobody else may publish to it. One that does not exist
 	// is declared, with a stream of its own and without an age limit.
