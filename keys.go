@@ -24,6 +24,8 @@ type Keys interface {
 	// KeyWatch returns the present entries of the bucket whose keys start with
 	// prefix, then one entry with Synced set, then every change until ctx ends or
 	// the caller stops. Deleted and expired keys come with Revision set and Deleted true.
+	// Where changes may have been missed, as when the connection is lost, it ends with
+	// [ErrUnavailable]: watch again, and compare.
 	KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[KeyEntry, error]
 }
 

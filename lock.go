@@ -257,10 +257,12 @@ func (h *holder) drop() {
 // watch tells of changes of the lock until ctx ends.
 func (h *holder) watch(ctx context.Context, changed chan<- struct{}) {
 	for ctx.Err() == nil {
+		pause := h.TTL / 2
 		for e, err := range h.keys.KeyWatch(ctx, h.Bucket, h.Key) {
 			if err != nil {
 				break
 			}
+			pause = lockPause
 			if !e.Synced && (e.Key != h.Key || !e.Deleted && parseLock(e.Value).State != lockFree) {
 				continue
 			}
@@ -269,7 +271,7 @@ func (h *holder) watch(ctx context.Context, changed chan<- struct{}) {
 			default:
 			}
 		}
-		sleep(ctx, h.TTL/2)
+		sleep(ctx, pause)
 	}
 }
 

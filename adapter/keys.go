@@ -1,12 +1,10 @@
 package adapter
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"strconv"
 	"strings"
 	"sync"
@@ -310,162 +308,6 @@ func (kv *buckets) createBucket(ctx context.Context, bucket string) error {
 		return nil
 	}
 	return err
-}
-
-// KeyWatch implements jetbus.Keys.
-func (b *Bus) KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[jetbus.KeyEntry, error] {
-	return sequence(ctx, b, "watch keys "+bucket+"/"+prefix, func(ctx context.Context, yield func(jetbus.KeyEntry, error) bool) error {
-		if err := validKey(bucket, cmp.Or(prefix, "x")); err != nil {
-			return err
-		}
-		return b.watchKeys(ctx, bucket, prefix, yield)
-	})
-}
-
-func (kv *buckets) watchKeys(ctx context.Context, bucket, prefix string, yield func(jetbus.KeyEntry, error) bool) error {
-	bounded, cancel := kv.bound(ctx)
-	defer cancel()
-	watched, err := kv.js.KeyValue(bounded, bucket)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		if err = kv.createBucket(bounded, bucket); err == nil {
-			watched, err = kv.js.KeyValue(bounded, bucket)
-		}
-	}
-	if err != nil {
-		return kv.translate("open bucket", kv.api+"STREAM.INFO."+bucketStream(bucket), err)
-	}
-	w, err := watched.WatchFiltered(ctx, keyFilters(prefix))
-	if err != nil {
-		return kv.translate("watch", kv.api+"CONSUMER.CREATE."+bucketStream(bucket)+".", err) // the name and the filter follow
-	}
-	defer endWatch(w)
-	return kv.followKeys(ctx, bucket, prefix, w, yield)
-}
-
-// endWatch stops a watcher and takes what it still has: it would wait for that, with its
-// goroutine, for ever. One whose connection broke as it was made may not say that it has ended.
-func endWatch(w jetstream.KeyWatcher) {
-	_ = w.Stop() // the connection may be gone
-	late := time.NewTimer(watchEnd)
-	defer late.Stop()
-	for {
-		select {
-		case _, open := <-w.Updates():
-			if !open {
-				return
-			}
-		case <-late.C:
-			return
-		}
-	}
-}
-
-// watchEnd is how long a watcher that was stopped may take to say so.
-const watchEnd = 5 * time.Second
-
-// followKeys yields what a watcher brings. The server counts the keys that are there when the
-// watch begins, and one that is written again from then on is not among those that it sends
-// first: its new message comes behind them. So all are present when the last message of all
-// that there is after the count has come, or one behind it.
-func (kv *buckets) followKeys(ctx context.Context, bucket, prefix string, w jetstream.KeyWatcher, yield func(jetbus.KeyEntry, error) bool) error {
-	look := time.NewTicker(keysLook)
-	defer look.Stop()
-	var seen, last uint64 // revisions: the newest that came, and the one to wait for
-	var counted, synced bool
-	for !synced {
-		update, came, err := kv.nextKey(ctx, w, look.C)
-		switch {
-		case err != nil:
-			return err
-		case came && update != nil:
-			seen = max(seen, update.Revision())
-			if entry, ok := keyEntry(update, prefix); ok && !entry.Deleted && !yield(entry, nil) { // a deleted key is none of those present
-				return nil
-			}
-		case came:
-			if last, err = kv.lastKeyWritten(ctx, bucket, prefix); err != nil {
-				return err
-			}
-			counted = true
-		case counted: // what is waited for may have been removed without a trace
-			now, err := kv.lastKeyWritten(ctx, bucket, prefix)
-			if err != nil {
-				return err
-			}
-			last = min(last, now)
-		}
-		synced = counted && seen >= last
-	}
-	for entry, ok := (jetbus.KeyEntry{Synced: true}), true; ; {
-		if ok && !yield(entry, nil) {
-			return nil
-		}
-		update, _, err := kv.nextKey(ctx, w, nil)
-		if err != nil {
-			return err
-		}
-		entry, ok = keyEntry(update, prefix)
-	}
-}
-
-// nextKey waits for what a watcher brings, which is nil when the server has sent what it
-// counted. It comes back without where tick is first.
-func (kv *buckets) nextKey(ctx context.Context, w jetstream.KeyWatcher, tick <-chan time.Time) (update jetstream.KeyValueEntry, came bool, err error) {
-	select {
-	case <-ctx.Done():
-		return nil, false, context.Cause(ctx)
-	case <-kv.link.Closed():
-		return nil, false, jetbus.ErrClosed
-	case <-tick:
-		return nil, false, nil
-	case update, open := <-w.Updates():
-		if !open {
-			return nil, false, jetbus.ErrClosed
-		}
-		return update, true, nil
-	}
-}
-
-// keysLook is how soon a watch asks again for the last message.
-const keysLook = 100 * time.Millisecond
-
-// lastKeyWritten is the revision of the last message of all keys with a prefix; 0 where there is none.
-func (kv *buckets) lastKeyWritten(ctx context.Context, bucket, prefix string) (last uint64, err error) {
-	for _, filter := range keyFilters(prefix) {
-		m, err := kv.leaderMessage(ctx, bucketStream(bucket), map[string]any{"last_by_subj": "$KV." + bucket + "." + filter})
-		if err != nil {
-			return 0, kv.translate("watch", kv.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
-		}
-		last = max(last, m.seq)
-	}
-	return last, nil
-}
-
-// keyFilters are the filters that let through all keys with a prefix, as narrow as
-// subjects allow: up to the last dot of the prefix, in front of which nothing differs.
-func keyFilters(prefix string) []string {
-	const more = "x" // any character: it decides how the last one of the prefix is written
-	escaped := strings.TrimSuffix(bucketKey(prefix+more), more)
-	i := strings.LastIndexByte(escaped, '.')
-	filters := []string{escaped[:i+1] + ">"}
-	if i >= 0 && i == len(escaped)-1 { // the key that is the prefix ends in no dot: it would be another token
-		filters = append(filters, bucketKey(prefix))
-	}
-	return filters
-}
-
-// keyEntry turns a watcher's update into an entry, if the prefix wants it.
-func keyEntry(update jetstream.KeyValueEntry, prefix string) (jetbus.KeyEntry, bool) {
-	if update == nil {
-		return jetbus.KeyEntry{}, false
-	}
-	key, ok := parseBucketKey(update.Key())
-	if !ok || !strings.HasPrefix(key, prefix) {
-		return jetbus.KeyEntry{}, false
-	}
-	return jetbus.KeyEntry{
-		Key: key, Value: update.Value(), Revision: update.Revision(), Deleted: update.Operation() != jetstream.KeyValuePut,
-	}, true
 }
 
 // enterKeys begins a call on a key.

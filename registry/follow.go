@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/link"
 )
 
 // How long the watcher may be behind what is known to be stored, or silent, before it is
@@ -105,7 +106,7 @@ func (r *Registry) watch(kv jetstream.KeyValue, synced func()) error {
 	if err != nil {
 		return err
 	}
-	defer end(w)
+	defer link.EndWatch(w)
 	s, err := r.catchUp(w, last)
 	if s == nil {
 		return err
@@ -188,24 +189,6 @@ func (r *Registry) drain(w jetstream.KeyWatcher, next *builder) {
 				next.apply(recordOf(update))
 			}
 		default:
-			return
-		}
-	}
-}
-
-// end stops a watcher and takes what it still has, since it would wait for that. One whose
-// connection broke as it was made may not say that it has ended.
-func end(w jetstream.KeyWatcher) {
-	_ = w.Stop() // the connection may be gone
-	late := time.NewTimer(stallLimit)
-	defer late.Stop()
-	for {
-		select {
-		case _, open := <-w.Updates():
-			if !open {
-				return
-			}
-		case <-late.C:
 			return
 		}
 	}

@@ -1,0 +1,216 @@
+package adapter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/link"
+)
+
+// How soon a watch asks again for the last message while it waits for that, and whether the
+// bucket is still the one that it watches.
+const (
+	keysLook   = 100 * time.Millisecond
+	bucketLook = 10 * time.Second
+)
+
+// KeyWatch implements jetbus.Keys.
+func (b *Bus) KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[jetbus.KeyEntry, error] {
+	return sequence(ctx, b, "watch keys "+bucket+"/"+prefix, func(ctx context.Context, yield func(jetbus.KeyEntry, error) bool) error {
+		if err := validKey(bucket, cmp.Or(prefix, "x")); err != nil {
+			return err
+		}
+		w, err := b.watchKeys(ctx, bucket, prefix)
+		if err != nil {
+			return err
+		}
+		defer link.EndWatch(w.KeyWatcher)
+		return w.follow(ctx, yield)
+	})
+}
+
+// keyWatch is one watch of keys, on one connection: nats.go's watcher would go on with the
+// next one, and would not tell of the markers of keys that have ended their lives meanwhile.
+type keyWatch struct {
+	jetstream.KeyWatcher
+	kv             *buckets
+	bucket, prefix string
+	created        time.Time       // the bucket
+	lost           <-chan struct{} // closed when the connection is
+	seen           uint64          // revision: the newest that came
+}
+
+func (kv *buckets) watchKeys(ctx context.Context, bucket, prefix string) (*keyWatch, error) {
+	bounded, cancel := kv.bound(ctx)
+	defer cancel()
+	info := kv.api + "STREAM.INFO." + bucketStream(bucket)
+	lost, err := kv.link.Wait(bounded)
+	if err != nil {
+		return nil, kv.translate("open bucket", info, err)
+	}
+	watched, err := kv.js.KeyValue(bounded, bucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		if err = kv.createBucket(bounded, bucket); err == nil {
+			watched, err = kv.js.KeyValue(bounded, bucket)
+		}
+	}
+	if err != nil {
+		return nil, kv.translate("open bucket", info, err)
+	}
+	stream, err := kv.streamInfo(bounded, bucketStream(bucket))
+	if err != nil {
+		return nil, kv.translate("open bucket", info, err)
+	}
+	w, err := watched.WatchFiltered(ctx, keyFilters(prefix))
+	if err != nil {
+		return nil, kv.translate("watch", kv.api+"CONSUMER.CREATE."+bucketStream(bucket)+".", err) // the name and the filter follow
+	}
+	return &keyWatch{KeyWatcher: w, kv: kv, bucket: bucket, prefix: prefix, created: stream.Created, lost: lost}, nil
+}
+
+// follow yields what the watcher brings, until that is not all any more.
+func (w *keyWatch) follow(ctx context.Context, yield func(jetbus.KeyEntry, error) bool) error {
+	if more, err := w.present(ctx, yield); !more {
+		return err
+	}
+	look := time.NewTicker(bucketLook)
+	defer look.Stop()
+	for entry, ok := (jetbus.KeyEntry{Synced: true}), true; ; {
+		if ok && !yield(entry, nil) {
+			return nil
+		}
+		update, came, err := w.next(ctx, look.C)
+		if err == nil && !came {
+			err = w.check(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		entry, ok = keyEntry(update, w.prefix)
+	}
+}
+
+// present yields what is there when the watch begins, and reports whether to go on behind
+// that. The server counts the keys that are there then, and one that is written again from
+// then on is not among those that it sends first: its new message comes behind them. So all
+// are present when the last message of all that there is after the count has come, or one
+// behind it.
+func (w *keyWatch) present(ctx context.Context, yield func(jetbus.KeyEntry, error) bool) (more bool, err error) {
+	look := time.NewTicker(keysLook)
+	defer look.Stop()
+	var last uint64 // revision: the one to wait for
+	var counted bool
+	for !counted || w.seen < last {
+		update, came, err := w.next(ctx, look.C)
+		switch {
+		case err != nil:
+			return false, err
+		case came && update != nil:
+			if entry, ok := keyEntry(update, w.prefix); ok && !entry.Deleted && !yield(entry, nil) { // a deleted key is none of those present
+				return false, nil
+			}
+		case came:
+			if last, err = w.lastWritten(ctx); err != nil {
+				return false, err
+			}
+			counted = true
+		case counted: // what is waited for may have been removed without a trace
+			now, err := w.lastWritten(ctx)
+			if err != nil {
+				return false, err
+			}
+			last = min(last, now)
+		}
+	}
+	return true, nil
+}
+
+// next waits for what the watcher brings, which is nil when the server has sent what it
+// counted. It comes back without where tick is first.
+func (w *keyWatch) next(ctx context.Context, tick <-chan time.Time) (update jetstream.KeyValueEntry, came bool, err error) {
+	select {
+	case <-ctx.Done():
+		return nil, false, context.Cause(ctx)
+	case <-w.kv.link.Closed():
+		return nil, false, jetbus.ErrClosed
+	case <-w.lost:
+		if w.kv.link.IsOver() {
+			return nil, false, jetbus.ErrClosed
+		}
+		return nil, false, fmt.Errorf("%w: the connection was lost; watch again", jetbus.ErrUnavailable)
+	case <-tick:
+		return nil, false, nil
+	case update, open := <-w.Updates():
+		if !open {
+			return nil, false, jetbus.ErrClosed
+		}
+		if update != nil {
+			w.seen = max(w.seen, update.Revision())
+		}
+		return update, true, nil
+	}
+}
+
+// check ends a watch whose bucket was deleted and made anew, or set back: nats.go's watcher
+// would wait until that has as many messages as it has seen. What cannot be found out now,
+// as in an election, the next look will show.
+func (w *keyWatch) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	info, err := w.kv.streamInfo(ctx, bucketStream(w.bucket))
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return fmt.Errorf("%w: the bucket was deleted; watch again", jetbus.ErrUnavailable)
+	case err == nil && (!info.Created.Equal(w.created) || info.State.LastSeq < w.seen):
+		return fmt.Errorf("%w: the bucket was made anew, or set back; watch again", jetbus.ErrUnavailable)
+	}
+	return nil
+}
+
+// lastWritten is the revision of the last message of all keys with the prefix; 0 where there is none.
+func (w *keyWatch) lastWritten(ctx context.Context) (last uint64, err error) {
+	stream := bucketStream(w.bucket)
+	for _, filter := range keyFilters(w.prefix) {
+		m, err := w.kv.leaderMessage(ctx, stream, map[string]any{"last_by_subj": "$KV." + w.bucket + "." + filter})
+		if err != nil {
+			return 0, w.kv.translate("watch", w.kv.api+"STREAM.MSG.GET."+stream, err)
+		}
+		last = max(last, m.seq)
+	}
+	return last, nil
+}
+
+// keyFilters are the filters that let through all keys with a prefix, as narrow as
+// subjects allow: up to the last dot of the prefix, in front of which nothing differs.
+func keyFilters(prefix string) []string {
+	const more = "x" // any character: it decides how the last one of the prefix is written
+	escaped := strings.TrimSuffix(bucketKey(prefix+more), more)
+	i := strings.LastIndexByte(escaped, '.')
+	filters := []string{escaped[:i+1] + ">"}
+	if i >= 0 && i == len(escaped)-1 { // the key that is the prefix ends in no dot: it would be another token
+		filters = append(filters, bucketKey(prefix))
+	}
+	return filters
+}
+
+// keyEntry turns a watcher's update into an entry, if the prefix wants it.
+func keyEntry(update jetstream.KeyValueEntry, prefix string) (jetbus.KeyEntry, bool) {
+	if update == nil {
+		return jetbus.KeyEntry{}, false
+	}
+	key, ok := parseBucketKey(update.Key())
+	if !ok || !strings.HasPrefix(key, prefix) {
+		return jetbus.KeyEntry{}, false
+	}
+	return jetbus.KeyEntry{
+		Key: key, Value: update.Value(), Revision: update.Revision(), Deleted: update.Operation() != jetstream.KeyValuePut,
+	}, true
+}
