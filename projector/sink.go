@@ -131,7 +131,7 @@ type Positioner interface {
 type Rebuilder interface {
 	Sink
 	// Shadow returns an empty sink beside this one, to be filled and put into its
-	// place. One that an earlier rebuild left behind is removed.
+	// place. Its Open removes one that an earlier rebuild left behind.
 	Shadow(ctx context.Context) (Shadow, error)
 }
 

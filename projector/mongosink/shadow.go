@@ -31,54 +31,24 @@ type shadow struct {
 	token   string
 	name    string // of its collection
 	w       *writer
+	begun   bool // it has a page
 	swapped bool
 	dropped bool
 }
 
-// Shadow begins a rebuild: it returns a sink for an empty collection beside this
-// one's. What an earlier rebuild left behind is removed, and a rebuild that is under
-// way loses its place. All documents of the collection are going to be replaced:
-// those of other sources, or of nobody, too; for other sources the shadow's Open
-// refuses that.
-func (s *Sink) Shadow(ctx context.Context) (projector.Shadow, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
-	defer cancel()
+// Shadow returns a sink for an empty collection beside this one's, which its Open makes.
+// That also removes what an earlier rebuild left behind, and takes the place of one that is
+// under way. All documents of the collection are going to be replaced: those of other
+// sources, or of nobody, too; for other sources the shadow's Open refuses that.
+func (s *Sink) Shadow(context.Context) (projector.Shadow, error) {
 	token := bson.NewObjectID().Hex()
-	sh := &shadow{sink: s, token: token, name: s.o.Collection + shadowInfix + "_" + token}
-	if err := sh.begin(ctx); err != nil {
-		return nil, fmt.Errorf("mongosink: begin to rebuild collection %s: %w", s.o.Collection, explain(err, s.db))
-	}
-	return sh, nil
+	return &shadow{sink: s, token: token, name: s.o.Collection + shadowInfix + "_" + token}, nil
 }
 
 // page is the _id of the rebuild's page.
 func (sh *shadow) page() string { return sh.sink.o.Collection + shadowInfix }
 
-func (sh *shadow) begin(ctx context.Context) error {
-	db := sh.sink.db
-	if err := finishSwap(ctx, db, sh.sink.o.Collection); err != nil {
-		return err
-	}
-	_, err := openBook(db).ReplaceOne(ctx, bson.D{{Key: "_id", Value: sh.page()}},
-		page{ID: sh.page(), Sources: map[string]entry{}, Token: sh.token, Shadow: sh.name}, options.Replace().SetUpsert(true))
-	if err != nil {
-		return err
-	}
-	names, err := db.ListCollectionNames(ctx, bson.D{{Key: "type", Value: "collection"}})
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if strings.HasPrefix(name, sh.page()+"_") && name != sh.name {
-			if err := db.Collection(name, safely()).Drop(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// Open creates the shadow's collection and its indexes.
+// Open begins the rebuild: it creates the shadow's collection and its indexes.
 func (sh *shadow) Open(ctx context.Context, src projector.Source) (projector.Position, error) {
 	s := sh.sink
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
@@ -112,10 +82,14 @@ func (sh *shadow) open(ctx context.Context, w *writer) error {
 	if err := s.check(ctx, src); err != nil {
 		return err
 	}
+	if err := finishSwap(ctx, s.db, s.o.Collection); err != nil {
+		return err
+	}
 	main, err := readPage(ctx, w.mark.book, s.o.Collection)
 	if err != nil {
 		return err
 	}
+	// What is refused here has not disturbed a rebuild that is under way.
 	if main != nil {
 		if others := main.others(src.Topic); main.Projection == src.Projection && len(others) > 0 {
 			return fmt.Errorf("%w: the collection is filled from %s as well, which a rebuild from %s would lose: drop the collection and its document in %s, and let all of them fill it anew",
@@ -125,18 +99,43 @@ func (sh *shadow) open(ctx context.Context, w *writer) error {
 			return err
 		}
 	}
-	mine := bson.D{{Key: "_id", Value: sh.page()}, {Key: "token", Value: sh.token}}
-	r, err := w.mark.book.UpdateOne(ctx, mine, bson.D{{Key: "$set", Value: bson.D{{Key: "projection", Value: src.Projection}}}})
-	if err != nil {
+	if err := sh.begin(ctx, w.mark); err != nil {
 		return err
-	}
-	if r.MatchedCount == 0 {
-		return w.mark.fenced()
 	}
 	if err := prepare(ctx, s.db, sh.name, s.o.Indexes, s.expires()); err != nil {
 		return err
 	}
 	return w.mark.claim(ctx)
+}
+
+// begin makes the page of the rebuild, unless it is there, and removes what others left.
+func (sh *shadow) begin(ctx context.Context, mark *bookmark) error {
+	if sh.begun {
+		n, err := mark.book.CountDocuments(ctx, bson.D{{Key: "_id", Value: sh.page()}, {Key: "token", Value: sh.token}})
+		if err == nil && n == 0 {
+			err = mark.fenced()
+		}
+		return err
+	}
+	_, err := mark.book.ReplaceOne(ctx, bson.D{{Key: "_id", Value: sh.page()}},
+		page{ID: sh.page(), Projection: mark.src.Projection, Sources: map[string]entry{}, Token: sh.token, Shadow: sh.name}, options.Replace().SetUpsert(true))
+	if err != nil {
+		return err
+	}
+	sh.begun = true
+	db := sh.sink.db
+	names, err := db.ListCollectionNames(ctx, bson.D{{Key: "type", Value: "collection"}})
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, sh.page()+"_") && name != sh.name {
+			if err := db.Collection(name, safely()).Drop(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Write stores a batch in the shadow, or in what it has become.

@@ -132,6 +132,31 @@ func TestA8Row12Leftover(t *testing.T) {
 	r.wantClean()
 }
 
+// A rebuild that is refused, since the collection is another projection's, does not disturb
+// that one's rebuild.
+func TestRebuildBesideForeignOne(t *testing.T) {
+	r := newRig(t)
+	live := r.open(mongosink.Options{}, source())
+	r.writeUpTo(live, 1, put("a", 1, `{}`))
+	sh := r.shadow(live, source())
+	r.writeUpTo(sh, 2, put("b", 2, `{}`))
+	other := source()
+	other.Projection = "other"
+	foreign, err := r.sink(mongosink.Options{}).Shadow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = foreign.Open(t.Context(), other)
+	wantError(t, "open", err, projector.ErrOwned)
+	if err := foreign.Drop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.writeUpTo(sh, 3, put("c", 3, `{}`))
+	r.swap(sh)
+	r.want("b@2", "c@3")
+	r.wantClean()
+}
+
 // Row 12: a crash between any two steps of a swap leaves the old content or the new
 // one, and in the new one what the book says of it.
 func TestA8Row12Crashes(t *testing.T) {
