@@ -55,8 +55,9 @@ RETURNING pos, id, topic, "key", sid, ts, headers, caused_by, tags, payload, att
 )
 
 const (
-	scanRows  = 1000 // in a step
-	scanSteps = 20   // of a claim that has found something
+	scanRows  = 1000             // in a step
+	scanSteps = 20               // of a claim that has found something
+	scanAnew  = 10 * time.Second // how long claims that are full go on behind one that was cut short
 )
 
 // Claim implements [jetbus.Outbox].
@@ -128,6 +129,7 @@ func (c *claim) run(ctx context.Context) ([]jetbus.OutboxRow, error) {
 			c.b.scan.cut(from)
 			return c.mark(ctx)
 		case c.full:
+			c.b.scan.filled()
 			return c.mark(ctx)
 		}
 		from = to
@@ -144,11 +146,13 @@ func enough(ctx context.Context) (late func() bool) {
 
 // scanFrom is where claims begin: at the oldest row, or where the claim before was cut
 // short, until one has come to the end. However long that takes, what is behind many
-// rows that are not to be had has its turn.
+// rows that are not to be had has its turn; and those ahead have theirs where there is
+// always enough behind.
 type scanFrom struct {
-	mu   sync.Mutex
-	from int64
-	on   bool // from is where the last claim was cut short
+	mu    sync.Mutex
+	from  int64
+	on    bool      // from is where the last claim was cut short
+	since time.Time // when one was cut that had begun at the oldest row
 }
 
 // oldest is ahead of every row.
@@ -168,7 +172,19 @@ func (s *scanFrom) begin() int64 {
 func (s *scanFrom) cut(from int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.on {
+		s.since = time.Now()
+	}
 	s.from, s.on = from, true
+}
+
+// filled notes a claim that took all there was room for, short of the end.
+func (s *scanFrom) filled() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.since) > scanAnew {
+		s.on = false
+	}
 }
 
 // anew has the next claim begin with the oldest row.

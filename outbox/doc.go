@@ -45,7 +45,7 @@
 // PublishOptions (TTL, DeliverAt, ExpectLastSeq) do not go through an outbox. A claim
 // looks at rows that are due, oldest first, in steps of a thousand until it has enough;
 // where it finds little among many, because their keys wait for a dead row, it ends after
-// half of its time, and the next claims go on behind them for 10 seconds before one begins
-// anew. Rows that wait behind a dead one thus cost an index lookup each, now and then: do
-// not leave them for long.
+// half of its time, and the next claims go on behind them until one has come to the end, or
+// for 10 seconds of claims that are full. Rows that wait behind a dead one thus cost an index
+// lookup each, now and then: do not leave them for long.
 package outbox

@@ -93,3 +93,32 @@ func scanLong(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestScanAnew: where there is always enough behind the place where a claim was cut short,
+// the rows ahead of it have their turn all the same.
+func TestScanAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s scanFrom
+		begins := func(want int64) {
+			t.Helper()
+			if from := s.begin(); from != want {
+				t.Errorf("a claim begins at %d, want %d", from, want)
+			}
+		}
+		s.cut(5)
+		for range 10 {
+			begins(5)
+			s.filled()
+			time.Sleep(time.Second)
+		}
+		s.cut(9) // the time counts from the first one
+		begins(9)
+		time.Sleep(time.Second)
+		begins(9)
+		s.filled()
+		begins(oldest)
+		s.cut(7)
+		s.filled()
+		begins(7)
+	})
+}

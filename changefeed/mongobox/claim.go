@@ -39,11 +39,12 @@ import (
 // commit, the server would keep the rows locked for a minute, and with them every other
 // claim that comes by.
 const (
-	scanRows  = 1000            // in a step
-	scanSteps = 20              // of a claim that has found something
-	scanTime  = 3 * time.Second // of one that has not: a claim that runs out of time has nothing, again and again
-	maxLooks  = 5               // of a claim whose rows others take, and of one that is refused a snapshot
-	giveBack  = 2 * time.Second // for what a claim leaves behind when it fails
+	scanRows  = 1000             // in a step
+	scanSteps = 20               // of a claim that has found something
+	scanAnew  = 10 * time.Second // how long claims that are full go on behind one that was cut short
+	scanTime  = 3 * time.Second  // of one that has not: a claim that runs out of time has nothing, again and again
+	maxLooks  = 5                // of a claim whose rows others take, and of one that is refused a snapshot
+	giveBack  = 2 * time.Second  // for what a claim leaves behind when it fails
 )
 
 // Claim implements [jetbus.Outbox].
@@ -125,12 +126,14 @@ type claim struct {
 
 // scanFrom is where claims begin: at the oldest row, or where the claim before was cut
 // short, until one has come to the end. However long that takes, what is behind many
-// rows that are not to be had has its turn.
+// rows that are not to be had has its turn; and those ahead have theirs where there is
+// always enough behind.
 type scanFrom struct {
-	mu   sync.Mutex
-	from int64
-	over map[lane]bool // keys of rows ahead of from
-	on   bool          // from is where the last claim was cut short
+	mu    sync.Mutex
+	from  int64
+	over  map[lane]bool // keys of rows ahead of from
+	on    bool          // from is where the last claim was cut short
+	since time.Time     // when one was cut that had begun at the oldest row
 
 	patience time.Duration // scanTime, but for tests
 }
@@ -150,7 +153,19 @@ func (s *scanFrom) begin() (from int64, over map[lane]bool) {
 func (s *scanFrom) cut(from int64, over map[lane]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.on {
+		s.since = time.Now()
+	}
 	s.from, s.over, s.on = from, over, true
+}
+
+// filled notes a claim that took all there was room for, short of the end.
+func (s *scanFrom) filled() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.since) > scanAnew {
+		s.on, s.over = false, nil
+	}
 }
 
 // anew has the next claim begin with the oldest row.
@@ -217,6 +232,7 @@ func (c *claim) scan(ctx context.Context) error {
 			c.b.scan.cut(places[0].pos, c.over)
 			return nil
 		case c.full:
+			c.b.scan.filled()
 			return nil
 		}
 	}

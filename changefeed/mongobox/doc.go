@@ -62,5 +62,5 @@
 // ("pending") as strings, and pos as a number, the microseconds since 1970; rows with a key take
 // pos from the counter.
 // Rows that wait behind a dead one cost reads at each claim that comes by, and where they
-// are many the others are found some seconds later: do not leave them for long. The collection is not to be sharded.
+// are many the others are found some seconds later, as are rows of keys that had failed: do not leave them for long. The collection is not to be sharded.
 package mongobox

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -43,4 +44,33 @@ func TestScanLong(t *testing.T) {
 			t.Errorf("claim %d got %d rows, %v; want %d", i, len(got), err, want)
 		}
 	}
+}
+
+// TestScanAnew: where there is always enough behind the place where a claim was cut short,
+// the rows ahead of it have their turn all the same.
+func TestScanAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s scanFrom
+		begins := func(want int64) {
+			t.Helper()
+			if from, _ := s.begin(); from != want {
+				t.Errorf("a claim begins at %d, want %d", from, want)
+			}
+		}
+		s.cut(5, nil)
+		for range 10 {
+			begins(5)
+			s.filled()
+			time.Sleep(time.Second)
+		}
+		s.cut(9, nil) // the time counts from the first one
+		begins(9)
+		time.Sleep(time.Second)
+		begins(9)
+		s.filled()
+		begins(oldest)
+		s.cut(7, nil)
+		s.filled()
+		begins(7)
+	})
 }
