@@ -69,8 +69,8 @@ var rooms = map[string]room{
 	"internal/deadline/deadlinetest": {kit: true},
 	"internal/leaktest":              {heavy: []string{"go.uber.org/goleak"}, kit: true},
 	"internal/mongolink":             {heavy: []string{"go.mongodb.org/mongo-driver/v2/mongo"}},
-	"internal/shutdown":              {}, // by what context all that stops is stopped
-	"internal/link":                  {rooms: []string{"."}, heavy: []string{"github.com/nats-io/nats.go"}},
+	"internal/shutdown":              {},                                                                                                            // by what context all that stops is stopped
+	"internal/link":                  {rooms: []string{"."}, heavy: []string{"github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"}}, // its watchers of keys outlive connections
 	"registry/schema":                {heavy: []string{"github.com/santhosh-tekuri/jsonschema/..."}},
 	"partition":                      {rooms: []string{".", "internal/deadline", "internal/shutdown"}, tests: []string{"internal/deadline/deadlinetest"}},
 	"projector":                      {rooms: []string{".", "internal/shutdown"}},
