@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -28,14 +30,25 @@ func (b *Bus) KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[jet
 		if err := validKey(bucket, cmp.Or(prefix, "x")); err != nil {
 			return err
 		}
-		w, err := b.watchKeys(ctx, bucket, prefix)
+		w, present, err := b.watchKeys(ctx, bucket, prefix)
 		if err != nil {
 			return err
 		}
-		defer link.EndWatch(w.KeyWatcher)
+		defer w.end()
+		for _, entry := range present {
+			if !yield(entry, nil) {
+				return nil
+			}
+		}
 		return w.follow(ctx, yield)
 	})
 }
+
+// Why a watch ends that may have missed something.
+var (
+	errWatchLost  = fmt.Errorf("%w: the connection was lost; watch again", jetbus.ErrUnavailable)
+	errWatchEnded = fmt.Errorf("%w: the server ended it; watch again", jetbus.ErrUnavailable)
+)
 
 // keyWatch is one watch of keys, on one connection: nats.go's watcher would go on with the
 // next one, and would not tell of the markers of keys that have ended their lives meanwhile.
@@ -46,9 +59,28 @@ type keyWatch struct {
 	created        time.Time       // the bucket
 	lost           <-chan struct{} // closed when the connection is
 	seen           uint64          // revision: the newest that came
+	cancel         context.CancelFunc
 }
 
-func (kv *buckets) watchKeys(ctx context.Context, bucket, prefix string) (*keyWatch, error) {
+// watchKeys begins a watch, anew where the connection is lost before all that is present
+// has come.
+func (kv *buckets) watchKeys(ctx context.Context, bucket, prefix string) (*keyWatch, []jetbus.KeyEntry, error) {
+	for {
+		w, err := kv.openWatch(ctx, bucket, prefix)
+		var present []jetbus.KeyEntry
+		if err == nil {
+			if present, err = w.present(ctx); err == nil {
+				return w, present, nil
+			}
+			w.end()
+		}
+		if !errors.Is(err, errWatchLost) {
+			return nil, nil, err
+		}
+	}
+}
+
+func (kv *buckets) openWatch(ctx context.Context, bucket, prefix string) (*keyWatch, error) {
 	bounded, cancel := kv.bound(ctx)
 	defer cancel()
 	info := kv.api + "STREAM.INFO." + bucketStream(bucket)
@@ -69,18 +101,48 @@ func (kv *buckets) watchKeys(ctx context.Context, bucket, prefix string) (*keyWa
 	if err != nil {
 		return nil, kv.translate("open bucket", info, err)
 	}
-	w, err := watched.WatchFiltered(ctx, keyFilters(prefix))
-	if err != nil {
+	w := &keyWatch{kv: kv, bucket: bucket, prefix: prefix, created: stream.Created, lost: lost}
+	if err := w.begin(ctx, watched); err != nil {
 		return nil, kv.translate("watch", kv.api+"CONSUMER.CREATE."+bucketStream(bucket)+".", err) // the name and the filter follow
 	}
-	return &keyWatch{KeyWatcher: w, kv: kv, bucket: bucket, prefix: prefix, created: stream.Created, lost: lost}, nil
+	return w, nil
 }
 
-// follow yields what the watcher brings, until that is not all any more.
-func (w *keyWatch) follow(ctx context.Context, yield func(jetbus.KeyEntry, error) bool) error {
-	if more, err := w.present(ctx, yield); !more {
-		return err
+// begin makes the watcher, which lives as long as ctx. Its request is not answered any more
+// when the connection is lost.
+func (w *keyWatch) begin(ctx context.Context, bucket jetstream.KeyValue) (err error) {
+	ctx, w.cancel = context.WithCancel(ctx)
+	made := make(chan struct{})
+	var guard sync.WaitGroup
+	guard.Go(func() {
+		select {
+		case <-w.lost:
+			w.cancel()
+		case <-made:
+		}
+	})
+	w.KeyWatcher, err = bucket.WatchFiltered(ctx, keyFilters(w.prefix))
+	close(made)
+	guard.Wait()
+	if err != nil {
+		w.cancel()
+		select {
+		case <-w.lost:
+			err = errWatchLost
+		default:
+		}
 	}
+	return err
+}
+
+// end stops the watcher.
+func (w *keyWatch) end() {
+	link.EndWatch(w.KeyWatcher)
+	w.cancel()
+}
+
+// follow yields what the watcher brings behind what was present, until that is not all any more.
+func (w *keyWatch) follow(ctx context.Context, yield func(jetbus.KeyEntry, error) bool) error {
 	look := time.NewTicker(bucketLook)
 	defer look.Stop()
 	for entry, ok := (jetbus.KeyEntry{Synced: true}), true; ; {
@@ -98,39 +160,48 @@ func (w *keyWatch) follow(ctx context.Context, yield func(jetbus.KeyEntry, error
 	}
 }
 
-// present yields what is there when the watch begins, and reports whether to go on behind
-// that. The server counts the keys that are there then, and one that is written again from
-// then on is not among those that it sends first: its new message comes behind them. So all
-// are present when the last message of all that there is after the count has come, or one
-// behind it.
-func (w *keyWatch) present(ctx context.Context, yield func(jetbus.KeyEntry, error) bool) (more bool, err error) {
+// present returns what is there when the watch begins. The server counts the keys that are
+// there then, and one that is written again from then on is not among those that it sends
+// first: its new message comes behind them. So all are present when the last message of all
+// that there is after the count has come, or one behind it.
+func (w *keyWatch) present(ctx context.Context) ([]jetbus.KeyEntry, error) {
 	look := time.NewTicker(keysLook)
 	defer look.Stop()
+	var entries []jetbus.KeyEntry
 	var last uint64 // revision: the one to wait for
 	var counted bool
 	for !counted || w.seen < last {
 		update, came, err := w.next(ctx, look.C)
 		switch {
 		case err != nil:
-			return false, err
+			return nil, err
 		case came && update != nil:
-			if entry, ok := keyEntry(update, w.prefix); ok && !entry.Deleted && !yield(entry, nil) { // a deleted key is none of those present
-				return false, nil
+			if entry, ok := keyEntry(update, w.prefix); ok {
+				entries = append(entries, entry)
 			}
 		case came:
 			if last, err = w.lastWritten(ctx); err != nil {
-				return false, err
+				return nil, err
 			}
 			counted = true
 		case counted: // what is waited for may have been removed without a trace
 			now, err := w.lastWritten(ctx)
 			if err != nil {
-				return false, err
+				return nil, err
 			}
 			last = min(last, now)
 		}
 	}
-	return true, nil
+	return newest(entries), nil
+}
+
+// newest leaves of each key the last entry, unless it was deleted.
+func newest(entries []jetbus.KeyEntry) []jetbus.KeyEntry {
+	last := make(map[string]uint64, len(entries))
+	for _, e := range entries {
+		last[e.Key] = e.Revision
+	}
+	return slices.DeleteFunc(entries, func(e jetbus.KeyEntry) bool { return e.Deleted || last[e.Key] != e.Revision })
 }
 
 // next waits for what the watcher brings, which is nil when the server has sent what it
@@ -145,18 +216,29 @@ func (w *keyWatch) next(ctx context.Context, tick <-chan time.Time) (update jets
 		if w.kv.link.IsOver() {
 			return nil, false, jetbus.ErrClosed
 		}
-		return nil, false, fmt.Errorf("%w: the connection was lost; watch again", jetbus.ErrUnavailable)
+		return nil, false, errWatchLost
 	case <-tick:
 		return nil, false, nil
 	case update, open := <-w.Updates():
 		if !open {
-			return nil, false, jetbus.ErrClosed
+			return nil, false, w.ended(ctx)
 		}
 		if update != nil {
 			w.seen = max(w.seen, update.Revision())
 		}
 		return update, true, nil
 	}
+}
+
+// ended says why the watcher ended: by its ctx, or nats.go could not make its consumer again.
+func (w *keyWatch) ended(ctx context.Context) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case w.kv.link.IsOver(), w.kv.nc.IsClosed():
+		return jetbus.ErrClosed
+	}
+	return errWatchEnded
 }
 
 // check ends a watch whose bucket was deleted and made anew, or set back: nats.go's watcher

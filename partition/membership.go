@@ -2,6 +2,7 @@ package partition
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -217,12 +218,17 @@ func (m *Membership) watch() {
 			switch {
 			case e.Synced:
 				next.resumed(last, now)
+				m.askAfter(next, last)
 				synced, last = true, next
 				m.mu.Lock()
 				m.view = next
 				m.inspectLocked()
+				kicked := m.goneLocked()
 				m.notify()
 				m.mu.Unlock()
+				if kicked != nil {
+					m.fence(kicked)
+				}
 				if config != nil {
 					m.checkConfig(*config)
 				}
@@ -250,6 +256,28 @@ func (m *Membership) watch() {
 		m.mu.Unlock()
 		sleep(m.life, retryPause)
 	}
+}
+
+// askAfter finds out what became of sessions that ended, or seem to have, between a watch and
+// the next one: nobody tells of them any more. What cannot be found out, view.over waits for.
+func (m *Membership) askAfter(now, before *view) {
+	for id, nonce := range now.unseen(before) {
+		e, err := m.keys.KeyGet(m.life, m.o.Bucket, m.group+memberPrefix+id)
+		var s sessionValue
+		if err == nil && (e.Revision == 0 || json.Unmarshal(e.Value, &s) == nil && s.Nonce != nonce) {
+			now.ended[nonce] = time.Now()
+		}
+	}
+}
+
+// goneLocked returns the member's session if it ended without a word to its watch.
+func (m *Membership) goneLocked() *session {
+	if s := m.session; s != nil {
+		if _, over := m.view.ended[s.nonce]; over {
+			return s
+		}
+	}
+	return nil
 }
 
 // kickedLocked returns the member's session if e says that somebody deleted it.

@@ -130,6 +130,55 @@ func TestStatic(t *testing.T) {
 	})
 }
 
+// TestGap: what happens while a member's watch is away, it knows soon after.
+func TestGap(t *testing.T) {
+	for name, gap := range map[string]func(r *rig, a *member){
+		"a session ends": func(r *rig, a *member) {
+			time.Sleep(2 * time.Second) // a died before
+			r.last("b").line.mend()
+			r.settled(2*time.Second, "b")
+		},
+		"kicked": func(r *rig, a *member) {
+			if err := partition.Kick(r.Context(), r.keys, "", "t/g", "b"); err != nil {
+				r.Fatal(err)
+			}
+			r.last("b").line.mend()
+			time.Sleep(time.Second)
+			r.wants("expelled", r.last("b").Stats().Expelled, 1)
+			a.line.mend()
+			r.settled(3*time.Second, "a", "b")
+		},
+		"a lease is deleted": func(r *rig, a *member) {
+			a.line.mend()
+			p := r.last("b").Owned()[0]
+			key := fmt.Sprint("t/g/.l/", p)
+			l, err := r.keys.KeyGet(r.Context(), partition.DefaultBucket, key)
+			if err == nil {
+				err = r.keys.KeyDelete(r.Context(), partition.DefaultBucket, key, l.Revision)
+			}
+			if err != nil {
+				r.Fatal(err)
+			}
+			r.last("b").line.mend()
+			time.Sleep(2 * time.Second)
+			if turn := r.turn(p); turn == nil || turn.Epoch <= l.Revision {
+				r.Errorf("the turn goes on that had lost its lease: %+v", turn)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 4, func(r *rig) {
+				m := r.start("a", "b")
+				r.settled(2*time.Second, "a", "b")
+				m[0].line.cut(true)
+				time.Sleep(r.ttl - 2*time.Second)
+				m[1].line.cut(true)
+				gap(r, m[0])
+			})
+		})
+	}
+}
+
 // TestStaticCrash: one that died and comes back waits for the end of its session,
 // and the others wait for it a moment more.
 func TestStaticCrash(t *testing.T) {

@@ -145,11 +145,16 @@ func (v *view) applyMember(id string, e jetbus.KeyEntry, now time.Time, fresh bo
 }
 
 // resumed makes a view that was read anew go on where the one before was: what
-// ended has ended, and who was there is not new.
+// ended has ended, who was there is not new, and a lease that is gone was deleted.
 func (v *view) resumed(before *view, now time.Time) {
 	maps.Copy(v.ended, before.ended)
 	maps.Copy(v.missing, before.missing)
 	maps.Copy(v.ghosts, before.ghosts)
+	for p, l := range before.leases {
+		if _, there := v.leases[p]; !there {
+			v.removed[p] = l.revision + 1
+		}
+	}
 	for id, m := range v.members {
 		old, had := before.members[id]
 		m.since = old.since
@@ -158,6 +163,17 @@ func (v *view) resumed(before *view, now time.Time) {
 			v.ended[old.Nonce] = now
 		}
 	}
+}
+
+// unseen are the sessions that the view before had, by their members, and v has not.
+func (v *view) unseen(before *view) map[string]string {
+	out := map[string]string{}
+	for id, m := range before.members {
+		if _, there := v.members[id]; !there {
+			out[id] = m.Nonce
+		}
+	}
+	return out
 }
 
 // newcomer notes that a member's own session is new to the others, whenever its

@@ -402,6 +402,35 @@ func TestKeyWatchEnds(t *testing.T) {
 	}
 }
 
+// TestKeyWatchBeginsAnew: where the connection is lost before all that is present has come, a
+// watch begins with it again, and says each key once.
+func TestKeyWatchBeginsAnew(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for i := range 1000 {
+			r.set(fmt.Sprint(i), strings.Repeat("v", 100), 0, 0)
+		}
+		for _, budget := range []int64{1, 200, 400, 600, 800} { // bytes of a watch's requests
+			w, b := r.OpenWired(adapter.Config{})
+			w.Budget.Store(budget)
+			seen := map[string]int{}
+			for e, err := range b.KeyWatch(r.Context(), "b", "") {
+				r.OK(err)
+				if e.Synced {
+					break
+				}
+				seen[e.Key]++
+			}
+			r.Equal("keys", len(seen), 1000)
+			for key, n := range seen {
+				if n != 1 {
+					r.Errorf("key %s came %d times", key, n)
+				}
+			}
+			r.Equal("the connection was lost", w.Budget.Load(), int64(0))
+		}
+	})
+}
+
 // TestKeyWatchStopsEarly: a watch of many keys that ends at the first one leaves nothing behind
 // that waits to say the others.
 func TestKeyWatchStopsEarly(t *testing.T) {
