@@ -374,6 +374,8 @@ func (p *puller) rejoin() {
 		if p.durable == durable && !p.ended {
 			p.tr.o.disturbLocked("the group was moved")
 		}
+	case err == nil && p.tr == nil && orderChanged(p.t, s.group, info, s.o.Order) != nil: // while this member asked for nothing
+		s.failLocked(fmt.Errorf("subscribe %s/%s: %w", p.t.name(), s.group, orderChanged(p.t, s.group, info, s.o.Order)))
 	case err == nil:
 		p.attach(info.Name)
 		p.heard = time.Now()
@@ -389,6 +391,20 @@ func (p *puller) rejoin() {
 	s.mu.Unlock()
 	if err == nil {
 		p.request()
+	}
+}
+
+// orderChanged is the conflict of a member with a group that has got another order than the
+// member's, which others may give it while it looks as if it had no members.
+func orderChanged(t *topic, group string, info *jetstream.ConsumerInfo, order jetbus.Order) error {
+	have := jetbus.Order(info.Config.Metadata[metaOrder])
+	if have == order || t.retries {
+		return nil
+	}
+	return &jetbus.ConflictError{
+		What:        "group " + t.name() + "/" + group,
+		Differences: differ("Order", orderWord(have), orderWord(order)),
+		Hint:        "it was changed while this member stood by",
 	}
 }
 

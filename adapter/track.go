@@ -10,8 +10,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/seed-63e9a637/jetbus"
 )
 
 // track is one durable of a topic's owner: of the topic, or of its retries.
@@ -141,14 +139,7 @@ func (tr *track) find(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 		}
 		return nil, errMoved
 	}
-	if have := jetbus.Order(info.Config.Metadata[metaOrder]); have != s.o.Order && !t.retries {
-		return nil, &jetbus.ConflictError{
-			What:        "group " + t.name() + "/" + s.group,
-			Differences: differ("Order", orderWord(have), orderWord(s.o.Order)),
-			Hint:        "it was changed while this member stood by",
-		}
-	}
-	return info, nil
+	return info, orderChanged(t, s.group, info, s.o.Order)
 }
 
 // replace puts a new durable in the place of the old one, beginning with the first

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -477,6 +478,34 @@ func TestOrderConflicts(t *testing.T) {
 		r.OK(s.Stop(r.Context()))
 		s = r.orderly(r.Bus, jetbus.Total, nothing, jetbus.SubscribeOptions{})
 		r.Within(time.Second, "active", isActive(s))
+	})
+}
+
+// A member without an order that stood by while its group was given one ends, and takes no
+// events beside those who keep the order.
+func TestOrderBesidePausedMember(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		_, other := r.Open(adapter.Config{})
+		var without atomic.Int32
+		paused := must(other.Subscribe(r.Context(), "a", "g", func(context.Context, *jetbus.Delivery) error {
+			without.Add(1)
+			return nil
+		}, jetbus.SubscribeOptions{}))(t)
+		paused.Pause()
+		time.Sleep(time.Minute) // its requests are over
+		s := r.orderly(r.Bus, jetbus.PerKey, adaptertest.Ignore, jetbus.SubscribeOptions{})
+		r.Within(time.Second, "active", isActive(s))
+		paused.Resume()
+		r.publishKeys("a", 1, 0, 20)
+		select {
+		case <-paused.Done():
+		case <-time.After(time.Minute):
+			r.T.Fatal("it goes on")
+		}
+		r.WantErr(paused.Err(), jetbus.ErrConflict)
+		r.settled(time.Minute)
+		r.Equal("handled by the member without an order", without.Load(), int32(0))
 	})
 }
 
