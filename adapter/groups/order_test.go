@@ -501,7 +501,7 @@ func TestOrderBesidePausedMember(t *testing.T) {
 		select {
 		case <-paused.Done():
 		case <-time.After(time.Minute):
-			r.T.Fatal("it goes on")
+			r.Fatal("it goes on")
 		}
 		r.WantErr(paused.Err(), jetbus.ErrConflict)
 		r.settled(time.Minute)
