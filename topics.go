@@ -129,8 +129,8 @@ type TopicConfig struct {
 	TombstoneTTL time.Duration `json:"-"`
 	// Stream places the topic into a stream of that name, which several topics may
 	// share: they then have one order, one set of limits and atomic batches across
-	// them. Defaults to a stream of the topic's own, named after it. With Subject
-	// set it names an existing stream to adopt.
+	// them. That of a topic with Partitions is shared with none. Defaults to a stream of
+	// the topic's own, named after it. With Subject set it names an existing stream to adopt.
 	Stream string `json:"stream,omitempty"`
 	// Subject adopts events of a stream that JetBus did not create: the subject
 	// (wildcards allowed) whose messages are the topic's events. The stream must

@@ -98,6 +98,8 @@ func refuseChange(have *jetstream.StreamConfig, now, c jetbus.TopicConfig, sourc
 	add("storage cannot be changed; copy the topic to one with another name", differ("Storage", now.Storage, c.Storage))
 	if exists {
 		add("what a topic is cannot be changed; delete the topic first", frozen(have, now, c, source))
+	} else {
+		add("a topic with partitions has its stream alone: name another with TopicConfig.Stream, or none", partitioned(have))
 	}
 	if len(conflict.Differences) == 1 && now.Partitions > 0 && now.Partitions != c.Partitions {
 		conflict.Hint = "a topic gets more partitions by Repartition (jetbus topics repartition), and never fewer"
@@ -118,6 +120,18 @@ func frozen(have *jetstream.StreamConfig, now, c jetbus.TopicConfig, source *top
 	out = append(out, differ("Partitions", now.Partitions, c.Partitions)...)
 	out = append(out, differ("Stream", now.Stream, c.Stream)...)
 	return append(out, frozenSource(have, now, c, source)...)
+}
+
+// partitioned lists the topics of a stream that have partitions, beside which there may be
+// no other: what they read and purge by takes in all of the stream.
+func partitioned(have *jetstream.StreamConfig) []jetbus.Difference {
+	var out []jetbus.Difference
+	for _, name := range topicsOf(have) {
+		if of := declaredPartitions(name, have); len(of) > 0 {
+			out = append(out, jetbus.Difference{Field: "Partitions", Have: fmt.Sprintf("%d of topic %s", of[len(of)-1], name), Want: "none"})
+		}
+	}
+	return out
 }
 
 // sharedDifferences lists the stream settings on which topics of one stream disagree.

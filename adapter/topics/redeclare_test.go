@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
@@ -216,5 +217,33 @@ func TestEnsureKeepsWhatOthersSet(t *testing.T) {
 		must(r.JS.UpdateStream(r.Context(), c))(t)
 		r.Equal("History", r.Ensure(jetbus.TopicConfig{Name: "a"}).Config.History, 100)
 		r.Equal("events of a key", r.Stream("EV_A").Config.MaxMsgsPerSubject, 100)
+	})
+}
+
+// A topic with partitions has its stream alone: what would be placed beside it is refused
+// from either side, and changes nothing. Its filters take in whatever else is there.
+func TestPartitionsShareNoStream(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "orders", Partitions: 2, Retention: -1})
+		r.Publish("orders", "1", "2")
+		r.Ensure(jetbus.TopicConfig{Name: "bills.a.b", Stream: "EV_BILLS", Retention: -1})
+		before := []jetstream.StreamConfig{r.Stream("EV_ORDERS").Config, r.Stream("EV_BILLS").Config}
+		for _, c := range []jetbus.TopicConfig{
+			{Name: "orders.a.b", Stream: "EV_ORDERS"},
+			{Name: "other", Stream: "EV_ORDERS"},
+		} {
+			_, err := r.Bus.EnsureTopic(r.Context(), c)
+			if fields := conflicting(r, err); fields != "Partitions" || !strings.Contains(err.Error(), "2 of topic orders") {
+				r.Errorf("%s beside a topic with partitions: %v", c.Name, err)
+			}
+		}
+		_, err := r.Bus.EnsureTopic(r.Context(), jetbus.TopicConfig{Name: "bills", Partitions: 2})
+		r.WantErr(err, jetbus.ErrInvalidOption)
+		after := []jetstream.StreamConfig{r.Stream("EV_ORDERS").Config, r.Stream("EV_BILLS").Config}
+		if diff := cmp.Diff(before, after); diff != "" {
+			r.Errorf("a refused declaration changed a stream: %s", diff)
+		}
+		must(r.Bus.Repartition(r.Context(), "orders", 3))(t)
+		r.Equal("events", r.Stored("orders"), "1 2")
 	})
 }
