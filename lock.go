@@ -112,9 +112,10 @@ func (l Lock) normalize() (Lock, error) {
 //
 // The error wraps [ErrLockLost] when the lock was lost before f returned. Other
 // errors are those of ctx, of a lock that is not valid ([ErrInvalidOption]), of
-// the broker where it is not to be waited for ([ErrClosed], [ErrDenied]), and
-// [ErrUnavailable] where f went well and the lock could not be released: it then
-// ends with its TTL and is not clean. A panic of f is a [PanicError].
+// the broker where it is not to be waited for ([ErrClosed], [ErrDenied]), of a bucket
+// whose keys cannot expire ([ErrUnsupported]), and [ErrUnavailable] where f went
+// well and the lock could not be released: it then ends with its TTL and is not
+// clean. A panic of f is a [PanicError].
 func (l Lock) Hold(ctx context.Context, k Keys, f func(ctx context.Context, h Held) (clean bool, err error)) error {
 	l, err := l.normalize()
 	if err == nil {

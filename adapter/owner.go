@@ -103,7 +103,7 @@ func (o *owner) run() {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		if errors.Is(err, jetbus.ErrClosed) || errors.Is(err, jetbus.ErrDenied) || errors.Is(err, jetbus.ErrInvalidOption) {
+		if isHopeless(err) {
 			o.fail(err)
 			continue
 		}
@@ -254,8 +254,13 @@ func (o *owner) complain(ctx context.Context, err error) {
 
 // isOver reports whether there is nothing left to own, or nothing that this member may own.
 func isOver(err error) bool {
-	return errors.Is(err, jetbus.ErrNoGroup) || errors.Is(err, jetbus.ErrNoTopic) || errors.Is(err, jetbus.ErrConflict) || errors.Is(err, jetbus.ErrClosed) ||
-		errors.Is(err, jetbus.ErrDenied)
+	return errors.Is(err, jetbus.ErrNoGroup) || errors.Is(err, jetbus.ErrNoTopic) || errors.Is(err, jetbus.ErrConflict) || isHopeless(err)
+}
+
+// isHopeless reports whether asking for a lock again is of no use, as Hold has it: a bucket
+// whose keys cannot expire has none.
+func isHopeless(err error) bool {
+	return errors.Is(err, jetbus.ErrClosed) || errors.Is(err, jetbus.ErrDenied) || errors.Is(err, jetbus.ErrInvalidOption) || errors.Is(err, jetbus.ErrUnsupported)
 }
 
 func (o *owner) fail(err error) {
