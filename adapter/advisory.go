@@ -63,6 +63,22 @@ func (b *Bus) watchAdvisories(ctx context.Context) {
 	}
 }
 
+// advisoriesEnded lets the next one to join watch again, and make the stream anew if that
+// was lost.
+func (b *Bus) advisoriesEnded(err error) {
+	b.mu.Lock()
+	b.watching = false
+	closing := b.closing
+	b.mu.Unlock()
+	if closing || errors.Is(err, jetbus.ErrClosed) {
+		return
+	}
+	if !errors.Is(err, jetbus.ErrDenied) { // each that joins would be refused anew
+		b.lostKept()
+	}
+	b.cfg.Logger.Warn("what other clients terminate will not become dead letters any more", slog.Any("error", err))
+}
+
 func (b *Bus) subscribeAdvisories(ctx context.Context) error {
 	stream, err := b.findAdvisories(ctx)
 	if err != nil {
@@ -76,7 +92,7 @@ func (b *Bus) subscribeAdvisories(ctx context.Context) error {
 	}
 	t := &topic{config: jetbus.TopicConfig{Name: advisoryTopic}, stream: stream, filter: advisoryFilter, kept: true}
 	s := newSubscription(context.WithoutCancel(ctx), b, "jetbus-"+b.cfg.Prefix, b.overlooked, o)
-	s.topics = 1
+	s.topics, s.ended = 1, b.advisoriesEnded
 	if _, err := s.attach(ctx, t, jetbus.Latest(), s.settings()); err != nil {
 		s.abandon()
 		return err

@@ -1,8 +1,10 @@
 package adapter_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -157,6 +159,30 @@ func TestAdvisoriesElsewhere(t *testing.T) {
 		r.Publish("t", "a")
 		r.OK(r.foreign("EV_T", "t__g", 1)[0].TermWithReason("no"))
 		r.dead("t", 1)
+	})
+}
+
+// When the stream of the advisories is lost, as one in memory is with its broker, the log
+// tells, and the next member to join makes it anew.
+func TestAdvisoriesLost(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		var log bytes.Buffer
+		_, b := r.Open(adapter.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		r.Ensure(jetbus.TopicConfig{Name: "t"})
+		nothing := func(context.Context, *jetbus.Delivery) error { return nil }
+		must(b.Subscribe(r.Context(), "t", "g", nothing, jetbus.SubscribeOptions{}))(r.T).Pause()
+		r.OK(r.JS.DeleteStream(r.Context(), "JETBUS_ADVISORIES"))
+		time.Sleep(time.Minute)
+		r.Settle()
+		r.Equal("told", strings.Count(log.String(), "will not become dead letters"), 1)
+
+		must(b.Subscribe(r.Context(), "t", "h", nothing, jetbus.SubscribeOptions{}))(r.T).Pause()
+		event := r.Publish("t", "a")[0]
+		r.OK(r.foreign("EV_T", "t__g", 1)[0].TermWithReason("no use for it"))
+		d := r.dead("t", 1)[0]
+		r.Equal("dead letter", []any{d.Event.ID, d.Group, d.Reason}, []any{event.ID, "g", jetbus.DeadTerminated})
+		r.OK(b.Close(r.Context()))
+		r.Equal("told of the end of the bus", strings.Count(log.String(), "will not become dead letters"), 1)
 	})
 }
 

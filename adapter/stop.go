@@ -143,6 +143,9 @@ func (s *subscription) shutdown() {
 	s.b.mu.Lock()
 	delete(s.b.members, s)
 	s.b.mu.Unlock()
+	if s.ended != nil {
+		s.ended(s.Err())
+	}
 }
 
 // letGo brings the leases of a group without order to their end.

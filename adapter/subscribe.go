@@ -66,6 +66,7 @@ type subscription struct {
 	owning  sync.WaitGroup          // owners that run
 	work    sync.WaitGroup          // workers and rejoins
 	done    chan struct{}           // closed when nothing runs any more
+	ended   func(err error)         // called before that, with why; nil: nobody wants to know
 	idle    chan struct{}           // signaled when work or leases end while stopping; capacity 1
 	pausing chan struct{}           // full while a Pause or a Resume is under way; capacity 1
 
