@@ -131,7 +131,7 @@ func (b *Bus) Health(ctx context.Context) error {
 }
 
 // Close stops all subscriptions of this bus as their Stop does, while their
-// handlers may still publish and settle; then it ends Receive, Read and JoinPartitions
+// handlers may still publish and settle; then it ends Subscribe, Receive, Read and JoinPartitions
 // calls with [jetbus.ErrClosed], waits for other calls under way, gives back what
 // Receive handed out and nobody settled, waits until the server has what was sent,
 // where there is a connection, and lets go of it without closing it. When ctx ends

@@ -97,7 +97,8 @@ func newDurables(srv *server) *durables {
 }
 
 // joinGroup returns the group's durable, creating it at start, and brings its
-// settings up to date.
+// settings up to date. Without a deadline each of its requests is bounded by itself: whoever
+// moves the group may have to be waited for, and takes his own time.
 func (dur *durables) joinGroup(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
 	if of := t.config.SnapshotOf; of != "" { // its retries, dead letters and positions would be those of the other topic
 		return nil, fmt.Errorf("%w: a group of topic %s, which is a snapshot: read it, then follow %s", jetbus.ErrUnsupported, t.name(), of)
@@ -181,6 +182,8 @@ func (dur *durables) createConsumer(ctx context.Context, t *topic, group string,
 	if next > 1 {
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, next
 	}
+	ctx, cancel := dur.bound(ctx)
+	defer cancel()
 	ctx, release := dur.guard(ctx, dur.api+"CONSUMER.CREATE."+t.stream+"."+config.Durable+"."+config.FilterSubject)
 	defer release()
 	var c jetstream.Consumer
@@ -259,6 +262,8 @@ func epochName(t *topic, group string, epoch int) string {
 // partitions the topic as a whole has none: see partitionedError.
 func (dur *durables) findGroup(ctx context.Context, t *topic, group string) (*jetstream.ConsumerInfo, error) {
 	op := "group " + t.name() + "/" + group
+	ctx, cancel := dur.bound(ctx)
+	defer cancel()
 	first := epochName(t, group, 0)
 	was := dur.present.last(t.stream, first)
 	for _, name := range slices.Compact([]string{cmp.Or(was.name, first), first}) {
@@ -270,9 +275,7 @@ func (dur *durables) findGroup(ctx context.Context, t *topic, group string) (*je
 			return nil, dur.translate(op, dur.api+"CONSUMER.INFO."+t.stream+"."+name, err)
 		}
 	}
-	bounded, cancel := dur.bound(ctx)
-	defer cancel()
-	info, err := dur.durableNow(bounded, t, group)
+	info, err := dur.durableNow(ctx, t, group)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}

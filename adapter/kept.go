@@ -98,6 +98,8 @@ func (srv *server) keepStream(ctx context.Context, config jetstream.StreamConfig
 	if config.Discard == jetstream.DiscardNew {
 		op += " (Config.DeadLetterBytes)"
 	}
+	ctx, cancel := srv.bound(ctx)
+	defer cancel()
 	_, err := srv.streamInfo(ctx, config.Name)
 	if err == nil {
 		return nil

@@ -257,9 +257,7 @@ func (dur *durables) joinPart(ctx context.Context, p *topicGroup, set groupSetti
 		if err != nil && !errors.Is(err, jetbus.ErrNoGroup) {
 			return err
 		}
-		bounded, cancel := dur.bound(ctx)
-		p.info, err = dur.findGroup(bounded, p.topic, p.group) // its owner, or the mover, has replaced it
-		cancel()
+		p.info, err = dur.findGroup(ctx, p.topic, p.group) // its owner, or the mover, has replaced it
 		if err != nil {
 			return err
 		}

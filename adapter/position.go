@@ -27,6 +27,8 @@ func (dur *durables) startSequence(ctx context.Context, t *topic, start jetbus.S
 	if t.config.SnapshotOf != "" && (start.Kind == jetbus.FromAfterID || start.Kind == jetbus.FromAfterSeq && start.Seq > 0) {
 		return 0, fmt.Errorf("%w: topic %s is a snapshot, whose events have the positions of %s; read that from %s", jetbus.ErrUnsupported, t.name(), t.config.SnapshotOf, start)
 	}
+	ctx, cancel := dur.bound(ctx)
+	defer cancel()
 	switch start.Kind { //nolint:exhaustive // the others need to know the end
 	case jetbus.FromEarliest:
 		return 1, nil

@@ -216,6 +216,8 @@ func (cat *catalog) stillDeclared(ctx context.Context, t *topic) error {
 
 // asDeclared is stillDeclared that returns the topic with the partitions it has now.
 func (cat *catalog) asDeclared(ctx context.Context, t *topic) (*topic, error) {
+	ctx, cancel := cat.bound(ctx)
+	defer cancel()
 	info, err := cat.streamInfo(ctx, t.stream)
 	switch {
 	case err != nil:

@@ -11,15 +11,17 @@ import (
 )
 
 // Forgetful is a way to the broker on which the questions of a kind are lost for a while
-// from the first one on: a cluster that loses a leader swallows requests, and gives no
+// from the first one on, or behind some: a cluster that loses a leader swallows requests, and gives no
 // answer for longer than one request waits.
 type Forgetful struct {
 	*embedded.Broker
 	Question *regexp.Regexp // finds one, its kind and its size
 	Lasts    time.Duration  // the silence
+	Spares   int            // how many questions of a kind get through before it
 
-	mu    sync.Mutex
-	since map[string]time.Time // by the kind of question; nil where nothing is lost
+	mu     sync.Mutex
+	since  map[string]time.Time // by the kind of question; nil where nothing is lost
+	spared map[string]int
 }
 
 // InProcessConn implements nats.InProcessConnProvider.
@@ -32,7 +34,7 @@ func (w *Forgetful) InProcessConn() (net.Conn, error) {
 func (w *Forgetful) Forget(on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.since = nil
+	w.since, w.spared = nil, map[string]int{}
 	if on {
 		w.since = map[string]time.Time{}
 	}
@@ -42,6 +44,10 @@ func (w *Forgetful) forgets(kind string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.since == nil {
+		return false
+	}
+	if w.spared[kind] < w.Spares {
+		w.spared[kind]++
 		return false
 	}
 	if _, ok := w.since[kind]; !ok {
