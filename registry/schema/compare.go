@@ -3,6 +3,7 @@ package schema
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 )
 
@@ -20,7 +21,16 @@ import (
 // work is bounded by steps and tries, not by time: an ordinary event's proof takes
 // some tens of microseconds, a witness some milliseconds, and when neither is found
 // some tenths of a second.
-func Compare(old, next *Schema, m Model) Verdict {
+func Compare(old, next *Schema, m Model) (v Verdict) {
+	defer func() {
+		if r := recover(); r != nil { // a fault of the proof or the search
+			v = Verdict{Result: Unproved, Reasons: []Reason{{Path: "#", Message: fmt.Sprintf("the comparison broke off, which is a fault of JetBus: %v", r)}}}
+		}
+	}()
+	return compare(old, next, m)
+}
+
+func compare(old, next *Schema, m Model) Verdict {
 	reader, err := readerIn(next, m)
 	if err != nil {
 		return Verdict{Result: Unproved, Reasons: []Reason{{Keyword: "$ref", Path: "#", Message: "a reference to an additionalProperties or unevaluatedProperties that is false has no meaning for a reader"}}}

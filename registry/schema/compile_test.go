@@ -29,6 +29,13 @@ func TestCompileErrors(t *testing.T) {
 		{`{` + d4 + `"minimum":1,"exclusiveMinimum":1}`, "#/exclusiveMinimum", "true or false in draft-04"},
 		{`{"multipleOf":0}`, "#/multipleOf", "above 0"},
 		{`{"enum":[]}`, "#/enum", "at least one value"},
+		// The library finds schemas in this place, and the metaschema of the draft does not know it.
+		{`{"type":"number","minimum":0,"maximum":10,"$ref":"#/additionalItems","additionalItems":{"multipleOf":-2}}`, "#/additionalItems/multipleOf", "above 0"},
+		{`{"$ref":"#/additionalItems","additionalItems":{"multipleOf":0}}`, "#/additionalItems/multipleOf", "above 0"},
+		{`{"$ref":"#/additionalItems/$defs/a","additionalItems":{"$defs":{"a":{"multipleOf":0}}}}`, "#/additionalItems/$defs/a/multipleOf", "above 0"},
+		{`{"$ref":"#/additionalItems","additionalItems":{"type":"text"}}`, "#/additionalItems/type", "must be one of array, boolean"},
+		{`{"$ref":"#/additionalItems","additionalItems":{"type":["string","text"]}}`, "#/additionalItems/type", "must be one of array, boolean"},
+		{`{"$ref":"#/additionalItems","additionalItems":{"minLength":-2}}`, "#/additionalItems/minLength", "whole number"},
 		{`{"anyOf":[]}`, "#/anyOf", "at least one schema"},
 		{`{"$ref":5}`, "#/$ref", "must be a string"},
 		{`{` + d4 + `"properties":{"a":{"$ref":5}}}`, "#/properties/a/$ref", "must be a string"},

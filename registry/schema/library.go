@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/url"
 	"regexp/syntax"
 	"slices"
@@ -233,6 +234,10 @@ func orNone(n int) int {
 	return n
 }
 
+// node makes the node of a schema. The library finds schemas under additionalItems in
+// draft 2020-12 too, whose metaschema does not know that keyword: what a $ref reaches
+// there was checked by nobody. What the library does not mind there, and the proof
+// relies on, is refused here.
 func (b *builder) node(s *js.Schema) *node {
 	if s == nil {
 		return nil
@@ -261,8 +266,11 @@ func (b *builder) counts(n *node, s *js.Schema) {
 		"minProperties": s.MinProperties, "maxProperties": s.MaxProperties, "minContains": s.MinContains, "maxContains": s.MaxContains,
 	}
 	for _, keyword := range sortedKeys(of) {
-		if c := of[keyword]; c < -1 || c > MaxCount {
+		switch c := of[keyword]; {
+		case c == math.MinInt, c > MaxCount: // the smallest is what too large a number becomes
 			b.fail(tooLarge(n.at+"/"+keyword, fmt.Sprintf("at most %d is allowed", MaxCount)))
+		case c < -1: // -1 is none
+			b.fail(invalid(n.at+"/"+keyword, keywordWords[keyword]))
 		}
 	}
 }
@@ -280,7 +288,10 @@ func (b *builder) list(of []*js.Schema) []*node {
 
 func (b *builder) general(n *node, s *js.Schema) {
 	if len(s.Types) > 0 {
-		n.types, n.integer = typesOf(s.Types)
+		var known bool
+		if n.types, n.integer, known = typesOf(s.Types); !known {
+			b.fail(invalid(n.at+"/type", keywordWords["type"]))
+		}
 	}
 	if n.values = s.Enum; s.Enum != nil && len(s.Enum) == 0 {
 		b.fail(invalid(n.at+"/enum", "must have at least one value")) // the library would ignore it
@@ -297,31 +308,6 @@ func (b *builder) general(n *node, s *js.Schema) {
 	if s.RegexProperties {
 		n.beyond = append(n.beyond, "regexProperties")
 	}
-}
-
-func typesOf(names []string) (m mask, integer bool) {
-	number := false
-	for _, t := range names {
-		switch t {
-		case "null":
-			m |= tNull
-		case "boolean":
-			m |= tBool
-		case "number":
-			m |= tNum
-			number = true
-		case "integer":
-			m |= tNum
-			integer = true
-		case "string":
-			m |= tStr
-		case "array":
-			m |= tArr
-		case "object":
-			m |= tObj
-		}
-	}
-	return m, integer && !number
 }
 
 func (b *builder) applicators(n *node, s *js.Schema) {
@@ -371,7 +357,9 @@ func (b *builder) constNode(at string, value []any) *node {
 
 func (b *builder) numbers(n *node, s *js.Schema) {
 	n.minimum, n.exclusiveMinimum, n.maximum, n.exclusiveMaximum = s.Minimum, s.ExclusiveMinimum, s.Maximum, s.ExclusiveMaximum
-	n.multipleOf = s.MultipleOf
+	if n.multipleOf = s.MultipleOf; n.multipleOf != nil && n.multipleOf.Sign() <= 0 {
+		b.fail(invalid(n.at+"/multipleOf", keywordWords["multipleOf"]))
+	}
 }
 
 func (b *builder) strings(n *node, s *js.Schema) {

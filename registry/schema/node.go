@@ -18,6 +18,35 @@ const (
 	tAll = tNull | tBool | tNum | tStr | tArr | tObj
 )
 
+// typesOf reads the keyword type; known says that each of them is one.
+func typesOf(names []string) (m mask, integer, known bool) {
+	number := false
+	known = true
+	for _, t := range names {
+		switch t {
+		case "null":
+			m |= tNull
+		case "boolean":
+			m |= tBool
+		case "number":
+			m |= tNum
+			number = true
+		case "integer":
+			m |= tNum
+			integer = true
+		case "string":
+			m |= tStr
+		case "array":
+			m |= tArr
+		case "object":
+			m |= tObj
+		default:
+			known = false
+		}
+	}
+	return m, integer && !number, known
+}
+
 // node is one schema as the proof walks it: what the drafts spell differently is
 // the same here. It is made by Compile and does not change; a recursive schema is
 // a cycle of nodes, and one schema is one node however often it is referred to.

@@ -80,3 +80,16 @@ func TestProveTooComplex(t *testing.T) {
 		t.Errorf("proved %v, reasons: %v", ok, reasons)
 	}
 }
+
+// A fault of the proof is no panic of the caller, and proves nothing.
+func TestCompareBreaksOff(t *testing.T) {
+	next := compile(t, `{"multipleOf":2}`)
+	next.root.multipleOf.SetInt64(0) // which Compile refuses
+	v := Compare(compile(t, `{"type":"integer"}`), next, Strict)
+	if v.Result != Unproved || len(v.Reasons) != 1 || !strings.Contains(v.Reasons[0].Message, "broke off") {
+		t.Errorf("Compare: %+v, want it unproved, and why", v)
+	}
+	if text := v.Explain(Backward); !strings.Contains(text, "broke off") {
+		t.Errorf("Explain does not say why: %s", text)
+	}
+}
