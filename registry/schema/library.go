@@ -371,7 +371,11 @@ func (b *builder) strings(n *node, s *js.Schema) {
 	if s.Draft != js.Draft7 { // before it is unknown, after it an annotation
 		return
 	}
-	s.ContentSchema = nil // draft 7 has no such keyword, and the library would read it
+	// Draft 7 has no such keyword, and the library would read it. Its metaschema, which
+	// all compilations share, has none, and so is not written to.
+	if s.ContentSchema != nil {
+		s.ContentSchema = nil
+	}
 	if s.ContentEncoding == "base64" {
 		n.beyond = append(n.beyond, "contentEncoding")
 	}

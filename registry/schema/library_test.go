@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	js "github.com/santhosh-tekuri/jsonschema/v5"
@@ -122,4 +123,17 @@ func TestNodes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The metaschemas are the library's, and of all compilations at once.
+func TestSharedMetaschema(t *testing.T) {
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if _, err := Compile(`{"properties":{"s":{"$ref":"http://json-schema.org/draft-07/schema#"}}}`, Options{}); err != nil {
+				t.Errorf("Compile: %v", err)
+			}
+		})
+	}
+	all.Wait()
 }
