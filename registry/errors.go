@@ -37,7 +37,8 @@ var (
 	// ErrInvalidReference: a $ref that does not name a version of a schema as
 	// schema://<topic>/<n>, or one that is not registered, or is deleted.
 	ErrInvalidReference = errors.New("invalid reference")
-	// ErrTooLarge: the record of the version exceeds what the bucket takes.
+	// ErrTooLarge: the record of the version exceeds what the bucket takes, or the
+	// registry has given its last id, 999,999,999.
 	ErrTooLarge = errors.New("too large")
 	// ErrContended: others wrote to the topic again and again. Try again later.
 	ErrContended = errors.New("too many others write at the same time")

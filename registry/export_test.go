@@ -170,6 +170,8 @@ func TestImportInvalid(t *testing.T) {
 		"other references":          replace(`"references":[{"topic":"z.first","version":1}]`, `"references":[{"topic":"gone","version":3}]`),
 		"a number is missing":       replace(`"topic":"gone","version":3`, `"topic":"gone","version":5`),
 		"no schema":                 replace(`{\"title\": \"1\"}`, `{\"type\": \"1\"}`),
+		"an id without a key":       strings.ReplaceAll(text, `"id":3,`, `"id":1000000000,`),
+		"the last id":               strings.ReplaceAll(text, `"id":3,`, `"id":999999999,`),
 		"too long a line":           first + `"` + strings.Repeat("x", 300<<10) + `"` + "\n",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,6 +18,9 @@ import (
 // maxLineBytes bounds a line of an export: a record, and what is around it.
 const maxLineBytes = maxRecordBytes + 4<<10
 
+// maxImportedID leaves room above it: a new schema gets the id behind the highest.
+const maxImportedID = 900_000_000
+
 // ImportOptions are options of Import.
 type ImportOptions struct {
 	// DryRun checks everything and stores nothing.
@@ -163,6 +166,9 @@ func (x *export) take(l line) error {
 	case lineID:
 		if l.ID < 1 || l.Fingerprint == "" {
 			return errors.New("an id and a fingerprint are needed")
+		}
+		if l.ID > maxImportedID {
+			return fmt.Errorf("id %d: at most %d is imported, as new ids follow the highest: write a lower one", l.ID, maxImportedID)
 		}
 		if _, ok := x.ids[l.ID]; ok {
 			return twice

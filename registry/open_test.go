@@ -213,3 +213,21 @@ func TestForeignRecords(t *testing.T) {
 		t.Errorf("registered %+v", v)
 	}
 }
+
+// A registry that has given its last id takes what has one, and nothing new: the key of the
+// next one would not be read.
+func TestLastID(t *testing.T) {
+	r := newRig(t)
+	known := r.register("a", object("a"))
+	js := must(jetstream.New(bustest.Connect(t, r.broker)))(t)
+	kv := must(js.KeyValue(t.Context(), "SCHEMAS"))(t)
+	must(kv.Put(t.Context(), "g.i.999999999", []byte(`{"fingerprint": "of an import"}`)))(t)
+	r.reg = r.open(registry.Config{})
+	r.nothingStored(func() {
+		_, err := r.reg.Register(t.Context(), "b", object("b"), registry.RegisterOptions{})
+		r.is(err, registry.ErrTooLarge)
+	})
+	if v := r.register("b", object("a")); v.ID != known.ID {
+		t.Errorf("registered with id %d, want %d", v.ID, known.ID)
+	}
+}

@@ -73,7 +73,7 @@ type registration struct {
 //
 // The error is an [IncompatibleError] where a comparison is not proved, a
 // *schema.CompileError where the text is no schema, or wraps [ErrInvalidReference],
-// [ErrReadOnly], jetbus.ErrInvalidTopic, jetbus.ErrInvalidOption or
+// [ErrReadOnly], [ErrTooLarge], jetbus.ErrInvalidTopic, jetbus.ErrInvalidOption or
 // jetbus.ErrUnavailable. Nothing is stored then, except that an error that says so
 // leaves it open; to register again is safe.
 func (r *Registry) Register(ctx context.Context, topic, text string, o RegisterOptions) (Version, error) {
@@ -183,6 +183,9 @@ func (g *registration) admit(ctx context.Context, s *snapshot, rules Settings) (
 func (r *Registry) identify(ctx context.Context, s *snapshot, fingerprint string) (int, error) {
 	_, highest := s.ids.of(fingerprint)
 	id := highest + 1
+	if id > maxNumber {
+		return 0, fmt.Errorf("%w: the registry has given its last id, %d: export it, and import it with lower ids into an empty bucket", ErrTooLarge, highest)
+	}
 	seq, err := r.put(ctx, idKey(id), identity{Fingerprint: fingerprint}, idKey(id), 0)
 	if err != nil {
 		return 0, err

@@ -104,7 +104,11 @@ func ParseReference(uri string) (Reference, error) {
 	return Reference{Topic: topic, Version: n}, nil
 }
 
-// parseNumber reads a positive decimal without leading zeros.
+// maxNumber is the largest number of a version and the largest id: keys with larger
+// ones are not read.
+const maxNumber = 999_999_999
+
+// parseNumber reads a positive decimal without leading zeros, up to maxNumber.
 func parseNumber(s string) (int, bool) {
 	if s == "" || len(s) > 9 || s[0] == '0' || strings.Trim(s, "0123456789") != "" {
 		return 0, false
