@@ -61,9 +61,9 @@ type Comparison struct {
 // the report. Errors are those of Register for a text that is no schema, for
 // references, and for unknown levels, models and versions.
 func (r *Registry) Check(ctx context.Context, topic, text string, o CheckOptions) (Report, error) {
-	report, err := r.check(ctx, topic, o, func(ctx context.Context) (*schema.Schema, error) {
+	report, err := r.check(ctx, topic, o, func(ctx context.Context) (*judge, error) {
 		compiled, _, err := r.parse(ctx, text)
-		return compiled, err
+		return newJudge(compiled), err
 	})
 	if err != nil {
 		return Report{}, fmt.Errorf("check %s: %w", topic, err)
@@ -80,12 +80,15 @@ func (r *Registry) Compare(ctx context.Context, topic string, m, n int, o CheckO
 		return Report{}, fmt.Errorf("%s: %w: Against is of no use here", op, jetbus.ErrInvalidOption)
 	}
 	o.Against = []int{m}
-	report, err := r.check(ctx, topic, o, func(ctx context.Context) (*schema.Schema, error) {
+	report, err := r.check(ctx, topic, o, func(ctx context.Context) (*judge, error) {
 		s, e, err := r.locate(ctx, Reference{Topic: topic, Version: n})
 		if err != nil {
 			return nil, err
 		}
-		return s.compile(e)
+		compiled, err := s.compile(e)
+		j := newJudge(compiled)
+		j.registered = &e.Version
+		return j, err
 	})
 	if err != nil {
 		return Report{}, fmt.Errorf("%s: %w", op, err)
@@ -93,7 +96,7 @@ func (r *Registry) Compare(ctx context.Context, topic string, m, n int, o CheckO
 	return report, nil
 }
 
-func (r *Registry) check(ctx context.Context, topic string, o CheckOptions, newer func(context.Context) (*schema.Schema, error)) (Report, error) {
+func (r *Registry) check(ctx context.Context, topic string, o CheckOptions, newer func(context.Context) (*judge, error)) (Report, error) {
 	if err := jetbus.ValidTopic(topic); err != nil {
 		return Report{}, err
 	}
@@ -107,7 +110,7 @@ func (r *Registry) check(ctx context.Context, topic string, o CheckOptions, newe
 	defer leave()
 	ctx, cancel := r.bound(ctx)
 	defer cancel()
-	compiled, err := newer(ctx)
+	judge, err := newer(ctx)
 	if err != nil {
 		return Report{}, err
 	}
@@ -123,7 +126,6 @@ func (r *Registry) check(ctx context.Context, topic string, o CheckOptions, newe
 	if len(directions) == 0 && len(o.Against) > 0 {
 		directions = []Direction{Backward, Forward}
 	}
-	judge := newJudge(compiled)
 	for _, e := range s.topic(topic).against(rules.Level, o.Against) {
 		for _, d := range directions {
 			verdict, err := judge.verdict(ctx, s, e, d, rules.Model)
@@ -157,14 +159,25 @@ func (t *topicState) against(level Level, numbers []int) []*entry {
 // judge compares one new schema with versions. It remembers its verdicts, since
 // versions do not change: what races has to be decided again.
 type judge struct {
-	newer    *schema.Schema
-	verdicts map[comparison]schema.Verdict
+	newer      *schema.Schema
+	registered *Version // nil: newer is to be registered now
+	verdicts   map[comparison]schema.Verdict
 }
 
 type comparison struct {
-	older     *schema.Schema
-	direction Direction
-	model     schema.Model
+	older         *schema.Schema
+	direction     Direction
+	written, read schema.Model
+}
+
+// writtenIn is the model that events of a version were written in, where read is that of
+// its topic now: a version that was not registered under the declared model was written
+// with properties that it does not declare, and those events are there still.
+func (v Version) writtenIn(read schema.Model) schema.Model {
+	if v.Model != schema.Declared {
+		return schema.Strict
+	}
+	return read
 }
 
 func newJudge(newer *schema.Schema) *judge {
@@ -179,15 +192,27 @@ func (j *judge) verdict(ctx context.Context, s *snapshot, e *entry, d Direction,
 	if err != nil {
 		return schema.Verdict{}, fmt.Errorf("version %d: %w", e.Number, err)
 	}
-	c := comparison{older: older, direction: d, model: cmp.Or(m, schema.Strict)}
+	m = cmp.Or(m, schema.Strict)
+	c := comparison{older: older, direction: d, written: m, read: m}
+	if writer := j.writer(e, d); writer != nil {
+		c.written = writer.writtenIn(m)
+	}
 	v, ok := j.verdicts[c]
 	if !ok {
 		if d == Forward {
-			v = schema.Compare(j.newer, older, c.model)
+			v = schema.CompareModels(j.newer, older, c.written, c.read)
 		} else {
-			v = schema.Compare(older, j.newer, c.model)
+			v = schema.CompareModels(older, j.newer, c.written, c.read)
 		}
 		j.verdicts[c] = v
 	}
 	return v, nil
+}
+
+// writer is the version whose events the other one reads, nil if it is to be registered.
+func (j *judge) writer(e *entry, d Direction) *Version {
+	if d == Forward {
+		return j.registered
+	}
+	return &e.Version
 }

@@ -56,9 +56,9 @@ type Normalizer struct {
 }
 
 type hopKey struct {
-	topic    string
-	from, to int
-	model    schema.Model
+	topic         string
+	from, to      int
+	written, read schema.Model
 }
 
 // NewNormalizer returns a normalizer. Options that are not valid
@@ -82,7 +82,8 @@ var ErrNewer = errors.New("the event is of a newer version")
 //   - An event of an older version goes through the upcaster of each hop. A hop
 //     without one is passed over where it is proved that what is valid before it is
 //     valid after it, under the topic's model. So are, in one, hops to and from versions
-//     that were deleted.
+//     that were deleted. Where it is proved of what is declared, and the version before it
+//     was registered under the strict model, the event itself must be valid after it.
 //   - An event that states no version is of Settings.AssumeVersion. Where that is
 //     not set it must be valid as it is.
 //   - An event of a newer version is returned as it is where it can be read as one
@@ -235,7 +236,7 @@ func (n *Normalizer) hop(ctx context.Context, e jetbus.Event, from int, t target
 	deleted := 0 // the nearest version that is proved and was deleted
 	no := errNoHop
 	for to = from + 1; ; to++ {
-		proved, err := n.proved(ctx, from, to, t)
+		proved, err := n.passes(ctx, &e, from, to, t)
 		if gone := errors.Is(err, ErrErased) || errors.Is(err, ErrNoVersion); gone && to == from+1 {
 			no = fmt.Errorf("%w: %w", errNoHop, err)
 		} else if err != nil && !gone {
@@ -271,22 +272,45 @@ func (n *Normalizer) isFollowed(ctx context.Context, version int, t target) (boo
 	return err == nil && v.Live(), err
 }
 
-// proved reports whether it is proved that what is valid for one version is valid
-// for another. It compares two versions once.
-func (n *Normalizer) proved(ctx context.Context, from, to int, t target) (bool, error) {
-	key := hopKey{t.topic, from, to, t.settings.Model}
-	if known, ok := n.hops.Load(key); ok {
-		return known.(bool), nil
-	}
-	before, err := n.r.Compiled(ctx, t.topic, from)
+// passes reports whether an event of one version is one of another as it is. That is
+// proved of all events; or, of a version of when the topic was strict, of those that have
+// only what it declares, and then this one is looked at.
+func (n *Normalizer) passes(ctx context.Context, e *jetbus.Event, from, to int, t target) (bool, error) {
+	before, err := n.r.Version(ctx, t.topic, from)
 	if err != nil {
+		return false, err
+	}
+	read := t.settings.Model
+	written := before.writtenIn(read)
+	ok, err := n.proved(ctx, hopKey{t.topic, from, to, written, read})
+	if ok || err != nil || written == read {
+		return ok, err
+	}
+	if ok, err = n.proved(ctx, hopKey{t.topic, from, to, read, read}); !ok {
 		return false, err
 	}
 	after, err := n.r.Compiled(ctx, t.topic, to)
 	if err != nil {
 		return false, err
 	}
-	ok := schema.Compare(before, after, t.settings.Model).Result == schema.Proved
-	n.hops.Store(key, ok)
+	return validateRead(after, read, e.Payload) == nil, nil
+}
+
+// proved reports whether it is proved that what is valid for one version is valid
+// for another. It compares two versions once.
+func (n *Normalizer) proved(ctx context.Context, hop hopKey) (bool, error) {
+	if known, ok := n.hops.Load(hop); ok {
+		return known.(bool), nil
+	}
+	before, err := n.r.Compiled(ctx, hop.topic, hop.from)
+	if err != nil {
+		return false, err
+	}
+	after, err := n.r.Compiled(ctx, hop.topic, hop.to)
+	if err != nil {
+		return false, err
+	}
+	ok := schema.CompareModels(before, after, hop.written, hop.read).Result == schema.Proved
+	n.hops.Store(hop, ok)
 	return ok, nil
 }

@@ -94,7 +94,10 @@ type Settings struct {
 	Level Level `json:"level,omitempty"`
 	// Model says what properties mean that a schema does not declare, both where
 	// versions are compared and where events are validated. The default is
-	// schema.Strict.
+	// schema.Strict. A version that was registered under the strict model counts as
+	// written with further properties as long as it is live, also when the model is
+	// schema.Declared by now. What is written while a topic is strict for a while, by a
+	// version that was registered under the declared model, is not known of.
 	Model schema.Model `json:"model,omitempty"`
 	// Mode is ReadWrite by default.
 	Mode Mode `json:"mode,omitempty"`

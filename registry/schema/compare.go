@@ -21,30 +21,35 @@ import (
 // work is bounded by steps and tries, not by time: an ordinary event's proof takes
 // some tens of microseconds, a witness some milliseconds, and when neither is found
 // some tenths of a second.
-func Compare(old, next *Schema, m Model) (v Verdict) {
+func Compare(old, next *Schema, m Model) Verdict { return CompareModels(old, next, m, m) }
+
+// CompareModels is Compare where values were written in one model and are read in
+// another: with Strict and Declared, old may have been written with any property that
+// it does not forbid, and next passes over what it does not know.
+func CompareModels(old, next *Schema, written, read Model) (v Verdict) {
 	defer func() {
 		if r := recover(); r != nil { // a fault of the proof or the search
 			v = Verdict{Result: Unproved, Reasons: []Reason{{Path: "#", Message: fmt.Sprintf("the comparison broke off, which is a fault of JetBus: %v", r)}}}
 		}
 	}()
-	return compare(old, next, m)
+	return compare(old, next, written, read)
 }
 
-func compare(old, next *Schema, m Model) Verdict {
-	reader, err := readerIn(next, m)
+func compare(old, next *Schema, written, read Model) Verdict {
+	reader, err := readerIn(next, read)
 	if err != nil {
 		return Verdict{Result: Unproved, Reasons: []Reason{{Keyword: "$ref", Path: "#", Message: "a reference to an additionalProperties or unevaluatedProperties that is false has no meaning for a reader"}}}
 	}
-	ok, reasons := prove(old.root, reader.root, m)
+	ok, reasons := prove(old.root, reader.root, written)
 	if ok {
 		return Verdict{Result: Proved}
 	}
-	v, found := searchOf(old, reader, m).witness(maxTries, searchSeed)
+	v, found := searchOf(old, reader, written).witness(maxTries, searchSeed)
 	if !found {
 		return Verdict{Result: Unproved, Reasons: reasons}
 	}
 	text := textOf(v)
-	violations, ok := shows(old, reader, m, text)
+	violations, ok := shows(old, reader, written, text)
 	if !ok {
 		return Verdict{Result: Unproved, Reasons: reasons}
 	}
@@ -59,7 +64,8 @@ func readerIn(s *Schema, m Model) (*Schema, error) {
 	return s, nil
 }
 
-// shows judges a witness once more, as the payload that it would be.
+// shows judges a witness once more, as the payload that it would be, written in the
+// model m.
 func shows(old, reader *Schema, m Model, payload json.RawMessage) ([]Violation, bool) {
 	accept := old.Validate
 	if m == Declared {
@@ -75,8 +81,8 @@ func shows(old, reader *Schema, m Model, payload json.RawMessage) ([]Violation, 
 	return refused.Violations, true
 }
 
-// searchOf makes the search for a value that old accepts and reader, which is
-// the newer schema as it reads in the model, does not.
+// searchOf makes the search for a value that old accepts, written in the model m, and
+// reader, which is the newer schema in the form that reads, does not.
 func searchOf(old, reader *Schema, m Model) search {
 	declares := func(any) bool { return true }
 	if m == Declared {

@@ -162,3 +162,30 @@ func TestProveAcrossDocuments(t *testing.T) {
 		t.Errorf("narrower: %v %v", ok, reasons)
 	}
 }
+
+// Events of a strict time, read by a program that passes over what it does not know.
+func TestCompareModels(t *testing.T) {
+	a, ab := compile(t, `{"type":"object","properties":{"a":{}}}`), compile(t, `{"type":"object","properties":{"a":{},"b":{"type":"integer"}}}`)
+	closed := compile(t, `{"type":"object","properties":{"a":{}},"additionalProperties":false}`)
+	for _, test := range []struct {
+		name          string
+		old, next     *Schema
+		written, read Model
+		want          Result
+	}{
+		{"a new property", a, ab, Declared, Declared, Proved},
+		{"a new property that was written before", a, ab, Strict, Declared, Refuted},
+		{"a new property that was forbidden", closed, ab, Strict, Declared, Proved},
+		{"properties that are passed over", ab, closed, Strict, Declared, Proved},
+		{"properties that are forbidden", ab, closed, Strict, Strict, Refuted},
+		{"properties that nobody wrote, forbidden", a, closed, Declared, Strict, Proved},
+	} {
+		v := CompareModels(test.old, test.next, test.written, test.read)
+		if v.Result != test.want {
+			t.Errorf("%s: %s, want %s", test.name, v.Result, test.want)
+		}
+		if v.Result == Refuted && (test.old.Validate(v.Witness) != nil || len(v.Violations) == 0) {
+			t.Errorf("%s: the witness %s shows nothing", test.name, v.Witness)
+		}
+	}
+}
