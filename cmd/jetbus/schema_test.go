@@ -221,6 +221,15 @@ func TestSchemaHelp(t *testing.T) {
 			t.Errorf("jetbus schema %s -h: %+v", args, r)
 		}
 	}
+	// The declared model is not transitive: an example that sets it keeps a level that is.
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const example = "jetbus schema config orders.created --level full_transitive --model declared\n"
+	if help := command(t, "", "schema", "-h").out; !strings.Contains(help, example) || !strings.Contains(string(readme), example) {
+		t.Errorf("the examples of the help and of README.md are not both %s", example)
+	}
 	for args, want := range map[string]string{
 		"nonsense":                  `schema has no command "nonsense"`,
 		"get":                       "0 arguments given",
