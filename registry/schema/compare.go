@@ -17,6 +17,9 @@ import (
 // is forward compatible if Compare(after, before) is: what is written under the new
 // one can be read under the old one.
 //
+// A verdict speaks of what the schemas say of a value, and not of [MaxWork]: a large payload
+// that is valid under old can be too much work to judge by next, and is refused then.
+//
 // One pair of schemas has one verdict, witness and reasons included, always. The
 // work is bounded by steps and tries, not by time: an ordinary event's proof takes
 // some tens of microseconds, a witness some milliseconds, and when neither is found

@@ -82,7 +82,7 @@ func (s *Schema) validate(payload []byte) (any, error) {
 		return nil, refuse("not JSON: " + err.Error())
 	}
 	if !s.light(size, len(payload)) && !affordable(s.root, v) {
-		return nil, refuse("too large for this schema, whose parts overlap: " + tooMuch)
+		return nil, refuse("too large for this schema: " + tooMuch + "; send it in parts, or simplify the schema")
 	}
 	if err := check(s.lib.root, v); err != nil {
 		return nil, &InvalidError{Violations: s.violations(v, err)}

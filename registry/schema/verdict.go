@@ -24,7 +24,7 @@ type Result string
 
 // The results.
 const (
-	Proved   Result = "proved"   // every value that old accepts, new accepts
+	Proved   Result = "proved"   // every value that old accepts, new accepts, unless judging it exceeds MaxWork
 	Refuted  Result = "refuted"  // Verdict.Witness is accepted by old and not by new
 	Unproved Result = "unproved" // neither a proof nor a witness was found
 )

@@ -108,6 +108,27 @@ func TestWorkIsBounded(t *testing.T) {
 	}
 }
 
+// A verdict does not speak of MaxWork, and the error not of parts that overlap: here none do.
+func TestWorkBeyondAVerdict(t *testing.T) {
+	var names []string
+	for i := range 250 {
+		names = append(names, `"e`+itoa(i)+`"`)
+	}
+	old, next := compile(t, `{"items":{"const":"e0"}}`), compile(t, `{"items":{"enum":[`+strings.Join(names, ",")+`]}}`)
+	if v := Compare(old, next, Strict); v.Result != Proved {
+		t.Fatalf("Compare: %s, want it proved", v.Result)
+	}
+	payload := []byte("[" + strings.Repeat(`"e0",`, 10_000) + `"e0"]`)
+	if err := old.Validate(payload); err != nil {
+		t.Errorf("the old schema: %v", err)
+	}
+	want := "too large for this schema: " + tooMuch
+	var refused *InvalidError
+	if err := next.Validate(payload); !errors.As(err, &refused) || !strings.HasPrefix(refused.Violations[0].Message, want) {
+		t.Errorf("the new schema: %v, want %q", err, want)
+	}
+}
+
 func TestWorkOfOrdinaryPayloads(t *testing.T) {
 	for name, test := range map[string]struct {
 		schema  string
