@@ -150,9 +150,7 @@ func (s *subscription) shutdown() {
 
 // letGo brings the leases of a group without order to their end.
 func (s *subscription) letGo() {
-	for _, p := range s.pullers {
-		p.end(s.life)
-	}
+	s.endPullers()
 	s.giveBack(s.ctx, s.takeQueue(), "stopping")
 	if !s.await(s.life, s.o.ShutdownTimeout, true) {
 		s.cancelHandlers()
@@ -161,6 +159,19 @@ func (s *subscription) letGo() {
 		}
 	}
 	s.giveBack(s.ctx, s.all(), "stopping") // ManualAck: nobody settled them
+}
+
+// endPullers waits for a Pause under way, too: what that one still has on its way would come
+// behind the others, to a queue that nobody looks at any more.
+func (s *subscription) endPullers() {
+	select {
+	case s.pausing <- struct{}{}:
+		defer func() { <-s.pausing }() // a handler that runs may call Pause
+	case <-s.life.Done(): // which ends the Pause as well
+	}
+	for _, p := range s.pullers {
+		p.end(s.life)
+	}
 }
 
 func (s *subscription) leftBehind() {

@@ -68,7 +68,7 @@ type subscription struct {
 	done    chan struct{}           // closed when nothing runs any more
 	ended   func(err error)         // called before that, with why; nil: nobody wants to know
 	idle    chan struct{}           // signaled when work or leases end while stopping; capacity 1
-	pausing chan struct{}           // full while a Pause or a Resume is under way; capacity 1
+	pausing chan struct{}           // full while a Pause or a Resume is under way, or pullers end; capacity 1
 
 	// Guarded by leaseSet.mu.
 	pullers  []*puller // of the topics, then of their retries

@@ -114,3 +114,41 @@ func TestResumeAndStopAtOnce(t *testing.T) {
 		r.Equal("subscriptions", nc.NumSubscriptions(), before)
 	})
 }
+
+// A Stop beside a Pause gives back what that one still has on its way, and does not wait for
+// handlers of it, which there will be none. The retries are what a Pause asks last.
+func TestPauseAndStopAtOnce(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		const rtt = 400 * time.Millisecond
+		running, finish := make(chan struct{}), make(chan struct{})
+		sub := r.Subscribe(r.OpenDistant(rtt), func(_ context.Context, d *jetbus.Delivery) error {
+			if d.Key == "dead" {
+				return jetbus.Reject(nil)
+			}
+			close(running)
+			<-finish
+			return nil
+		}, jetbus.SubscribeOptions{Concurrency: 2})
+		r.Publish("a", "dead")
+		r.Within(time.Minute, "it is a dead letter", func() bool { return len(r.deadOf("a")) == 1 })
+		r.Publish("a", "slow")
+		<-running
+
+		var wg sync.WaitGroup
+		wg.Go(sub.Pause)
+		time.Sleep(rtt + rtt/4) // the server has heard of it for the topic, and not for the retries
+		began := time.Now()
+		for range 2 {
+			wg.Go(func() { r.WantNil(sub.Stop(r.Context())) })
+		}
+		synctest.Wait()
+		r.Equal("replayed", must(jetbus.Replay(r.Context(), r.Bus, jetbus.ReplayOptions{DeadLetterQuery: jetbus.DeadLetterQuery{Topic: "a"}}))(r.T).Replayed, 1)
+		close(finish)
+		wg.Wait()
+		if took := time.Since(began); took > 5*time.Second {
+			r.Errorf("it took %v", took)
+		}
+		r.Equal("given back, held", []any{sub.Stats().GivenBack, sub.Stats().Held}, []any{1, 0})
+	})
+}
