@@ -249,8 +249,9 @@ type Subscription interface {
 	Done() <-chan struct{}
 	// Err returns why it ended: nil while it runs and after Stop. It wraps [ErrClosed] where
 	// the connection was closed, [ErrNoGroup] or [ErrNoTopic] where that was deleted,
-	// [ErrDenied] where the broker does not let this member fetch or settle events, and
-	// [ErrUnsupported] where the keys of the bucket for an ordered group's owners cannot expire.
+	// [ErrDenied] where the broker does not let this member fetch or settle events,
+	// [ErrConflict] where the group was given another order while this member was paused, and
+	// [ErrUnsupported] where the keys of the buckets for the locks of an ordered group cannot expire.
 	Err() error
 	// Pause stops fetching for this member until Resume; what it holds goes on. In an
 	// ordered group the topic goes to another member, if there is one. It may wait a

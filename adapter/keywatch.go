@@ -136,10 +136,7 @@ func (w *keyWatch) begin(ctx context.Context, bucket jetstream.KeyValue) (err er
 }
 
 // end stops the watcher.
-func (w *keyWatch) end() {
-	link.EndWatch(w.KeyWatcher)
-	w.cancel()
-}
+func (w *keyWatch) end() { link.EndWatch(w.cancel, w.KeyWatcher) }
 
 // follow yields what the watcher brings behind what was present, until that is not all any more.
 func (w *keyWatch) follow(ctx context.Context, yield func(jetbus.KeyEntry, error) bool) error {
@@ -210,18 +207,13 @@ func (w *keyWatch) next(ctx context.Context, tick <-chan time.Time) (update jets
 	select {
 	case <-ctx.Done():
 		return nil, false, context.Cause(ctx)
-	case <-w.kv.link.Closed():
-		return nil, false, jetbus.ErrClosed
 	case <-w.lost:
-		if w.kv.link.IsOver() {
-			return nil, false, jetbus.ErrClosed
-		}
-		return nil, false, errWatchLost
+		return nil, false, w.over(ctx)
 	case <-tick:
 		return nil, false, nil
 	case update, open := <-w.Updates():
 		if !open {
-			return nil, false, w.ended(ctx)
+			return nil, false, w.over(ctx)
 		}
 		if update != nil {
 			w.seen = max(w.seen, update.Revision())
@@ -230,15 +222,20 @@ func (w *keyWatch) next(ctx context.Context, tick <-chan time.Time) (update jets
 	}
 }
 
-// ended says why the watcher ended: by its ctx, or nats.go could not make its consumer again.
-func (w *keyWatch) ended(ctx context.Context) error {
+// over says why nothing comes any more.
+func (w *keyWatch) over(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case w.kv.link.IsOver(), w.kv.nc.IsClosed():
 		return jetbus.ErrClosed
 	}
-	return errWatchEnded
+	select {
+	case <-w.lost:
+		return errWatchLost
+	default:
+		return errWatchEnded // nats.go could not make its consumer again
+	}
 }
 
 // check ends a watch whose bucket was deleted and made anew, or set back: nats.go's watcher

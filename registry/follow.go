@@ -106,7 +106,7 @@ func (r *Registry) watch(kv jetstream.KeyValue, synced func()) error {
 	if err != nil {
 		return err
 	}
-	defer link.EndWatch(w)
+	defer link.EndWatch(cancel, w)
 	s, err := r.catchUp(w, last)
 	if s == nil {
 		return err

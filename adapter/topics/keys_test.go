@@ -373,9 +373,10 @@ func TestKeyWatchStops(t *testing.T) {
 // it would with the next connection, and in a bucket that was made anew.
 func TestKeyWatchEnds(t *testing.T) {
 	for name, harm := range map[string]func(r *rig, w *adaptertest.Wire){
-		"connection lost": func(_ *rig, w *adaptertest.Wire) { w.Cut() },
-		"broker restarts": func(r *rig, _ *adaptertest.Wire) { r.OK(r.Broker.Restart(r.Context())) },
-		"bucket deleted":  func(r *rig, _ *adaptertest.Wire) { r.OK(r.JS.DeleteKeyValue(r.Context(), "b")) },
+		"connection lost":          func(_ *rig, w *adaptertest.Wire) { w.Cut() },
+		"connection lost for long": func(r *rig, _ *adaptertest.Wire) { r.OK(r.Broker.Kill(r.Context())) },
+		"broker restarts":          func(r *rig, _ *adaptertest.Wire) { r.OK(r.Broker.Restart(r.Context())) },
+		"bucket deleted":           func(r *rig, _ *adaptertest.Wire) { r.OK(r.JS.DeleteKeyValue(r.Context(), "b")) },
 		"bucket made anew": func(r *rig, _ *adaptertest.Wire) {
 			r.OK(r.JS.DeleteKeyValue(r.Context(), "b"))
 			r.set("p/3", "c", 0, 0)
@@ -390,11 +391,15 @@ func TestKeyWatchEnds(t *testing.T) {
 				go func() { ended <- adaptertest.FirstErr(b.KeyWatch(r.Context(), "b", "p/")) }()
 				time.Sleep(time.Minute)
 				synctest.Wait()
+				limit := 20 * time.Second // the next look at the bucket
+				if strings.HasPrefix(name, "connection") {
+					limit = time.Second
+				}
 				harm(r, w)
 				select {
 				case err := <-ended:
 					r.WantErr(err, jetbus.ErrUnavailable)
-				case <-time.After(20 * time.Second):
+				case <-time.After(limit):
 					r.Error("the watch goes on")
 				}
 			})
