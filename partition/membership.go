@@ -261,11 +261,15 @@ func (m *Membership) watch() {
 // askAfter finds out what became of sessions that ended, or seem to have, between a watch and
 // the next one: nobody tells of them any more. What cannot be found out, view.over waits for.
 func (m *Membership) askAfter(now, before *view) {
-	for id, nonce := range now.unseen(before) {
+	for id, old := range now.unseen(before) {
 		e, err := m.keys.KeyGet(m.life, m.o.Bucket, m.group+memberPrefix+id)
 		var s sessionValue
-		if err == nil && (e.Revision == 0 || json.Unmarshal(e.Value, &s) == nil && s.Nonce != nonce) {
-			now.ended[nonce] = time.Now()
+		switch {
+		case err != nil:
+		case e.Revision == 0:
+			now.died(id, old, time.Now(), max(m.o.JoinDelay, 0))
+		case json.Unmarshal(e.Value, &s) == nil && s.Nonce != old.Nonce: // the watch is about to tell
+			now.ended[old.Nonce] = time.Now()
 		}
 	}
 }

@@ -179,6 +179,35 @@ func TestGap(t *testing.T) {
 	}
 }
 
+// TestGapOfStatic: one with a name of its own that died while a member's watch was away is
+// waited for a moment, as if the member had been told; one that came meanwhile is new to it.
+func TestGapOfStatic(t *testing.T) {
+	bubble(t, 4, func(r *rig) {
+		o := r.options("a")
+		o.Static = true
+		a := r.join(o)
+		b := r.start("b")[0]
+		r.settled(2*time.Second, "a", "b")
+		a.line.cut(true)
+		time.Sleep(r.ttl - 2*time.Second)
+		b.line.cut(true)
+		time.Sleep(2 * time.Second)
+		b.line.mend()
+		time.Sleep(partition.DefaultJoinDelay / 2)
+		synctest.Wait()
+		r.wants("b has so far", len(b.Owned()), 2)
+		r.settled(3*time.Second, "b")
+		b.line.cut(true)
+		c := r.start("c")[0]
+		time.Sleep(time.Second)
+		b.line.mend()
+		time.Sleep(partition.DefaultJoinDelay / 2)
+		synctest.Wait()
+		r.wants("c has so far", len(c.Owned()), 0)
+		r.settled(3*time.Second, "b", "c")
+	})
+}
+
 // TestStaticCrash: one that died and comes back waits for the end of its session,
 // and the others wait for it a moment more.
 func TestStaticCrash(t *testing.T) {

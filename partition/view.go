@@ -118,10 +118,7 @@ func (v *view) applyMember(id string, e jetbus.KeyEntry, now time.Time, fresh bo
 			return false
 		}
 		delete(v.members, id)
-		v.ended[old.Nonce] = now
-		if old.Static && old.State != stateAway {
-			v.ghosts[id] = ghost{old.Weight, now.Add(grace)}
-		}
+		v.died(id, old, now, grace)
 		return true
 	}
 	if had && old.text == string(e.Value) { // a renewal, as nearly always
@@ -144,6 +141,14 @@ func (v *view) applyMember(id string, e jetbus.KeyEntry, now time.Time, fresh bo
 	return !had || old.Nonce != next.Nonce || old.State != next.State || old.Weight != next.Weight
 }
 
+// died notes the end of a session that was nobody's wish, as far as is known.
+func (v *view) died(id string, s seenSession, now time.Time, grace time.Duration) {
+	v.ended[s.Nonce] = now
+	if s.Static && s.State != stateAway {
+		v.ghosts[id] = ghost{s.Weight, now.Add(grace)}
+	}
+}
+
 // resumed makes a view that was read anew go on where the one before was: what
 // ended has ended, who was there is not new, and a lease that is gone was deleted.
 func (v *view) resumed(before *view, now time.Time) {
@@ -158,6 +163,10 @@ func (v *view) resumed(before *view, now time.Time) {
 	for id, m := range v.members {
 		old, had := before.members[id]
 		m.since = old.since
+		if _, ghost := v.ghosts[id]; !had && !ghost && len(before.members) > 0 { // it came meanwhile
+			m.since = now
+		}
+		delete(v.ghosts, id)
 		v.members[id] = m
 		if had && old.Nonce != m.Nonce {
 			v.ended[old.Nonce] = now
@@ -165,14 +174,13 @@ func (v *view) resumed(before *view, now time.Time) {
 	}
 }
 
-// unseen are the sessions that the view before had, by their members, and v has not.
-func (v *view) unseen(before *view) map[string]string {
-	out := map[string]string{}
-	for id, m := range before.members {
-		if _, there := v.members[id]; !there {
-			out[id] = m.Nonce
-		}
-	}
+// unseen are the members that the view before had, and v has not.
+func (v *view) unseen(before *view) map[string]seenSession {
+	out := maps.Clone(before.members)
+	maps.DeleteFunc(out, func(id string, _ seenSession) bool {
+		_, there := v.members[id]
+		return there
+	})
 	return out
 }
 
