@@ -76,3 +76,24 @@ func TestNormalizeModelChanges(t *testing.T) {
 		}
 	})
 }
+
+// That an event is of a strict time is not forgotten behind a version that has only the
+// declared model.
+func TestNormalizeModelChangesBetween(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		d := newDesk(t)
+		d.declare(jetbus.TopicConfig{Name: "people"})
+		d.register("people", personA)
+		b := registry.Validated(d.bus, d.reg, registry.ValidatedOptions{})
+		_, err := b.Publish(t.Context(), jetbus.Event{Topic: "people", Payload: []byte(`{"a":"x","b":"y"}`)})
+		d.ok(err)
+		d.ok(d.reg.SetSettings(t.Context(), "people", registry.Settings{Model: schema.Declared, Level: registry.LevelBackward}))
+		d.register("people", `{"type":"object","properties":{"a":{"type":"string"},"title":{}}}`)
+		d.register("people", `{"type":"object","properties":{"a":{"type":"string"},"title":{},"b":{"type":"integer"}}}`)
+		_, err = registry.NewNormalizer(d.reg, registry.NormalizedOptions{}).Normalize(t.Context(), d.scan("people")[0])
+		up, ok := errors.AsType[*registry.UpcastError](err)
+		if !ok || up.From != 2 || up.To != 3 {
+			t.Errorf("%v, want that an upcaster is missing from version 2 to 3", err)
+		}
+	})
+}

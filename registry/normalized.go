@@ -132,9 +132,13 @@ func (n *Normalizer) Normalize(ctx context.Context, e jetbus.Event) (jetbus.Even
 	if from > t.version {
 		return n.newer(e, from, t)
 	}
+	way, err := n.way(ctx, from, t)
+	if err != nil {
+		return e, err
+	}
 	out := e
 	for v := from; v < t.version; {
-		if out, v, err = n.hop(ctx, out, v, t); err != nil {
+		if out, v, err = n.hop(ctx, out, v, way); err != nil {
 			return e, err
 		}
 	}
@@ -160,6 +164,26 @@ type target struct {
 	version  int
 	schema   *schema.Schema // nil: the topic has no schema
 	settings Settings
+}
+
+// way is how an event of an older version comes to its target.
+type way struct {
+	target
+	written schema.Model // what the event was written in, whatever the versions between are of
+}
+
+func (n *Normalizer) way(ctx context.Context, from int, t target) (way, error) {
+	w := way{t, t.settings.Model}
+	if from == t.version {
+		return w, nil
+	}
+	v, err := n.r.Version(ctx, t.topic, from)
+	if errors.Is(err, ErrErased) || errors.Is(err, ErrNoVersion) { // the hop says so
+		w.written, err = schema.Strict, nil
+	} else if err == nil {
+		w.written = v.writtenIn(w.written)
+	}
+	return w, err
 }
 
 func (n *Normalizer) target(ctx context.Context, topic string) (target, error) {
@@ -224,7 +248,7 @@ func (n *Normalizer) learn(ctx context.Context, from int, t target) (target, err
 // hop brings an event from one version to the next, or to the one behind versions that were
 // deleted, which nobody is to follow: a new version is compared with the latest live one, and
 // need not follow from a mistake that was taken back.
-func (n *Normalizer) hop(ctx context.Context, e jetbus.Event, from int, t target) (out jetbus.Event, to int, err error) {
+func (n *Normalizer) hop(ctx context.Context, e jetbus.Event, from int, t way) (out jetbus.Event, to int, err error) {
 	fail := func(to int, err error) error { return &UpcastError{Topic: t.topic, From: from, To: to, Err: err} }
 	if up := n.o.Upcasters[t.topic][from]; up != nil {
 		out, err := upcast(ctx, up, e)
@@ -242,7 +266,7 @@ func (n *Normalizer) hop(ctx context.Context, e jetbus.Event, from int, t target
 		} else if err != nil && !gone {
 			return e, 0, err
 		}
-		live, err := n.isFollowed(ctx, to, t)
+		live, err := n.isFollowed(ctx, to, t.target)
 		switch {
 		case err != nil:
 			return e, 0, err
@@ -273,17 +297,12 @@ func (n *Normalizer) isFollowed(ctx context.Context, version int, t target) (boo
 }
 
 // passes reports whether an event of one version is one of another as it is. That is
-// proved of all events; or, of a version of when the topic was strict, of those that have
-// only what it declares, and then this one is looked at.
-func (n *Normalizer) passes(ctx context.Context, e *jetbus.Event, from, to int, t target) (bool, error) {
-	before, err := n.r.Version(ctx, t.topic, from)
-	if err != nil {
-		return false, err
-	}
+// proved of all events; or, for one that was written when the topic was strict, of those
+// that have only what their version declares, and then this one is looked at.
+func (n *Normalizer) passes(ctx context.Context, e *jetbus.Event, from, to int, t way) (bool, error) {
 	read := t.settings.Model
-	written := before.writtenIn(read)
-	ok, err := n.proved(ctx, hopKey{t.topic, from, to, written, read})
-	if ok || err != nil || written == read {
+	ok, err := n.proved(ctx, hopKey{t.topic, from, to, t.written, read})
+	if ok || err != nil || t.written == read {
 		return ok, err
 	}
 	if ok, err = n.proved(ctx, hopKey{t.topic, from, to, read, read}); !ok {
