@@ -110,6 +110,26 @@ func (sh *shadow) open(ctx context.Context, w *writer) error {
 
 // begin makes the page of the rebuild, unless it is there, and removes what others left.
 func (sh *shadow) begin(ctx context.Context, mark *bookmark) error {
+	if err := sh.enter(ctx, mark); err != nil {
+		return err
+	}
+	db := sh.sink.db
+	names, err := db.ListCollectionNames(ctx, bson.D{{Key: "type", Value: "collection"}})
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, sh.page()+"_") && name != sh.name {
+			if err := db.Collection(name, safely()).Drop(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// enter makes the page, once: it is not to be taken back from a rebuild that began since.
+func (sh *shadow) enter(ctx context.Context, mark *bookmark) error {
 	if sh.begun {
 		n, err := mark.book.CountDocuments(ctx, bson.D{{Key: "_id", Value: sh.page()}, {Key: "token", Value: sh.token}})
 		if err == nil && n == 0 {
@@ -123,18 +143,6 @@ func (sh *shadow) begin(ctx context.Context, mark *bookmark) error {
 		return err
 	}
 	sh.begun = true
-	db := sh.sink.db
-	names, err := db.ListCollectionNames(ctx, bson.D{{Key: "type", Value: "collection"}})
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if strings.HasPrefix(name, sh.page()+"_") && name != sh.name {
-			if err := db.Collection(name, safely()).Drop(ctx); err != nil {
-				return err
-			}
-		}
-	}
 	return nil
 }
 
