@@ -3,6 +3,7 @@ package adapter
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -58,8 +59,25 @@ func (srv *server) durableNow(ctx context.Context, t *topic, group string) (*jet
 }
 
 // durableNames returns the names of a stream's durables, and in how many pages they came:
-// those of one are of one moment.
+// those of one are of one moment. The servers of a cluster may disagree for a while on whether
+// there is a stream, as in an election right behind its making: then the one that has the
+// names is asked again.
 func (srv *server) durableNames(ctx context.Context, stream string) (names []string, pages int, err error) {
+	isWrong := func(err error) bool {
+		if !errors.Is(err, jetbus.ErrNoTopic) {
+			return false
+		}
+		_, err = srv.streamInfo(ctx, stream)
+		return err == nil
+	}
+	_, err = retriedFor(ctx, srv.js, isWrong, func() (struct{}, error) {
+		names, pages, err = srv.durableNamesNow(ctx, stream)
+		return struct{}{}, err
+	})
+	return names, pages, err
+}
+
+func (srv *server) durableNamesNow(ctx context.Context, stream string) (names []string, pages int, err error) {
 	err = eachPage(ctx, srv, srv.api+"CONSUMER.NAMES."+stream, askTimeout, func(page listPage[string]) error {
 		names, pages = append(names, page.Consumers...), pages+1
 		return nil

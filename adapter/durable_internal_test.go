@@ -93,6 +93,7 @@ func TestGroupIsFoundByName(t *testing.T) {
 	page := func(names ...string) []listPage[string] {
 		return []listPage[string]{{Total: len(names), Limit: 1024, Consumers: names}}
 	}
+	unknown := []listPage[string]{{Error: &jetstream.APIError{Code: 404, ErrorCode: jetstream.JSErrCodeStreamNotFound}}}
 	pages := func(a, b string) []listPage[string] {
 		return []listPage[string]{{Total: 2, Limit: 1, Consumers: []string{a}}, {Total: 2, Limit: 1, Consumers: []string{b}}}
 	}
@@ -105,6 +106,7 @@ func TestGroupIsFoundByName(t *testing.T) {
 		"it is there":            {[][]listPage[string]{page("a__g__e10", "a__other")}, "a__g__e10", nil, 1},
 		"it is being moved":      {[][]listPage[string]{page("a__g__e10", "a__g__e2", "a__other")}, "a__g__e2", nil, 1},
 		"it was moved":           {[][]listPage[string]{page("a__g__e1", "a__other"), page("a__g__e2", "a__other")}, "a__g__e2", nil, 2},
+		"its stream is unknown":  {[][]listPage[string]{unknown, unknown, page("a__g__e2")}, "a__g__e2", nil, 3},
 		"it is not there":        {[][]listPage[string]{page("a__g__e123456789012345", "a__g__e02", "a__g2__e2", "a__other")}, "", jetbus.ErrNoGroup, 1},
 		"no names":               {[][]listPage[string]{page()}, "", jetbus.ErrNoGroup, 1},
 		"another has its name":   {[][]listPage[string]{page("a__g__p1_0__0123456789012345", "a__g__p1__0123456789012345", "a__g__prod__0123456789abcdef", "a__g__p1_0__e0123456789012345")}, "", jetbus.ErrNoGroup, 1},
