@@ -15,7 +15,7 @@ import (
 )
 
 // ofOthers are names of ARCHITECTURE.md that are not ours: nats-server's, and nats.go's.
-var ofOthers = []string{"consumer.deliverMsg", "consumer.purge", "pmsg.ts", "sub.Drain"}
+var ofOthers = []string{"consumer.deliverMsg", "consumer.processAck", "consumer.purge", "pmsg.ts", "processReplicatedAck", "sub.Drain"}
 
 // TestArchitectureNames finds the names of Go that ARCHITECTURE.md speaks of in the source: what
 // is renamed there is renamed here.

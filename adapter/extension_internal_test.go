@@ -1,17 +1,20 @@
 package adapter
 
 import (
+	"errors"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// A refusal is not sent before an extension that was on its way first: the server would take
-// it for one of the lease that the refusal ended, and send the event again by that.
-func TestRefusalBehindAnExtension(t *testing.T) {
+// oneHeld receives an event.
+func oneHeld(t *testing.T) (*jetbus.Delivery, *lease, *nats.Conn) {
+	t.Helper()
 	ctx := t.Context()
 	_, nc, _ := directStream(t)
 	b := openBus(t, nc, Config{Storage: jetbus.MemoryStorage})
@@ -25,7 +28,22 @@ func TestRefusalBehindAnExtension(t *testing.T) {
 	if err != nil || len(ds) != 1 {
 		t.Fatal(ds, err)
 	}
-	l := b.leaseSets("a", "g")[0].all()[0]
+	return ds[0], b.leaseSets("a", "g")[0].all()[0], nc
+}
+
+// awaitOver waits until somebody has ended a lease.
+func awaitOver(l *lease) {
+	for over := false; !over; runtime.Gosched() {
+		l.h.mu.Lock()
+		over = l.over()
+		l.h.mu.Unlock()
+	}
+}
+
+// A refusal is not sent before an extension that was on its way first: the server would take
+// it for one of the lease that the refusal ended, and send the event again by that.
+func TestRefusalBehindAnExtension(t *testing.T) {
+	d, l, nc := oneHeld(t)
 	l.h.askAll([]*lease{l})
 	l.h.mu.Lock()
 	sent := l.extending
@@ -44,13 +62,8 @@ func TestRefusalBehindAnExtension(t *testing.T) {
 	l.extending = onItsWay
 	l.h.mu.Unlock()
 	refused := make(chan error, 1)
-	go func() { refused <- ds[0].Snooze(ctx, 30*time.Second) }()
-	for over := false; !over; { // until it is about to say so
-		l.h.mu.Lock()
-		over = l.over()
-		l.h.mu.Unlock()
-		runtime.Gosched()
-	}
+	go func() { refused <- d.Snooze(t.Context(), 30*time.Second) }()
+	awaitOver(l)                       // until it is about to say so
 	if err := nc.Flush(); err != nil { // what it said already would come first
 		t.Fatal(err)
 	}
@@ -66,5 +79,36 @@ func TestRefusalBehindAnExtension(t *testing.T) {
 		if err != nil || !strings.HasPrefix(string(m.Data), want) {
 			t.Errorf("heard %+v, %v; want %s", m, err, want)
 		}
+	}
+}
+
+// A refusal that waited for a connection that hung until the lease was over is not sent: the
+// server would take it for one by the next holder.
+func TestRefusalBehindItsLease(t *testing.T) {
+	t.Parallel()
+	d, l, nc := oneHeld(t)
+	heard, err := nc.SubscribeSync("$JS.ACK.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	onItsWay := make(chan struct{})
+	l.h.mu.Lock()
+	l.extending = onItsWay
+	l.h.mu.Unlock()
+	refused := make(chan error, 1)
+	go func() { refused <- d.Snooze(t.Context(), 30*time.Second) }()
+	awaitOver(l)
+	l.h.mu.Lock()
+	l.deadline = time.Now().Add(-time.Second)
+	l.h.mu.Unlock()
+	close(onItsWay)
+	if err := <-refused; !errors.Is(err, jetbus.ErrLeaseExpired) {
+		t.Errorf("a refusal behind its lease: %v", err)
+	}
+	if err := nc.Publish("$JS.ACK.end", nil); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := heard.NextMsg(time.Minute); err != nil || m.Subject != "$JS.ACK.end" {
+		t.Errorf("heard %+v, %v", m, err)
 	}
 }

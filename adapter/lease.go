@@ -71,6 +71,7 @@ type lease struct {
 	deadline   time.Time       // until when it is ours, see package deadline
 	asked      time.Time       // when the newest extension was sent
 	askedOn    uint64          // on which of the bus's connections; 0: it was answered, or there was none
+	known      bool            // the server has had an extension, and confirmed it where that takes others
 	keepUntil  time.Time       // Extend asked for more than one AckTimeout
 	run        *handlerContext // of the handler, while there is one
 	forget     func()          // drops the answer to the newest extension
@@ -85,6 +86,9 @@ func newLease(t *topic, m *nats.Msg, a ackReply, maxAttempts int) *lease {
 	}
 	return l
 }
+
+// isReplicated reports whether another server may take the lead of the durable.
+func (l *lease) isReplicated() bool { return l.t.config.Replicas > 1 }
 
 // margin is the part of AckTimeout by which this side gives up early, for what
 // the way to the server and the tick of the clock take.
@@ -178,7 +182,7 @@ func (l *lease) ask(ctx context.Context) (sent time.Time, err error) {
 		sent = time.Now()
 		answer, err := l.h.b.exchange(ctx, &nats.Msg{Subject: l.reply, Data: extension}, lost, tryTimeout)
 		switch {
-		case err == nil && extensionTaken(answer):
+		case err == nil && extensionTaken(answer) && l.isConfirmed(ctx, sent):
 			return sent, nil
 		case err == nil, errors.Is(err, nats.ErrNoResponders):
 			select {
@@ -201,6 +205,10 @@ func extensionTaken(m *nats.Msg) bool { return m.Header.Get("Status") == "" }
 func (l *lease) extended(sent time.Time) bool {
 	l.h.mu.Lock()
 	defer l.h.mu.Unlock()
+	return l.extendedLocked(sent)
+}
+
+func (l *lease) extendedLocked(sent time.Time) bool {
 	if l.state != leaseOpen || deadline.Over(l.deadline, time.Now()) {
 		return false
 	}
@@ -210,6 +218,7 @@ func (l *lease) extended(sent time.Time) bool {
 	if !sent.Before(l.asked) {
 		l.asked, l.askedOn = sent, 0
 	}
+	l.known = true
 	return true
 }
 
@@ -274,9 +283,17 @@ func (l *lease) settle(ctx context.Context, verb string, payload []byte) error {
 	}
 	if payload != nil {
 		l.awaitExtension()
+		if deadline.Over(l.Deadline(), time.Now()) { // the connection hung: a refusal would act on the next holder's delivery
+			return l.wrap(verb, jetbus.ErrLeaseExpired)
+		}
 	}
 	if err := l.tell(ctx, payload); err != nil {
 		return l.h.b.translate(verb+" "+l.t.name()+" "+l.id, "", err)
+	}
+	if payload == nil {
+		l.h.mu.Lock()
+		l.h.ackedLocked(l)
+		l.h.mu.Unlock()
 	}
 	return nil
 }

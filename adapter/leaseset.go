@@ -2,6 +2,7 @@ package adapter
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,7 +35,9 @@ type leaseSet struct {
 	sending bool                 // extensions are being sent
 	stuck   int                  // handlers that run on although they lost their lease
 	grip    grip                 // how many leases can be kept
-	stats   jetbus.SubscriptionStats
+
+	confirmers map[string]*confirmer // by durable
+	stats      jetbus.SubscriptionStats
 }
 
 // eventName is how those who have no delivery name an event of the group.
@@ -42,7 +45,7 @@ type eventName struct{ topic, id string }
 
 func (h *leaseSet) init() {
 	h.first.prev, h.first.next = &h.first, &h.first
-	h.named = map[eventName]*lease{}
+	h.named, h.confirmers = map[eventName]*lease{}, map[string]*confirmer{}
 	h.over = make(chan struct{})
 }
 
@@ -55,6 +58,7 @@ func (h *leaseSet) adoptLocked(info *jetstream.ConsumerInfo) {
 	if h.maxLease > 0 {
 		h.maxLease = max(h.maxLease, h.ackTimeout)
 	}
+	h.adoptedLocked(info)
 }
 
 // pace is the AckTimeout by which leases are extended: the holder's own, where it asked
@@ -69,8 +73,27 @@ func (h *leaseSet) pace() time.Duration {
 // end returns when nothing of the set runs any more. It is called once, when
 // no lease is left and none will come.
 func (h *leaseSet) end() {
-	close(h.over) // else the keeper would notice at its next tick
+	h.mu.Lock()
+	h.closeLocked()
+	h.mu.Unlock()
 	h.wg.Wait()
+}
+
+// closeLocked has all that runs end; else the keeper would notice at its next tick.
+func (h *leaseSet) closeLocked() {
+	for _, c := range h.confirmers {
+		c.giveUp()
+	}
+	close(h.over)
+}
+
+func (h *leaseSet) isOver() bool {
+	select {
+	case <-h.over:
+		return true
+	default:
+		return false
+	}
 }
 
 // add takes charge of a lease whose message was sent at that time at the earliest.
@@ -83,6 +106,9 @@ func (h *leaseSet) add(l *lease, sent time.Time) {
 
 func (h *leaseSet) addLocked(l *lease, sent time.Time) {
 	l.deadline, l.asked = sent.Add(h.safe()), sent
+	if age := time.Duration(sent.UnixNano() - l.stored); l.isReplicated() && l.slot == nil && age > 0 && !h.isOld(l) {
+		l.deadline = l.deadline.Add(-age) // a server that takes the lead counts from there
+	}
 	l.prev, l.next = h.first.prev, &h.first
 	l.prev.next, h.first.prev = l, l
 	h.count++
@@ -240,6 +266,7 @@ func (h *leaseSet) lost(expired []*lease) {
 func (h *leaseSet) inspect(now time.Time) (expired []*lease, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.overdueLocked(now)
 	var due []*lease
 	canSend := !h.sending && h.b.link.IsUp()
 	for l := h.first.next; l != &h.first; {
@@ -277,7 +304,7 @@ const soon = time.Second
 // stored and not when it was delivered, and takes that of an old event to be over.
 func (h *leaseSet) rest(l *lease) time.Duration {
 	every := h.pace() / 3
-	if l.forget == nil && h.isOld(l) {
+	if !l.known && h.isOld(l) {
 		return min(every, soon)
 	}
 	return every
@@ -295,7 +322,7 @@ func (h *leaseSet) isOld(l *lease) bool {
 // that is handled quickly costs no extensions.
 func (h *leaseSet) secure(l *lease) {
 	h.mu.Lock()
-	exposed := l.t.config.Replicas > 1 && l.state == leaseOpen && (l.deliveries > 1 || h.isOld(l))
+	exposed := l.isReplicated() && l.state == leaseOpen && (l.deliveries > 1 || h.isOld(l))
 	if exposed {
 		l.asked, l.askedOn = time.Now(), h.b.connections.Load()
 	}
@@ -334,37 +361,62 @@ func (h *leaseSet) extend(due []*lease) {
 
 // askAll asks the server to extend leases, and does not wait for the answers.
 func (h *leaseSet) askAll(due []*lease) {
+	var confirmers []*confirmer
 	for _, l := range due {
-		sent := time.Now()
-		reply, forget := h.b.replies.expect(func(m *nats.Msg) {
+		c, ok, err := h.askOne(l)
+		if err != nil {
+			break // the connection is gone; they are due on the next one
+		}
+		if ok {
+			h.note(l, jetbus.Extended, "", nil)
+		}
+		if c != nil && !slices.Contains(confirmers, c) {
+			confirmers = append(confirmers, c)
+		}
+	}
+	for _, c := range confirmers {
+		h.confirm(c)
+	}
+}
+
+// askOne asks the server to extend a lease, unless that is over. What it returns is to confirm
+// the extension; it may be nil.
+func (h *leaseSet) askOne(l *lease) (c *confirmer, ok bool, err error) {
+	sent := time.Now()
+	h.mu.Lock()
+	if l.state != leaseOpen {
+		h.mu.Unlock()
+		return nil, false, nil
+	}
+	if l.forget != nil {
+		l.forget()
+		l.forget = nil
+	}
+	var reply string
+	if c = h.confirmerLocked(l); c == nil {
+		reply, l.forget = h.b.replies.expect(func(m *nats.Msg) {
 			if extensionTaken(m) {
 				l.extended(sent)
 			}
 		})
-		h.mu.Lock()
-		if l.state != leaseOpen {
-			h.mu.Unlock()
-			forget()
-			continue
-		}
-		if l.forget != nil {
-			l.forget()
-		}
-		l.forget = forget
-		subject := l.reply
-		if l.p != nil {
-			l.p.settlesLocked(subject, sent)
-		}
-		on := make(chan struct{})
-		l.extending = on
-		h.mu.Unlock()
-		err := h.b.nc.PublishRequest(subject, reply, extension)
-		close(on)
-		if err != nil {
-			break // the connection is gone; they are due on the next one
-		}
-		h.note(l, jetbus.Extended, "", nil)
 	}
+	subject := l.reply
+	if l.p != nil {
+		l.p.settlesLocked(subject, sent)
+	}
+	on := make(chan struct{})
+	l.extending = on
+	e := sentExtension{l: l, at: sent, on: h.b.connections.Load()}
+	l.asked, l.askedOn = sent, e.on
+	h.mu.Unlock()
+	err = h.b.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: reply, Data: extension})
+	close(on)
+	if err == nil && c != nil {
+		h.mu.Lock()
+		c.waiting = append(c.waiting, e)
+		h.mu.Unlock()
+	}
+	return c, err == nil, err
 }
 
 // find returns the held leases of the events of a topic that have this id and a

@@ -211,7 +211,7 @@ func (s *slot) attachLocked(p *puller, reply string, sent time.Time) {
 	l := s.lease
 	s.driftLocked()
 	l.state, l.p, l.reply = leaseOpen, p, reply
-	l.deadline, l.asked, l.askedOn = sent.Add(l.h.safe()), sent, 0
+	l.deadline, l.asked, l.askedOn, l.known = sent.Add(l.h.safe()), sent, 0, false
 	p.holdLocked(l)
 }
 

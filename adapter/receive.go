@@ -151,8 +151,9 @@ type source struct {
 	t          *topic
 	durable    string
 	at         pullPoint
-	most, room int   // how many events the group may hold; and how many more it could a moment ago
-	delivered  *high // of the durable's own count of deliveries, the highest that is known
+	most, room int                     // how many events the group may hold; and how many more it could a moment ago
+	delivered  *high                   // of the durable's own count of deliveries, the highest that is known
+	info       *jetstream.ConsumerInfo // what the server said of it
 }
 
 // high is the highest of numbers that come from several goroutines.
@@ -168,7 +169,7 @@ func (h *high) note(n uint64) {
 }
 
 func (srv *server) source(t *topic, info *jetstream.ConsumerInfo) source {
-	s := source{t: t, durable: info.Name, at: srv.pullPoint(t.stream, info.Name), most: math.MaxInt, room: math.MaxInt, delivered: &high{}}
+	s := source{t: t, durable: info.Name, at: srv.pullPoint(t.stream, info.Name), most: math.MaxInt, room: math.MaxInt, delivered: &high{}, info: info}
 	s.delivered.note(info.Delivered.Consumer)
 	if most := info.Config.MaxAckPending; most > 0 {
 		s.most, s.room = most, max(most-info.NumAckPending, 0)
@@ -224,7 +225,7 @@ func (b *Bus) pruneHandedOut(r *handedOut) {
 	defer r.mu.Unlock()
 	if r.users == 0 && r.count == 0 && b.held[r.key] == r {
 		delete(b.held, r.key)
-		close(r.over) // its keeper goes off duty; Close waits for it
+		r.closeLocked() // its keeper goes off duty; Close waits for it
 		b.retired.Go(r.wg.Wait)
 	}
 }
@@ -238,6 +239,11 @@ func (r *handedOut) receive(ctx context.Context, g *knownGroup, o jetbus.Receive
 		return nil, err
 	}
 	defer call.end(ctx)
+	retries, topic := g.sources()
+	r.mu.Lock()
+	r.adoptedLocked(retries.info)
+	r.adoptedLocked(topic.info)
+	r.mu.Unlock()
 	err = call.collect(ctx, g, o)
 	g.took(call.len())
 	if err != nil {

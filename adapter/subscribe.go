@@ -414,6 +414,7 @@ func (s *subscription) acknowledgeAndUnlock(l *lease, now time.Time) {
 	err := s.takeLocked(l, now)
 	if err == nil {
 		s.stats.Acked++
+		s.ackedLocked(l)
 	}
 	o, reply := l.p.requestLocked(now)
 	starved := s.starvedLocked()

@@ -218,7 +218,7 @@ func TestClusterErrors(t *testing.T) {
 		t.Errorf("when the time is over: %v", err)
 	}
 	for _, i := range []int{-1, 3} {
-		if c.Node(i) != nil || c.KillNode(ctx, i) == nil || c.RestartNode(ctx, i) == nil {
+		if c.Node(i) != nil || c.KillNode(ctx, i) == nil || c.RestartNode(ctx, i) == nil || c.CutNode(i) == nil || c.HealNode(i) == nil {
 			t.Errorf("there is a node %d", i)
 		}
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -69,4 +70,71 @@ func TestOldEventKeepsItsHolder(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// A leader that is cut off from the others and not from its clients extends leases that the next
+// leader knows nothing of: a handler is canceled before that one gives its event to another member.
+func TestLeaseOfLeaderCutOff(t *testing.T) {
+	const lease = 12 * time.Second // longer than most elections
+	c, bus := onCluster(t, jetbus.TopicConfig{})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish := func() {
+		t.Helper()
+		_, err := bus.Publish(ctx, jetbus.Event{Topic: "a"})
+		must(err)
+	}
+	publish()
+	settled, err := bus.Receive(ctx, "a", "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), Wait: patience, AckTimeout: lease})
+	must(err)
+	must(settled[0].Ack(ctx))
+	must(c.WaitReady(ctx))
+	leader, err := election.Leader(ctx, c, func() (int, error) { return c.ConsumerLeader("EV_A", "a__g") })
+	must(err)
+
+	begun, canceled, again := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var first, second, third sync.Once
+	join := func(node int, handle jetbus.Handler) {
+		t.Helper()
+		member := bustest.Open(t, c.Node(node), adapter.Config{Replicas: 3, Timeout: patience})
+		_, err := member.Subscribe(ctx, "a", "g", handle, jetbus.SubscribeOptions{AckTimeout: lease})
+		must(err)
+	}
+	join(leader, func(ctx context.Context, _ *jetbus.Delivery) error {
+		first.Do(func() { close(begun) })
+		<-ctx.Done()
+		second.Do(func() { close(canceled) })
+		return context.Cause(ctx)
+	})
+	publish()
+	<-begun
+	join((leader+1)%3, func(context.Context, *jetbus.Delivery) error {
+		third.Do(func() { close(again) })
+		return nil
+	})
+	time.Sleep(lease / 2) // it has been extended
+	select {
+	case <-canceled:
+		t.Fatal("the lease was lost while all was well")
+	default:
+	}
+	must(c.CutNode(leader))
+	select {
+	case <-again:
+	case <-ctx.Done():
+		t.Fatal("the event was not delivered again")
+	}
+	select {
+	case <-canceled:
+	default:
+		t.Error("two members hold the event")
+	}
+	must(c.HealNode(leader))
+	must(c.WaitReady(ctx))
 }

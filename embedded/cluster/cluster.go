@@ -9,6 +9,7 @@
 //     file and no temporary folder of it is left.
 //   - [Cluster.KillNode] takes a node away between two messages, and what it had confirmed is
 //     in its store when it comes back.
+//   - [Cluster.CutNode] takes a node away from the others, and leaves its clients with it.
 package cluster
 
 import (
@@ -69,7 +70,8 @@ type Cluster struct {
 	cfg   Config
 	dir   string
 	temp  bool
-	nodes []*embedded.Broker // fixed once Start has returned
+	nodes []*embedded.Broker // fixed once Start has returned, as mesh is
+	mesh  *mesh
 
 	removing sync.Mutex // one Stop at a time removes the folder
 }
@@ -126,7 +128,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.nodes = nil
+	c.nodes, c.mesh = nil, m
 	for i := range c.cfg.Nodes {
 		b, err := embedded.Start(ctx, c.nodeConfig(i, &routes{mesh: m, node: i}))
 		if err != nil {
@@ -229,6 +231,27 @@ func (c *Cluster) RestartNode(ctx context.Context, i int) error {
 	if err := b.Restart(ctx); err != nil {
 		return fmt.Errorf("node %d: %w", i, err)
 	}
+	return nil
+}
+
+// CutNode severs the routes between node i and the others, which takes effect at once, until
+// HealNode or RestartNode. Its clients keep their connections to it: until it notices, after
+// 10 seconds and more, it goes on leading what it led.
+func (c *Cluster) CutNode(i int) error {
+	if _, err := c.node(i); err != nil {
+		return err
+	}
+	c.mesh.cut(i)
+	return nil
+}
+
+// HealNode lets the routes of node i come back, which the nodes try about once a second. It
+// does not wait for them: see WaitReady.
+func (c *Cluster) HealNode(i int) error {
+	if _, err := c.node(i); err != nil {
+		return err
+	}
+	c.mesh.open(i)
 	return nil
 }
 
