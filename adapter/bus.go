@@ -112,6 +112,18 @@ func (b *Bus) tie(ctx context.Context) (context.Context, func()) {
 	}
 }
 
+// tied runs f with a context that ends with the bus, too. What is asked then says no more than
+// that it was canceled: tied says why.
+func (b *Bus) tied(ctx context.Context, f func(context.Context) error) error {
+	ctx, untie := b.tie(ctx)
+	defer untie()
+	err := f(ctx)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, jetbus.ErrClosed) {
+		return cause
+	}
+	return err
+}
+
 // Health reports whether the bus can work: the connection is up and JetStream
 // answers within ctx. The error wraps [jetbus.ErrClosed] or [jetbus.ErrUnavailable].
 func (b *Bus) Health(ctx context.Context) error {

@@ -9,18 +9,6 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// joinTied is join that the end of the bus ends, too: what was asked then says no more than
-// that it was canceled.
-func (s *subscription) joinTied(ctx context.Context, names []string) error {
-	ctx, untie := s.b.tie(ctx)
-	defer untie()
-	err := s.join(ctx, names)
-	if cause := context.Cause(ctx); err != nil && errors.Is(cause, jetbus.ErrClosed) {
-		return cause
-	}
-	return err
-}
-
 // join makes sure that the group exists on all topics and prepares a puller for each.
 func (s *subscription) join(ctx context.Context, names []string) error {
 	topics := make([]*topic, len(names))

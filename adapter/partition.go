@@ -166,16 +166,16 @@ func (b *Bus) JoinPartitions(ctx context.Context, name, group string, o jetbus.S
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	defer b.calls.end()
-	ctx, untie := b.tie(ctx) // it may have to wait for members to let go of their events
-	defer untie()
 	o, err := partitionOptions(group, o)
 	set := groupSettings{ackTimeout: o.AckTimeout, maxInFlight: o.GroupMaxInFlight, order: o.Order}
-	var have []*topicGroup
 	if err == nil {
-		have, err = b.makeParts(ctx, name, group, o.From, set)
-	}
-	if err == nil {
-		err = eachPart(ctx, have, func(ctx context.Context, p *topicGroup) error { return b.joinPart(ctx, p, set) })
+		err = b.tied(ctx, func(ctx context.Context) error { // it may have to wait for members to let go of their events
+			have, err := b.makeParts(ctx, name, group, o.From, set)
+			if err != nil {
+				return err
+			}
+			return eachPart(ctx, have, func(ctx context.Context, p *topicGroup) error { return b.joinPart(ctx, p, set) })
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)

@@ -31,7 +31,7 @@ func (b *Bus) SubscribePartition(ctx context.Context, topic, group string, turn 
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	m := &partitionMember{subscription: newSubscription(ctx, b, group, h, o), turn: turn}
-	if err = m.join(ctx, topic); err == nil {
+	if err = b.tied(ctx, func(ctx context.Context) error { return m.join(ctx, topic) }); err == nil {
 		err = m.start(ctx)
 	} else {
 		m.abandon()

@@ -41,8 +41,6 @@ func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.Receive
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	defer b.calls.end()
-	ctx, untie := b.tie(ctx)
-	defer untie()
 	o, err := o.Normalize()
 	if err == nil {
 		err = jetbus.ValidGroup(group)
@@ -55,7 +53,11 @@ func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.Receive
 		ctx, cancel = context.WithTimeout(ctx, b.cfg.Timeout+max(o.Wait, 0))
 		defer cancel()
 	}
-	out, err := b.receiveUntil(ctx, topic, group, o)
+	var out []*jetbus.Delivery
+	err = b.tied(ctx, func(ctx context.Context) (err error) {
+		out, err = b.receiveUntil(ctx, topic, group, o)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}

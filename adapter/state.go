@@ -18,9 +18,11 @@ func (b *Bus) StateAt(ctx context.Context, topic string, at time.Time) (jetbus.S
 		return jetbus.State{}, fmt.Errorf("%s: %w", op, err)
 	}
 	defer b.calls.end()
-	ctx, untie := b.tie(ctx)
-	defer untie()
-	out, err := b.stateAt(ctx, topic, at)
+	var out jetbus.State
+	err := b.tied(ctx, func(ctx context.Context) (err error) {
+		out, err = b.stateAt(ctx, topic, at)
+		return err
+	})
 	if err != nil {
 		return jetbus.State{}, fmt.Errorf("%s: %w", op, err)
 	}

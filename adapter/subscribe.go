@@ -42,7 +42,7 @@ func (b *Bus) Subscribe(ctx context.Context, topic, group string, h jetbus.Handl
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	s := newSubscription(ctx, b, group, h, o)
-	if err = s.joinTied(ctx, append([]string{topic}, o.Topics...)); err == nil {
+	if err = b.tied(ctx, func(ctx context.Context) error { return s.join(ctx, append([]string{topic}, o.Topics...)) }); err == nil {
 		err = s.start(ctx)
 	} else {
 		s.abandon()

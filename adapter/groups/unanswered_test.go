@@ -75,3 +75,40 @@ func TestSubscribeUnanswered(t *testing.T) {
 		})
 	}
 }
+
+// Whatever waits for an answer when the bus is closed says so, and not that it was canceled.
+func TestClosedUnanswered(t *testing.T) {
+	inPart := jetbus.SubscribeOptions{Order: jetbus.PerKey}
+	for name, c := range map[string]struct {
+		kind string
+		call func(ctx context.Context, b *adapter.Bus) error
+	}{
+		"receive": {"CONSUMER.CREATE", func(ctx context.Context, b *adapter.Bus) error {
+			return adaptertest.Last(b.Receive(ctx, "a", "new", jetbus.ReceiveOptions{Wait: -1}))
+		}},
+		"join the partitions": {"CONSUMER.CREATE", func(ctx context.Context, b *adapter.Bus) error { return b.JoinPartitions(ctx, "p", "new", inPart) }},
+		"subscribe p/g": {"CONSUMER.NAMES", func(ctx context.Context, b *adapter.Bus) error {
+			turn := jetbus.PartitionTurn{Partition: jetbus.Partition{Generation: 1}, Epoch: 1}
+			return adaptertest.Last(b.SubscribePartition(ctx, "p", "g", turn, adaptertest.Ignore, inPart))
+		}},
+		"state of a": {"STREAM.INFO", func(ctx context.Context, b *adapter.Bus) error {
+			return adaptertest.Last(b.StateAt(ctx, "a", time.Now()))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.Ensure(jetbus.TopicConfig{Name: "a", Compact: true})
+				r.Ensure(jetbus.TopicConfig{Name: "p", Partitions: 2})
+				r.OK(r.Bus.JoinPartitions(r.Context(), "p", "g", inPart))
+				b := r.unanswered(c.kind, 0)
+				done := make(chan error, 1)
+				go func() { done <- c.call(context.Background(), b) }()
+				time.Sleep(3 * time.Second)
+				r.OK(b.Close(context.Background()))
+				if err := <-done; !adaptertest.IsClosed(err) || !strings.HasPrefix(err.Error(), name) {
+					r.Errorf("the end of the bus: %v", err)
+				}
+			})
+		})
+	}
+}
