@@ -3,6 +3,8 @@ package adapter
 import (
 	"context"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,13 +19,20 @@ import (
 // So extensions of a replicated durable are followed by an acknowledgement of a sequence that
 // is settled already, to which it makes no difference, and count when that is answered.
 //
-// One confirmation is under way for each durable, because the server keeps one reply for each
-// sequence. What is extended meanwhile waits for the next one: the more there are, the more
-// go with one.
+// One confirmation is under way for each durable and holder. What is extended meanwhile waits
+// for the next one: the more there are, the more go with one.
 
-// confirmWithin is how long a confirmation may take. It is lost with the leader. What it was
-// to confirm is then sent again, for nothing says which of two leaders got it.
+// confirmWithin is how long a confirmation may take before what it was to confirm is sent
+// again, for it may have been lost with a leader: this long at first, twice as long each
+// time, as a quorum that is slow takes, and a third of what a lease lasts at most.
 const confirmWithin = time.Second
+
+// maxUnanswered is how many confirmations of a durable may be answered late.
+const maxUnanswered = 4
+
+// enoughSettled is how many sequences have to be settled for one of them to be chosen: two
+// holders who choose the same one at the same time get each other's answers.
+const enoughSettled = 1000
 
 // doubtful stands for the connection of an extension that was not confirmed: it is none that
 // there is, so that the next one is due at once, see leaseSet.cutOff.
@@ -31,10 +40,14 @@ const doubtful = math.MaxUint64
 
 // confirmer has the extensions of one replicated durable confirmed. leaseSet.mu guards it.
 type confirmer struct {
-	created time.Time       // the durable
-	settled uint64          // a sequence that is settled; 0: none is known
+	created time.Time // the durable
+	on      uint64    // the bus's connection on which the following was found out
+	floor   uint64    // all sequences up to it are settled
+	own     uint64    // the last one that this holder has acknowledged; 0: none yet
+
 	waiting []sentExtension // for the next confirmation
-	flight  *confirmation   // nil: none is under way
+	sent    []*confirmation // what is not answered, oldest first: of that all but the last one are late
+	within  time.Duration   // how long the last one may take; 0: the least
 }
 
 // sentExtension is one that waits to be confirmed.
@@ -42,46 +55,90 @@ type sentExtension struct {
 	l    *lease
 	at   time.Time
 	on   uint64      // which of the bus's connections
-	told chan<- bool // whether it was confirmed; of capacity 1; nil: nobody asks
+	told chan<- bool // whether it was confirmed; nil: nobody asks, or was told
 }
 
 // confirmation is what is under way.
 type confirmation struct {
 	extensions []sentExtension // that were sent before it
-	sent       time.Time
+	seq        uint64          // that is acknowledged
+	at         time.Time
 	on         uint64
+	late       bool // what it was to confirm is sent again
 	forget     func()
 }
 
-// adoptedLocked notes that a durable is replicated, and up to where it is settled. What was noted
-// of another one that had its name is of no use any more.
-func (h *leaseSet) adoptedLocked(info *jetstream.ConsumerInfo) {
-	if info.Cluster == nil || len(info.Cluster.Replicas) == 0 {
+// adoptedLocked notes where a replicated durable is, as it was found out on a connection. What
+// was noted of another one that had its name, or before it was set back, is of no use any more.
+func (h *leaseSet) adoptedLocked(info *jetstream.ConsumerInfo, on uint64) {
+	if info.Cluster == nil || len(info.Cluster.Replicas) == 0 || info.Config.Metadata[metaOrder] != "" {
 		return
 	}
 	c := h.confirmers[info.Name]
-	if c == nil || !c.created.Equal(info.Created) {
+	if c == nil {
 		c = &confirmer{created: info.Created}
+		h.dropConfirmers(firstName(info)) // the group was moved
 		h.confirmers[info.Name] = c
 	}
-	c.settled = max(c.settled, info.AckFloor.Stream)
+	if on < c.on {
+		return
+	}
+	same := c.created.Equal(info.Created)
+	if !same || c.on != on || info.Delivered.Stream < max(c.own, c.floor) {
+		c.giveUp()
+		c.created, c.on, c.floor = info.Created, on, 0
+		if !same || c.own > info.AckFloor.Stream { // it may not be settled any more
+			c.own = 0
+		}
+	}
+	c.floor = max(c.floor, info.AckFloor.Stream)
 }
 
-// ackedLocked notes that a lease was acknowledged.
+// dropConfirmers forgets those of a group by the name of its first durable.
+func (h *leaseSet) dropConfirmers(first string) {
+	for name, c := range h.confirmers {
+		if _, ok := epochIn(name, first); ok {
+			c.giveUp()
+			delete(h.confirmers, name)
+		}
+	}
+}
+
+// ackedLocked notes that a lease is acknowledged.
 func (h *leaseSet) ackedLocked(l *lease) {
-	if c := h.confirmers[l.consumer]; c != nil && l.slot == nil {
-		c.settled = l.seq
+	if c := h.confirmers[l.consumer]; c != nil && c.on == h.b.connections.Load() {
+		c.own = l.seq
 	}
 }
 
 // confirmerLocked returns what confirms the extensions of a lease. It is nil where they count
-// as soon as they are answered: on one server, as long as nothing is known to be settled, and
-// for an ordered group, whose owner has a lock, which a quorum confirms.
+// as soon as they are answered: on one server, as long as too little is known to be settled,
+// and for an ordered group, whose owner has a lock, which a quorum confirms.
 func (h *leaseSet) confirmerLocked(l *lease) *confirmer {
-	if c := h.confirmers[l.consumer]; c != nil && c.settled > 0 && l.slot == nil {
-		return c
+	c := h.confirmers[l.consumer]
+	if c == nil || c.on != h.b.connections.Load() || c.own == 0 && !c.hasFloor(l) {
+		return nil
 	}
-	return nil
+	return c
+}
+
+// hasFloor reports whether whatever is below the floor can be acknowledged: not in a stream of
+// somebody else's, which may remove what has no other consumer.
+func (c *confirmer) hasFloor(l *lease) bool { return c.floor >= enoughSettled && !l.t.adopted() }
+
+// choose returns a sequence that is settled and, if there is one, that no unanswered
+// confirmation has: the server keeps one reply for each.
+func (c *confirmer) choose(l *lease) uint64 {
+	taken := func(seq uint64) bool {
+		return slices.ContainsFunc(c.sent, func(f *confirmation) bool { return f.seq == seq })
+	}
+	seq := c.own
+	if c.hasFloor(l) && (seq == 0 || taken(seq)) {
+		for seq = 1 + rand.Uint64N(c.floor); taken(seq); {
+			seq = 1 + rand.Uint64N(c.floor)
+		}
+	}
+	return seq
 }
 
 // confirm has what waits confirmed, unless a confirmation is under way: that one is followed
@@ -89,78 +146,124 @@ func (h *leaseSet) confirmerLocked(l *lease) *confirmer {
 func (h *leaseSet) confirm(c *confirmer) {
 	h.mu.Lock()
 	on := h.b.connections.Load()
-	c.forgetLost(on)
-	if c.flight != nil || len(c.waiting) == 0 || h.isOver() {
+	if c.isBusy() || len(c.waiting) == 0 || h.isOver() {
 		h.mu.Unlock()
 		return
 	}
-	f := &confirmation{extensions: c.waiting, sent: time.Now(), on: on}
-	subject := ackSubjects(f.extensions[0].l.reply) + settledAck(c.settled)
+	if c.on != on { // it is not known any more whether what was settled is
+		c.giveUp()
+		h.mu.Unlock()
+		return
+	}
+	l := c.waiting[0].l
+	f := &confirmation{extensions: c.waiting, seq: c.choose(l), at: time.Now(), on: on}
 	var reply string
 	reply, f.forget = h.b.replies.expect(func(m *nats.Msg) { h.confirmed(c, f, m) })
-	c.flight, c.waiting = f, nil
+	c.sent, c.waiting = append(c.sent, f), nil
 	h.mu.Unlock()
-	_ = h.b.nc.PublishRequest(subject, reply, nil) // where it cannot be sent it is not answered
+	_ = h.b.nc.PublishRequest(ackSubjects(l.reply)+settledAck(f.seq), reply, nil) // where it cannot be sent it is not answered
 }
+
+// isBusy reports whether a confirmation is under way that is not late.
+func (c *confirmer) isBusy() bool { return len(c.sent) > 0 && !c.sent[len(c.sent)-1].late }
 
 // settledAck is the end of the subject at which a sequence is acknowledged. The server goes by
 // the sequence alone.
 func settledAck(seq uint64) string { return "1." + strconv.FormatUint(seq, 10) + ".1.1.0" }
 
-// confirmed notes the answer to a confirmation.
+// confirmed notes the answer to a confirmation. Of two of one sequence the reply of the later one
+// is sent for the earlier one, and none for the later.
 func (h *leaseSet) confirmed(c *confirmer, f *confirmation, m *nats.Msg) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if c.flight != f || !extensionTaken(m) || f.on != h.b.connections.Load() {
+	if !slices.Contains(c.sent, f) || !extensionTaken(m) || f.on != h.b.connections.Load() {
 		return // without an answer, as where nobody leads the durable, overdueLocked goes on
 	}
-	c.flight = nil
-	for _, e := range f.extensions {
+	first := c.sent[slices.IndexFunc(c.sent, func(g *confirmation) bool { return g.seq == f.seq })]
+	for _, e := range first.extensions {
 		e.l.extendedLocked(e.at)
 		e.tell(true)
 	}
-	if len(c.waiting) > 0 && !h.isOver() {
+	if first != f {
+		f.doubt()
+		first.forget()
+	}
+	c.sent = slices.DeleteFunc(c.sent, func(g *confirmation) bool { return g == f || g == first })
+	c.within = 0
+	if len(c.waiting) > 0 && !c.isBusy() && !h.isOver() {
 		h.wg.Go(func() { h.confirm(c) }) // it sends, and may block
 	}
 }
 
-// overdueLocked gives up the confirmations that have taken too long.
+// overdueLocked has sent again what is not confirmed in time.
 func (h *leaseSet) overdueLocked(now time.Time) {
 	on := h.b.connections.Load()
 	for _, c := range h.confirmers {
-		if c.flight != nil && (c.flight.on != on || now.Sub(c.flight.sent) >= confirmWithin) {
-			c.giveUp()
+		c.overdue(now, on, h.pace()/3)
+	}
+}
+
+func (c *confirmer) overdue(now time.Time, on uint64, most time.Duration) {
+	switch {
+	case c.on != on:
+		c.giveUp()
+	case c.isBusy():
+		last := c.sent[len(c.sent)-1]
+		within := min(max(c.within, confirmWithin), most)
+		if now.Sub(last.at) < within {
+			return
+		}
+		c.within, last.late = 2*within, true
+		last.doubt()
+		c.dropWaiting() // another leader may have got that
+		if len(c.sent) > maxUnanswered {
+			c.sent[0].forget()
+			c.sent = c.sent[1:]
 		}
 	}
 }
 
-// giveUp drops what is under way, and what waits behind it: another leader may have got that.
+// await has an extension that was sent confirmed, unless its connection is gone.
+func (c *confirmer) await(e sentExtension) {
+	if e.on != c.on {
+		e.doubt()
+		return
+	}
+	c.waiting = append(c.waiting, e)
+}
+
+// giveUpLocked drops all that is not confirmed.
+func (h *leaseSet) giveUpLocked() {
+	for _, c := range h.confirmers {
+		c.giveUp()
+	}
+}
+
+// giveUp drops all that is not confirmed.
 func (c *confirmer) giveUp() {
-	waiting := c.waiting
-	if c.flight != nil {
-		c.flight.forget()
-		waiting = append(c.flight.extensions, waiting...)
+	for _, f := range c.sent {
+		f.forget()
+		f.doubt()
 	}
-	c.flight, c.waiting = nil, nil
-	for _, e := range waiting {
-		e.doubt()
-	}
+	c.sent, c.within = nil, 0
+	c.dropWaiting()
 }
 
-// forgetLost drops what waits and was sent on a connection that is no more.
-func (c *confirmer) forgetLost(on uint64) {
-	kept := c.waiting[:0]
+func (c *confirmer) dropWaiting() {
 	for _, e := range c.waiting {
-		if e.on == on {
-			kept = append(kept, e)
-			continue
-		}
 		e.doubt()
 	}
-	c.waiting = kept
+	c.waiting = nil
 }
 
-// doubt has an extension that is not known to be there sent again.
+// doubt has extensions that are not known to be there sent again. An answer may show later
+// that they are.
+func (f *confirmation) doubt() {
+	for i := range f.extensions {
+		f.extensions[i].doubt()
+	}
+}
+
 func (e *sentExtension) doubt() {
 	if e.l.asked.Equal(e.at) {
 		e.l.askedOn = doubtful
@@ -170,12 +273,13 @@ func (e *sentExtension) doubt() {
 
 func (e *sentExtension) tell(confirmed bool) {
 	if e.told != nil {
-		e.told <- confirmed
+		e.told <- confirmed // there is room
+		e.told = nil
 	}
 }
 
-// isConfirmed waits until an extension that was sent, and answered, is confirmed.
-func (l *lease) isConfirmed(ctx context.Context, sent time.Time) bool {
+// isConfirmed waits until an extension is confirmed that was sent on a connection, and answered.
+func (l *lease) isConfirmed(ctx context.Context, sent time.Time, on uint64) bool {
 	told := make(chan bool, 1)
 	l.h.mu.Lock()
 	c := l.h.confirmerLocked(l)
@@ -183,7 +287,7 @@ func (l *lease) isConfirmed(ctx context.Context, sent time.Time) bool {
 		l.h.mu.Unlock()
 		return true
 	}
-	c.waiting = append(c.waiting, sentExtension{l: l, at: sent, on: l.h.b.connections.Load(), told: told})
+	c.await(sentExtension{l: l, at: sent, on: on, told: told})
 	l.h.mu.Unlock()
 	l.h.confirm(c)
 	select {

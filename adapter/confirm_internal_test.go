@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ func confirmable(t *testing.T) (l *lease, c *confirmer, heard *nats.Subscription
 	h := b.leaseSets("a", "g")[0]
 	l = h.all()[1]
 	h.mu.Lock()
-	c = &confirmer{}
+	c = &confirmer{on: b.connections.Load()}
 	h.confirmers[l.consumer] = c
 	h.mu.Unlock()
 	if err := ds[0].Ack(ctx); err != nil {
@@ -69,55 +70,91 @@ func TestExtensionIsConfirmed(t *testing.T) {
 	}
 }
 
-// While a confirmation is under way what is extended waits for the next one, and for another
-// extension where the first is lost, with its connection or with who led.
-func TestConfirmationIsLost(t *testing.T) {
+// underWay makes a confirmation that is not answered, of the sequence that is the next one's, too.
+func (c *confirmer) underWay() *confirmation {
+	f := &confirmation{seq: c.own, at: time.Now(), on: c.on, forget: func() {}}
+	c.sent = append(c.sent, f)
+	return f
+}
+
+// While a confirmation is under way what is extended waits for the next one, and is extended
+// again where the first is late, or its connection gone.
+func TestConfirmationIsLate(t *testing.T) {
 	t.Parallel()
-	for name, lost := range map[string]func(h *leaseSet, c *confirmer){
-		"unanswered":      func(_ *leaseSet, c *confirmer) { c.flight.sent = c.flight.sent.Add(-confirmWithin) },
-		"with connection": func(h *leaseSet, _ *confirmer) { h.b.connections.Add(1) },
+	for name, late := range map[string]func(h *leaseSet, f *confirmation){
+		"unanswered":      func(_ *leaseSet, f *confirmation) { f.at = f.at.Add(-confirmWithin) },
+		"with connection": func(h *leaseSet, _ *confirmation) { h.b.connections.Add(1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l, c, _ := confirmable(t)
 			h := l.h
 			h.mu.Lock()
-			inFlight := &confirmation{sent: time.Now(), on: h.b.connections.Load(), forget: func() {}}
-			c.flight = inFlight // it is not answered
+			f := c.underWay()
+			deadline := l.deadline
 			h.mu.Unlock()
 			h.askAll([]*lease{l})
 			confirmed := make(chan bool, 1)
-			go func() { confirmed <- l.isConfirmed(t.Context(), time.Now()) }()
+			go func() { confirmed <- l.isConfirmed(t.Context(), time.Now(), c.on) }()
 			for waiting := 0; waiting < 2; {
 				h.mu.Lock()
 				waiting = len(c.waiting)
 				h.mu.Unlock()
 			}
 			h.mu.Lock()
-			deadline := l.deadline
 			h.overdueLocked(time.Now())
-			if c.flight != inFlight || h.cutOff(l) {
-				t.Error("a confirmation that is under way was given up")
+			if !c.isBusy() || h.cutOff(l) {
+				t.Error("a confirmation that is under way is given up")
 			}
-			lost(h, c)
+			late(h, f)
 			h.overdueLocked(time.Now())
-			if c.flight != nil || len(c.waiting) != 0 || !h.cutOff(l) || l.known {
-				t.Errorf("under way: %v, %d wait; the lease is known: %t, to be extended at once: %t", c.flight, len(c.waiting), l.known, h.cutOff(l))
+			if c.isBusy() || len(c.waiting) != 0 || !h.cutOff(l) || l.known {
+				t.Errorf("under way: %t, %d wait; the lease is known: %t, to be extended at once: %t", c.isBusy(), len(c.waiting), l.known, h.cutOff(l))
 			}
 			h.mu.Unlock()
-			if <-confirmed {
+			if <-confirmed || !l.Deadline().Equal(deadline) {
 				t.Error("what was given up is confirmed")
-			}
-			h.confirmed(c, inFlight, &nats.Msg{}) // late
-			if !l.Deadline().Equal(deadline) {
-				t.Error("a late answer extends a lease")
-			}
-			h.askAll([]*lease{l})
-			if !l.isConfirmed(t.Context(), time.Now()) || !l.Deadline().After(deadline) {
-				t.Error("another extension does not help")
 			}
 		})
 	}
+}
+
+// What a quorum that is slow confirms late counts. Of two confirmations of one sequence the reply to the
+// later one is sent when the earlier one is there.
+func TestConfirmedLate(t *testing.T) {
+	t.Parallel()
+	l, c, _ := confirmable(t)
+	h := l.h
+	h.mu.Lock()
+	first := c.underWay()
+	at := time.Now()
+	first.extensions = []sentExtension{{l: l, at: at, on: c.on}}
+	h.overdueLocked(first.at.Add(confirmWithin))
+	told := make(chan bool, 1)
+	second := c.underWay()
+	second.extensions = []sentExtension{{l: l, at: at.Add(time.Minute), on: c.on, told: told}}
+	before := l.deadline
+	h.overdueLocked(second.at.Add(confirmWithin))
+	if !c.isBusy() {
+		t.Error("the second one has no more time than the first")
+	}
+	h.mu.Unlock()
+	h.confirmed(c, second, &nats.Msg{})
+	if want := at.Add(h.safe()); !l.Deadline().Equal(want) || !l.Deadline().After(before) {
+		t.Errorf("the lease ends %v before what was extended first says", want.Sub(l.Deadline()))
+	}
+	if <-told || len(c.sent) != 0 {
+		t.Errorf("what was extended behind it is confirmed, or waits: %d", len(c.sent))
+	}
+	h.mu.Lock()
+	for range maxUnanswered + 2 {
+		f := c.underWay()
+		h.overdueLocked(f.at.Add(time.Hour))
+	}
+	if len(c.sent) != maxUnanswered {
+		t.Errorf("%d answers are awaited", len(c.sent))
+	}
+	h.mu.Unlock()
 }
 
 // What was extended on a connection that is no more is not confirmed on the next one; and "no
@@ -126,68 +163,110 @@ func TestNotConfirmed(t *testing.T) {
 	t.Parallel()
 	l, c, _ := confirmable(t)
 	h := l.h
-	h.mu.Lock()
-	told := make(chan bool, 1)
-	c.waiting = []sentExtension{{l: l, at: time.Now(), on: h.b.connections.Load() - 1, told: told}}
-	h.mu.Unlock()
-	h.confirm(c)
-	select {
-	case confirmed := <-told:
-		if confirmed || c.flight != nil {
-			t.Error("what was sent on another connection is confirmed")
-		}
-	default:
-		t.Error("what was sent on another connection waits")
+	if l.isConfirmed(t.Context(), time.Now(), c.on-1) || len(c.waiting) > 0 {
+		t.Error("what was sent on another connection is confirmed, or waits")
 	}
-	f := &confirmation{on: h.b.connections.Load(), extensions: []sentExtension{{l: l, at: time.Now()}}}
 	h.mu.Lock()
-	c.flight = f
+	f := c.underWay()
+	f.extensions = []sentExtension{{l: l, at: time.Now(), on: c.on}}
 	before := l.deadline
 	h.mu.Unlock()
-	h.confirmed(c, f, &nats.Msg{Header: nats.Header{"Status": {"503"}}})
-	if !l.Deadline().Equal(before) || c.flight != f {
+	nobody := &nats.Msg{Header: nats.Header{"Status": {"503"}}}
+	h.confirmed(c, f, nobody)
+	if !l.Deadline().Equal(before) || !c.isBusy() {
 		t.Error("an extension counts that nobody has confirmed")
 	}
 	h.confirmed(c, f, &nats.Msg{})
-	if !l.Deadline().After(before) {
+	if !l.Deadline().After(before) || c.isBusy() {
 		t.Error("an extension that was confirmed does not count")
+	}
+	h.mu.Lock()
+	c.waiting = []sentExtension{{l: l, at: time.Now(), on: c.on}}
+	h.b.connections.Add(1)
+	h.mu.Unlock()
+	h.confirm(c)
+	if len(c.waiting) > 0 || len(c.sent) > 0 || h.confirmerLocked(l) != nil {
+		t.Error("what was settled on another connection is taken to be")
 	}
 }
 
-// A durable that was made anew has settled what its own floor says, and nothing that another one
-// of its name had; on one server nothing is to be confirmed.
+// What is settled on a durable is what its holder has acknowledged, or much of what its floor
+// says. It is not known any more on another connection, nor where the durable was made anew or
+// set back; and on one server nothing is to be confirmed.
 func TestSettledByDurable(t *testing.T) {
 	t.Parallel()
-	h := &leaseSet{}
-	h.init()
-	info := func(created, floor int64, replicas int) *jetstream.ConsumerInfo {
+	l, _, _ := confirmable(t)
+	h := l.h
+	info := func(name string, created int64, floor, delivered uint64) *jetstream.ConsumerInfo {
 		return &jetstream.ConsumerInfo{
-			Name: "d", Created: time.Unix(created, 0), AckFloor: jetstream.SequenceInfo{Stream: uint64(floor)}, //nolint:gosec // small
-			Cluster: &jetstream.ClusterInfo{Replicas: make([]*jetstream.PeerInfo, replicas)},
+			Name: name, Created: time.Unix(created, 0), Config: jetstream.ConsumerConfig{Metadata: map[string]string{}},
+			AckFloor: jetstream.SequenceInfo{Stream: floor}, Delivered: jetstream.SequenceInfo{Stream: delivered},
+			Cluster: &jetstream.ClusterInfo{Replicas: make([]*jetstream.PeerInfo, 2)},
 		}
 	}
-	for i, c := range []struct {
-		info *jetstream.ConsumerInfo
-		want uint64 // 0: no confirmations
+	alone, ordered := info("d", 1, 5000, 5000), info("d", 1, 5000, 5000)
+	alone.Cluster.Replicas, ordered.Config.Metadata[metaOrder] = nil, string(jetbus.PerKey)
+	const nothing, fromFloor = 0, math.MaxUint64
+	for _, c := range []struct {
+		what string
+		do   func()
+		want uint64
 	}{
-		{&jetstream.ConsumerInfo{Name: "d"}, 0},
-		{info(1, 7, 0), 0},
-		{info(1, 0, 2), 0},
-		{info(1, 7, 2), 7},
-		{info(1, 3, 2), 7},
-		{info(2, 3, 2), 3},
-		{info(3, 0, 2), 0},
+		{"one server", func() { h.adoptedLocked(alone, 1) }, nothing},
+		{"an ordered group", func() { h.adoptedLocked(ordered, 1) }, nothing},
+		{"an acknowledgement of what was not adopted", func() { h.ackedLocked(&lease{consumer: "d", seq: 9}) }, nothing},
+		{"a low floor", func() { h.adoptedLocked(info("d", 1, enoughSettled-1, 5000), 1) }, nothing},
+		{"a high one", func() { h.adoptedLocked(info("d", 1, enoughSettled, 5000), 1) }, fromFloor},
+		{"an acknowledgement", func() { h.ackedLocked(&lease{consumer: "d", seq: 4000}) }, 4000},
+		{"what was asked on an earlier connection", func() { h.adoptedLocked(info("d", 2, 1, 1), 0) }, 4000},
+		{"the floor again", func() { h.adoptedLocked(info("d", 1, 2000, 5000), 1) }, 4000},
+		{"set back", func() { h.adoptedLocked(info("d", 1, 2, 3), 1) }, nothing},
+		{"an acknowledgement behind that", func() { h.ackedLocked(&lease{consumer: "d", seq: 3}) }, 3},
+		{"made anew", func() { h.adoptedLocked(info("d", 2, 1, 3), 1) }, nothing},
+		{"an acknowledgement behind that, too", func() { h.ackedLocked(&lease{consumer: "d", seq: 2}) }, 2},
+		{"another connection", func() { h.b.connections.Add(1) }, nothing},
+		{"an acknowledgement on that", func() { h.ackedLocked(&lease{consumer: "d", seq: 2}) }, nothing},
+		{"adopted on that, with a floor behind it", func() { h.adoptedLocked(info("d", 2, 1, 5000), 2) }, nothing},
+		{"an acknowledgement again", func() { h.ackedLocked(&lease{consumer: "d", seq: 4}) }, 4},
+		{"adopted on another one, with a floor above it", func() { h.b.connections.Add(1); h.adoptedLocked(info("d", 2, 4, 5000), 3) }, 4},
+		{"made anew with a high floor", func() { h.adoptedLocked(info("d", 3, 5000, 5000), 3) }, fromFloor},
 	} {
-		h.adoptedLocked(c.info)
-		l := &lease{consumer: "d"}
-		switch got := h.confirmerLocked(l); {
-		case c.want == 0 && got != nil, c.want > 0 && (got == nil || got.settled != c.want):
-			t.Errorf("%d: %+v, want %d", i, got, c.want)
+		h.mu.Lock()
+		c.do()
+		of := &lease{consumer: "d", t: l.t}
+		got := h.confirmerLocked(of)
+		switch {
+		case got == nil && c.want != nothing, got != nil && c.want == nothing:
+			t.Errorf("%s: %+v, want %d", c.what, got, c.want)
+		case got == nil:
+		case c.want == fromFloor && (got.own > 0 || got.choose(of) > got.floor), c.want != fromFloor && got.choose(of) != c.want:
+			t.Errorf("%s: %d is chosen of %+v, want %d", c.what, got.choose(of), got, c.want)
 		}
+		h.mu.Unlock()
 	}
-	h.ackedLocked(&lease{consumer: "d", seq: 9})
-	h.ackedLocked(&lease{consumer: "other", seq: 9})
-	if got := h.confirmerLocked(&lease{consumer: "d"}); got == nil || got.settled != 9 || h.confirmerLocked(&lease{consumer: "d", slot: &slot{}}) != nil {
-		t.Errorf("after an acknowledgement: %+v", got)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.confirmers["d"]
+	c.own = 4000
+	c.underWay()
+	if of := (&lease{t: l.t}); c.choose(of) == 4000 {
+		t.Error("a sequence is chosen that an unanswered confirmation has")
+	}
+	foreign := &lease{consumer: "d", t: &topic{config: jetbus.TopicConfig{Subject: "x"}}}
+	if c.choose(foreign) != 4000 {
+		t.Error("in a stream of somebody else's more is acknowledged than what this holder has settled")
+	}
+	if c.own = 0; h.confirmerLocked(foreign) != nil {
+		t.Error("in a stream of somebody else's the floor is taken for settled")
+	}
+	h.adoptedLocked(info("d__e1", 3, 0, 0), 3)
+	if len(h.confirmers) != 3 || h.confirmers["d"] == nil { // the third one is that of l
+		t.Errorf("a durable that is no group's takes away another: %d", len(h.confirmers))
+	}
+	moved := info("d__e1", 3, 0, 0)
+	moved.Config.Metadata[metaEpoch] = "1"
+	delete(h.confirmers, "d__e1")
+	if h.adoptedLocked(moved, 3); len(h.confirmers) != 2 || h.confirmers["d"] != nil {
+		t.Errorf("the durable that a group has left is kept: %d", len(h.confirmers))
 	}
 }

@@ -63,19 +63,25 @@ func (srv *server) durableNow(ctx context.Context, t *topic, group string) (*jet
 // there is a stream, as in an election right behind its making: then the one that has the
 // names is asked again.
 func (srv *server) durableNames(ctx context.Context, stream string) (names []string, pages int, err error) {
-	isWrong := func(err error) bool {
-		if !errors.Is(err, jetbus.ErrNoTopic) {
-			return false
+	_, err = retriedFor(ctx, srv.js, isUnknown, func() (struct{}, error) {
+		if names, pages, err = srv.durableNamesNow(ctx, stream); errors.Is(err, jetbus.ErrNoTopic) {
+			_, asked := srv.streamInfo(ctx, stream)
+			switch {
+			case asked == nil:
+				err = errUnknown
+			case apiCode(asked) != jetstream.JSErrCodeStreamNotFound:
+				err = srv.translate("look for stream "+stream, srv.api+"STREAM.INFO."+stream, asked)
+			}
 		}
-		_, err = srv.streamInfo(ctx, stream)
-		return err == nil
-	}
-	_, err = retriedFor(ctx, srv.js, isWrong, func() (struct{}, error) {
-		names, pages, err = srv.durableNamesNow(ctx, stream)
 		return struct{}{}, err
 	})
 	return names, pages, err
 }
+
+// errUnknown: one server does not know what another one has.
+var errUnknown = fmt.Errorf("%w: the servers of the cluster disagree on whether the stream is there", jetbus.ErrUnavailable)
+
+func isUnknown(err error) bool { return errors.Is(err, errUnknown) }
 
 func (srv *server) durableNamesNow(ctx context.Context, stream string) (names []string, pages int, err error) {
 	err = eachPage(ctx, srv, srv.api+"CONSUMER.NAMES."+stream, askTimeout, func(page listPage[string]) error {

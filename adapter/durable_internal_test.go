@@ -138,6 +138,42 @@ func TestGroupIsFoundByName(t *testing.T) {
 	}
 }
 
+// speechless cannot say what streams there are.
+type speechless struct {
+	jetstream.JetStream
+
+	err error
+}
+
+func (f speechless) Stream(context.Context, string) (jetstream.Stream, error) { return nil, f.err }
+
+// That a stream is gone takes two: who has the names of its durables, and the stream's leader.
+func TestStreamIsGone(t *testing.T) {
+	bus, nc, js := internalBus(t)
+	bus.api = "fake."
+	if _, err := nc.Subscribe("fake.CONSUMER.NAMES.D", func(m *nats.Msg) {
+		if err := m.Respond([]byte(`{"error":{"code":404,"err_code":10059}}`)); err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	bus.js.most = 300 * time.Millisecond // how long it is asked again
+	for name, c := range map[string]struct {
+		js   jetstream.JetStream
+		want error
+	}{
+		"both say so":       {speechless{js, jetstream.ErrStreamNotFound}, jetbus.ErrNoTopic},
+		"they disagree":     {js, jetbus.ErrUnavailable},
+		"the other is away": {speechless{js, nats.ErrNoResponders}, jetbus.ErrUnavailable},
+	} {
+		bus.js.JetStream = c.js
+		if _, _, err := bus.durableNames(t.Context(), "D"); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+}
+
 // stalled makes the first durable of a group late, after others have made the group, used
 // it, and moved it.
 type stalled struct {

@@ -179,10 +179,11 @@ func (l *lease) ask(ctx context.Context) (sent time.Time, err error) {
 		if err != nil {
 			return time.Time{}, err
 		}
+		on := l.h.b.connections.Load()
 		sent = time.Now()
 		answer, err := l.h.b.exchange(ctx, &nats.Msg{Subject: l.reply, Data: extension}, lost, tryTimeout)
 		switch {
-		case err == nil && extensionTaken(answer) && l.isConfirmed(ctx, sent):
+		case err == nil && extensionTaken(answer) && l.isConfirmed(ctx, sent, on):
 			return sent, nil
 		case err == nil, errors.Is(err, nats.ErrNoResponders):
 			select {
@@ -206,6 +207,16 @@ func (l *lease) extended(sent time.Time) bool {
 	l.h.mu.Lock()
 	defer l.h.mu.Unlock()
 	return l.extendedLocked(sent)
+}
+
+// notExtended has an extension that nobody took sent again, where that is since a durable is
+// without a leader.
+func (l *lease) notExtended(sent time.Time) {
+	l.h.mu.Lock()
+	defer l.h.mu.Unlock()
+	if l.isReplicated() && l.asked.Equal(sent) {
+		l.askedOn = doubtful
+	}
 }
 
 func (l *lease) extendedLocked(sent time.Time) bool {

@@ -58,7 +58,7 @@ func (h *leaseSet) adoptLocked(info *jetstream.ConsumerInfo) {
 	if h.maxLease > 0 {
 		h.maxLease = max(h.maxLease, h.ackTimeout)
 	}
-	h.adoptedLocked(info)
+	h.adoptedLocked(info, h.b.connections.Load())
 }
 
 // pace is the AckTimeout by which leases are extended: the holder's own, where it asked
@@ -81,9 +81,7 @@ func (h *leaseSet) end() {
 
 // closeLocked has all that runs end; else the keeper would notice at its next tick.
 func (h *leaseSet) closeLocked() {
-	for _, c := range h.confirmers {
-		c.giveUp()
-	}
+	h.giveUpLocked()
 	close(h.over)
 }
 
@@ -106,8 +104,8 @@ func (h *leaseSet) add(l *lease, sent time.Time) {
 
 func (h *leaseSet) addLocked(l *lease, sent time.Time) {
 	l.deadline, l.asked = sent.Add(h.safe()), sent
-	if age := time.Duration(sent.UnixNano() - l.stored); l.isReplicated() && l.slot == nil && age > 0 && !h.isOld(l) {
-		l.deadline = l.deadline.Add(-age) // a server that takes the lead counts from there
+	if age := time.Duration(sent.UnixNano() - l.stored); l.isReplicated() && l.slot == nil && h.maxLease >= 0 && age > 0 && !h.isOld(l) {
+		l.deadline = l.deadline.Add(-age) // a server that takes the lead counts from there, until it is extended
 	}
 	l.prev, l.next = h.first.prev, &h.first
 	l.prev.next, h.first.prev = l, l
@@ -291,7 +289,9 @@ func (h *leaseSet) inspect(now time.Time) (expired []*lease, more bool) {
 		h.sending = true
 		h.wg.Go(func() { h.extend(due) })
 	}
-	h.keeping = h.count > 0
+	if h.keeping = h.count > 0; !h.keeping {
+		h.giveUpLocked()
+	}
 	return expired, h.keeping
 }
 
@@ -319,10 +319,11 @@ func (h *leaseSet) isOld(l *lease) bool {
 // secure extends the lease of an event that has just come where another server may take
 // the lead of its durable at any moment: that one knows no more of the lease than
 // a server that was restarted, see rest. On one server it waits, so that a backlog
-// that is handled quickly costs no extensions.
+// that is handled quickly costs no extensions. Leases that nothing extends later count
+// from here, whatever the age of their events.
 func (h *leaseSet) secure(l *lease) {
 	h.mu.Lock()
-	exposed := l.isReplicated() && l.state == leaseOpen && (l.deliveries > 1 || h.isOld(l))
+	exposed := l.isReplicated() && l.state == leaseOpen && (l.deliveries > 1 || h.maxLease < 0 || h.isOld(l))
 	if exposed {
 		l.asked, l.askedOn = time.Now(), h.b.connections.Load()
 	}
@@ -397,6 +398,8 @@ func (h *leaseSet) askOne(l *lease) (c *confirmer, ok bool, err error) {
 		reply, l.forget = h.b.replies.expect(func(m *nats.Msg) {
 			if extensionTaken(m) {
 				l.extended(sent)
+			} else {
+				l.notExtended(sent)
 			}
 		})
 	}
@@ -413,7 +416,7 @@ func (h *leaseSet) askOne(l *lease) (c *confirmer, ok bool, err error) {
 	close(on)
 	if err == nil && c != nil {
 		h.mu.Lock()
-		c.waiting = append(c.waiting, e)
+		c.await(e)
 		h.mu.Unlock()
 	}
 	return c, err == nil, err

@@ -31,7 +31,8 @@ type handedOut struct {
 	t   *topic
 	key handedOutKey
 
-	users int // Receive calls under way; guarded by Bus.mu
+	users   int         // Receive calls under way; guarded by Bus.mu
+	adopted *knownGroup // guarded by mu
 }
 
 // Receive implements jetbus.Receiver.
@@ -241,11 +242,7 @@ func (r *handedOut) receive(ctx context.Context, g *knownGroup, o jetbus.Receive
 		return nil, err
 	}
 	defer call.end(ctx)
-	retries, topic := g.sources()
-	r.mu.Lock()
-	r.adoptedLocked(retries.info)
-	r.adoptedLocked(topic.info)
-	r.mu.Unlock()
+	r.adopt(g)
 	err = call.collect(ctx, g, o)
 	g.took(call.len())
 	if err != nil {
@@ -255,6 +252,19 @@ func (r *handedOut) receive(ctx context.Context, g *knownGroup, o jetbus.Receive
 		r.b.forgetGroup(g) // the next call asks what is wrong
 	}
 	return call.deliveries(ctx, o.MaxAttempts), nil
+}
+
+// adopt notes where the group's durables are.
+func (r *handedOut) adopt(g *knownGroup) {
+	retries, topic := g.sources()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.adopted == g { // what has been settled since is not in it
+		return
+	}
+	r.adopted = g
+	r.adoptedLocked(retries.info, g.on)
+	r.adoptedLocked(topic.info, g.on)
 }
 
 func (c *receiveCall) collect(ctx context.Context, g *knownGroup, o jetbus.ReceiveOptions) error {
@@ -305,6 +315,7 @@ func (c *receiveCall) pullMoved(ctx context.Context, g *knownGroup, o jetbus.Rec
 	if err != nil || fresh.ackTimeout < g.ackTimeout { // leases that are shorter are for the next call
 		return err
 	}
+	c.r.adopt(fresh)
 	defer func(n int) { fresh.took(c.len() - n) }(c.len())
 	_, topic := fresh.sources()
 	return c.pullNow(ctx, topic, o.Max-c.len())

@@ -29,6 +29,7 @@ type knownGroup struct {
 	t          *topic
 	ackTimeout time.Duration // how long a lease lasts
 	asked      time.Time
+	on         uint64 // on which of the bus's connections
 
 	mu            sync.Mutex
 	main, retries source    // with the room that is left
@@ -50,7 +51,7 @@ func (b *Bus) recentGroup(t *topic, group string, o jetbus.ReceiveOptions) (*kno
 
 // askGroup asks the server for a group, and makes it where it is not there.
 func (b *Bus) askGroup(ctx context.Context, t *topic, group string, o jetbus.ReceiveOptions) (*knownGroup, error) {
-	asked := time.Now()
+	asked, on := time.Now(), b.connections.Load()
 	info, err := b.joinGroup(ctx, t, group, o.From, groupSettings{ackTimeout: o.AckTimeout, receive: true})
 	if err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func (b *Bus) askGroup(ctx context.Context, t *topic, group string, o jetbus.Rec
 		return nil, err
 	}
 	g := &knownGroup{
-		key: groupKey{t.name(), group, o.AckTimeout}, t: t, asked: asked, main: b.source(t, info), retries: b.source(rt, retries),
+		key: groupKey{t.name(), group, o.AckTimeout}, t: t, asked: asked, on: on, main: b.source(t, info), retries: b.source(rt, retries),
 		ackTimeout: min(info.Config.AckWait, retries.Config.AckWait), // others may have lengthened one of them
 	}
 	b.mu.Lock()

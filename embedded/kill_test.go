@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -121,6 +122,45 @@ func killPublishers(t *testing.T) error {
 		t.Fatalf("only %d acknowledged: the test shows nothing", len(acked))
 	}
 	return nil
+}
+
+// A Kill that could not put the copy in the place of the store leaves that to Restart: what is
+// stored from then on is not taken away by the next Start.
+func TestRestartCompletesTheSwap(t *testing.T) {
+	dir := t.TempDir()
+	b := start(t, embedded.Config{Dir: dir})
+	js := connect(t, b)
+	stream(t, js, 1)
+	put := func(id string) {
+		t.Helper()
+		if _, err := js.Publish(t.Context(), "s."+id, []byte(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("before")
+	if err := b.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	killed := filepath.Join(dir, "jetstream.killed")
+	if err := os.Rename(filepath.Join(dir, "jetstream"), killed); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := waitMsgs(t, js); n != 1 {
+		t.Fatalf("%d events are stored, want the one from before", n)
+	}
+	put("behind")
+	if err := b.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(killed); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the copy is there still: %v", err)
+	}
+	if have := stored(t, connect(t, start(t, embedded.Config{Dir: dir}))); !have["before"] || !have["behind"] {
+		t.Errorf("stored are %v", have)
+	}
 }
 
 func TestKillWritesNothing(t *testing.T) {

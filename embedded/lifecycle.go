@@ -22,6 +22,9 @@ func (b *Broker) Restart(ctx context.Context) error {
 		if r := b.detach(); r != nil {
 			r.shutdown()
 		}
+		if err := finishSwap(b.dir); err != nil { // that of a Kill that failed in it
+			return err
+		}
 		return b.boot(ctx)
 	})
 }

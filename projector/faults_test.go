@@ -39,6 +39,29 @@ func fails(away *atomic.Bool) func(context.Context, projector.Batch) error {
 	}
 }
 
+// A change that fails while the sink is there is given up, and what shares its batch goes on.
+func TestChangeIsGivenUp(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		m := newMemory()
+		s := m.sink()
+		s.before = func(_ context.Context, b projector.Batch) error {
+			for i, c := range b.Changes {
+				if c.Key == "k3" {
+					return &projector.ChangeError{Index: i, Err: errors.New("it does not fit")}
+				}
+			}
+			return nil
+		}
+		p := r.project(r.bus, s, options())
+		r.caughtUp(p)
+		r.publish(numbered(0, 7, 7)...)
+		r.caughtUp(p)
+		m.want(t, "k0=0 k1=1 k2=2 k4=4 k5=5 k6=6")
+		r.equal("dead letters", len(r.dead()), 1)
+		r.equal("failed", p.Stats().Failed, jetbus.DefaultMaxAttempts)
+	})
+}
+
 // Row 6: what is known of a write is lost, and it is written again.
 func TestA8Row6WrittenAgain(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -105,7 +105,7 @@ func (w *writer) persist(ctx context.Context, b Batch) ([]Rejection, error) {
 			w.o.Logger.LogAttrs(ctx, slog.LevelWarn, "a batch cannot be written; it is tried again",
 				slog.String("projection", w.o.Name), slog.Int("changes", len(b.Changes)), slog.Any("error", err))
 		}
-		if w.failed != nil {
+		if w.failed != nil && !began.IsZero() {
 			if err := w.failed(ctx, time.Since(began), err); err != nil {
 				return nil, err
 			}

@@ -42,7 +42,7 @@ func (p Report) Err() error {
 		if c.Verdict.Result != schema.Proved {
 			return &IncompatibleError{
 				Topic: p.Topic, Level: p.Level, Model: p.Model,
-				Against: c.Against, Direction: c.Direction, Verdict: c.Verdict,
+				Against: c.Against, Direction: c.Direction, Written: c.Written, Verdict: c.Verdict,
 			}
 		}
 	}
@@ -51,9 +51,12 @@ func (p Report) Err() error {
 
 // Comparison is one version compared in one direction.
 type Comparison struct {
-	Against   int            `json:"against"` // the number of the older version
-	Direction Direction      `json:"direction"`
-	Verdict   schema.Verdict `json:"verdict"`
+	Against   int       `json:"against"` // the number of the older version
+	Direction Direction `json:"direction"`
+	// Written is the model in which the events are that are to be read: strict, too, where the
+	// topic's is declared now and the version that wrote them is from before.
+	Written schema.Model   `json:"written"`
+	Verdict schema.Verdict `json:"verdict"`
 }
 
 // Check compares a schema with the versions of a topic as Register would, but all
@@ -128,12 +131,12 @@ func (r *Registry) check(ctx context.Context, topic string, o CheckOptions, newe
 	}
 	for _, e := range s.topic(topic).against(rules.Level, o.Against) {
 		for _, d := range directions {
-			verdict, err := judge.verdict(ctx, s, e, d, rules.Model)
+			c, err := judge.compare(ctx, s, e, d, rules.Model)
 			if err != nil {
 				return Report{}, err
 			}
-			report.Comparisons = append(report.Comparisons, Comparison{Against: e.Number, Direction: d, Verdict: verdict})
-			report.Compatible = report.Compatible && verdict.Result == schema.Proved
+			report.Comparisons = append(report.Comparisons, c)
+			report.Compatible = report.Compatible && c.Verdict.Result == schema.Proved
 		}
 	}
 	return report, nil
@@ -184,13 +187,13 @@ func newJudge(newer *schema.Schema) *judge {
 	return &judge{newer: newer, verdicts: map[comparison]schema.Verdict{}}
 }
 
-func (j *judge) verdict(ctx context.Context, s *snapshot, e *entry, d Direction, m schema.Model) (schema.Verdict, error) {
+func (j *judge) compare(ctx context.Context, s *snapshot, e *entry, d Direction, m schema.Model) (Comparison, error) {
 	if ctx.Err() != nil { // many versions take their time
-		return schema.Verdict{}, context.Cause(ctx)
+		return Comparison{}, context.Cause(ctx)
 	}
 	older, err := s.compile(e)
 	if err != nil {
-		return schema.Verdict{}, fmt.Errorf("version %d: %w", e.Number, err)
+		return Comparison{}, fmt.Errorf("version %d: %w", e.Number, err)
 	}
 	m = cmp.Or(m, schema.Strict)
 	c := comparison{older: older, direction: d, written: m, read: m}
@@ -206,7 +209,7 @@ func (j *judge) verdict(ctx context.Context, s *snapshot, e *entry, d Direction,
 		}
 		j.verdicts[c] = v
 	}
-	return v, nil
+	return Comparison{Against: e.Number, Direction: d, Written: c.written, Verdict: v}, nil
 }
 
 // writer is the version whose events the other one reads, nil if it is to be registered.

@@ -57,14 +57,25 @@ type IncompatibleError struct {
 	Model     schema.Model
 	Against   int // the version it was compared with
 	Direction Direction
-	Verdict   schema.Verdict // Refuted or Unproved
+	// Written is the model in which the events are that are to be read, see [Comparison].
+	// Zero: that of Model.
+	Written schema.Model
+	Verdict schema.Verdict // Refuted or Unproved
 }
 
 // Error says which rule is broken and how, with a value that shows it where one
 // was found. It has several lines.
 func (e *IncompatibleError) Error() string {
-	return fmt.Sprintf("%s: the schema is incompatible with version %d under level %s (%s model): %s",
-		e.Topic, e.Against, e.Level, e.Model, e.Verdict.Explain(e.Direction))
+	model := string(e.Model) + " model"
+	if e.Model == schema.Declared && e.Written == schema.Strict {
+		of := "the newer version"
+		if e.Direction == Backward {
+			of = fmt.Sprint("version ", e.Against)
+		}
+		model += "; the events of " + of + " are from before that, and may have any property"
+	}
+	return fmt.Sprintf("%s: the schema is incompatible with version %d under level %s (%s): %s",
+		e.Topic, e.Against, e.Level, model, e.Verdict.Explain(e.Direction))
 }
 
 // Is reports whether target is ErrIncompatible.

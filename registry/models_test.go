@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -30,7 +31,13 @@ func TestModelChanges(t *testing.T) {
 	r.nothingStored(func() {
 		_, err := r.reg.Register(t.Context(), "t", personAB, registry.RegisterOptions{})
 		r.is(err, registry.ErrIncompatible)
+		if said := "(declared model; the events of version 1 are from before that, and may have any property)"; !strings.Contains(fmt.Sprint(err), said) {
+			t.Errorf("%v\nwant it to say %s", err, said)
+		}
 	})
+	if written := report.Comparisons[0].Written; written != schema.Strict {
+		t.Errorf("its events are %s", written)
+	}
 
 	// The readers are those of the model that holds: they pass over what they do not know.
 	second := r.register("t", object("a"))
@@ -44,6 +51,9 @@ func TestModelChanges(t *testing.T) {
 		report := must(r.reg.Compare(t.Context(), "t", 3, 1, registry.CheckOptions{Level: level}))(t)
 		if got := report.Comparisons[0].Verdict.Result; got != want {
 			t.Errorf("version 3, and then the strict version 1, %s: %s, want %s", level, got, want)
+		}
+		if said := "the events of the newer version are from before that"; level == registry.LevelForward && !strings.Contains(report.Err().Error(), said) {
+			t.Errorf("%v\nwant it to say %s", report.Err(), said)
 		}
 	}
 }

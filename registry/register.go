@@ -160,17 +160,17 @@ func (g *registration) admit(ctx context.Context, s *snapshot, rules Settings) (
 	}
 	for _, e := range versions {
 		for _, d := range rules.Level.Directions() {
-			verdict, err := g.judge.verdict(ctx, s, e, d, rules.Model)
+			c, err := g.judge.compare(ctx, s, e, d, rules.Model)
 			switch {
 			case err != nil:
 				return "", err
-			case verdict.Result == schema.Proved:
+			case c.Verdict.Result == schema.Proved:
 			case g.Force:
 				return Forced, nil
 			default:
 				return "", &IncompatibleError{
 					Topic: g.topic, Level: rules.Level, Model: rules.Model,
-					Against: e.Number, Direction: d, Verdict: verdict,
+					Against: e.Number, Direction: d, Written: c.Written, Verdict: c.Verdict,
 				}
 			}
 		}

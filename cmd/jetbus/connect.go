@@ -89,6 +89,9 @@ func connectError(err error) error {
 	case errors.Is(err, nats.ErrNoServers):
 		return errors.New("no server answers there; start one with jetbus dev, or name another with --server")
 	}
+	if _, ok := errors.AsType[*url.Error](err); ok { // it has the address, with its password
+		return usagef("the address is no URL; what is special in a user or a password has to be escaped, as %%25 for %%")
+	}
 	return err
 }
 

@@ -165,4 +165,10 @@ func TestRedacted(t *testing.T) {
 			t.Errorf("redacted(%q) = %q, want %q", in, got, want)
 		}
 	}
+	for _, address := range []string{"nats://me:se%zzcret@h:1", "nats://me:se/cret@h:1", "nats://h:2,nats://me:se#cret@h:1"} {
+		r := command(t, "", "topics", "--server", address)
+		if r.code != exitUsage || strings.Contains(r.errOut, "se%") || strings.Contains(r.errOut, "se/") || strings.Contains(r.errOut, "se#") || strings.Contains(r.errOut, "cret") {
+			t.Errorf("%s: exit code %d: %s", address, r.code, r.errOut)
+		}
+	}
 }

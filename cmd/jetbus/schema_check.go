@@ -275,9 +275,18 @@ func explainReport(r registry.Report) string {
 		if c.Against != 0 {
 			fmt.Fprintf(&b, "version %d, ", c.Against)
 		}
-		fmt.Fprintf(&b, "%s: %s\n", c.Direction, c.Verdict.Explain(c.Direction))
+		b.WriteString(explainComparison(r, c))
 	}
 	return b.String()
+}
+
+// explainComparison is one of a report for a person.
+func explainComparison(r registry.Report, c registry.Comparison) string {
+	of := ""
+	if r.Model == schema.Declared && c.Written == schema.Strict {
+		of = " (of events from before the declared model, which may have any property)"
+	}
+	return fmt.Sprintf("%s%s: %s\n", c.Direction, of, c.Verdict.Explain(c.Direction))
 }
 
 // errPairs says that lines were not compatible.

@@ -66,7 +66,7 @@ func (a *app) diffSchemas(cmd *cobra.Command, f *schemaFlags, topic string, olde
 		if f.output == "table" {
 			parts := []string{or(diff(strings.Split(texts[0], "\n"), strings.Split(texts[1], "\n")), "the texts do not differ\n")}
 			for _, c := range report.Comparisons {
-				parts = append(parts, fmt.Sprintf("%s: %s\n", c.Direction, c.Verdict.Explain(c.Direction)))
+				parts = append(parts, explainComparison(report, c))
 			}
 			_, err := io.WriteString(cmd.OutOrStdout(), printableLines(strings.Join(parts, "\n")))
 			return err

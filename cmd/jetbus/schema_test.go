@@ -163,6 +163,7 @@ forward: this event is valid now, and whoever reads with the old schema refuses 
 	}
 	b.shows(t, "the texts do not differ", "schema", "diff", "orders", "2", "2")
 	b.shows(t, `"direction":"forward","verdict":"proved"`, "schema", "diff", "orders", "v1", "v2", "--model", "declared", "-o", "ndjson")
+	b.shows(t, "backward (of events from before the declared model, which may have any property): compatible", "schema", "diff", "orders", "v1", "v2", "--model", "declared")
 	b.fails(t, exitNotFound, "no such version", "", "schema", "diff", "orders", "1", "3")
 	b.fails(t, exitUsage, `"x" is no version`, "", "schema", "diff", "orders", "1", "x")
 }
