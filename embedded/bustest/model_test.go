@@ -13,14 +13,14 @@ import (
 // TestMain has few scripts drawn: each run of the tests draws others, and `make model`,
 // which says -rapid.checks, thousands.
 func TestMain(m *testing.M) {
-	if err := flag.Set("rapid.checks", "100"); err != nil {
+	if err := flag.Set("rapid.checks", "50"); err != nil {
 		panic(err)
 	}
 	leaktest.Main(m)
 }
 
 // The model in memory agrees with the bus on scripts that are drawn anew in each
-// run, 100 for each kind of storage, and on those under testdata, on which it once
+// run, 50 for each kind of storage, and on those under testdata, on which it once
 // did not.
 func TestModelInMemory(t *testing.T) {
 	bustest.Scripts(t, bustest.Options{Without: bustest.NeedRestart}, bustest.OnBroker(adapter.Config{Storage: jetbus.MemoryStorage}))

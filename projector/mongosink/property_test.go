@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	seeds   = flag.Int("seeds", 200, "how many scenes TestProperty plays")
+	seeds   = flag.Int("seeds", 80, "how many scenes TestProperty plays")
 	oneSeed = flag.Int("seed", -1, "play this scene of TestProperty alone")
 )
 
