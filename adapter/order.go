@@ -98,10 +98,8 @@ func (s *slot) inHand() bool {
 	return s.running || s.turn != nil && s.turn.begun && !s.turn.decided
 }
 
-// ran takes the slot back from its worker.
-func (s *slot) ran() {
-	h := s.lease.h
-	h.mu.Lock()
+// ranLocked takes the slot back from its worker.
+func (s *slot) ranLocked() {
 	s.running = false
 	s.o.busy--
 	if s.turn.begun {
@@ -112,7 +110,6 @@ func (s *slot) ran() {
 		s.called = false
 		s.o.readyLocked(s)
 	}
-	h.mu.Unlock()
 	notify(s.o.changed, struct{}{})
 }
 

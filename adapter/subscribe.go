@@ -198,11 +198,21 @@ func (s *subscription) worker() {
 		s.mu.Unlock()
 		now = s.process(l, now)
 		s.mu.Lock()
-		s.running--
+		s.ranLocked(l)
 	}
 	s.workers--
 	s.mu.Unlock()
 	s.signalIdle()
+}
+
+// ranLocked notes that a worker is done with an event, in one step: an owner stands down when
+// its events are out of all hands, and whoever still counted as running then would be taken
+// for a handler that ignores its context.
+func (s *subscription) ranLocked(l *lease) {
+	s.running--
+	if l.slot != nil {
+		l.slot.ranLocked()
+	}
 }
 
 // nextLocked takes the oldest event that waits and is still ours. What waits
@@ -222,9 +232,6 @@ func (s *subscription) nextLocked() *lease {
 // it, so that the clock is read once an event.
 func (s *subscription) process(l *lease, now time.Time) time.Time {
 	if l.deliveries > 1 || l.retry != nil || l.slot != nil {
-		if l.slot != nil {
-			defer l.slot.ran()
-		}
 		if !s.admit(l) {
 			return time.Now()
 		}
@@ -280,7 +287,7 @@ func (s *subscription) handle(l *lease, e *jetbus.Event, now time.Time) time.Tim
 		}
 		s.finish(ctx, l, time.Now(), err) // runtime.Goexit ends this goroutine, the worker
 		ctx.cancel(nil)
-		s.exited()
+		s.exited(l)
 	}()
 	err = s.call(ctx, d)
 	returned = true
@@ -347,9 +354,9 @@ func (l *lease) why() string {
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
 // exited strikes off a worker that its handler has ended, and hires another.
-func (s *subscription) exited() {
+func (s *subscription) exited(l *lease) {
 	s.mu.Lock()
-	s.running--
+	s.ranLocked(l)
 	s.workers--
 	s.hireLocked()
 	s.mu.Unlock()
