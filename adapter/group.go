@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -44,14 +45,17 @@ type groupSettings struct {
 	maxInFlight int           // 0: the group's
 	inactive    time.Duration // 0: the group's; -1: for ever
 	order       jetbus.Order
-	anyOrder    bool // whatever the group has
-	receive     bool // for Receive, which keeps no order
-	locked      bool // the caller has the group's lock, and has looked since: see changeGroup
+	anyOrder    bool      // whatever the group has
+	receive     bool      // for Receive, which keeps no order
+	paused      time.Time // until when a durable that is made is; the zero value: it is not
+	locked      bool      // the caller has the group's lock, and has looked since: see changeGroup
 }
 
 // settingsOfGroup are those that a durable has, for the others of its group.
 func settingsOfGroup(info *jetstream.ConsumerInfo) groupSettings {
-	return groupSettings{ackTimeout: info.Config.AckWait, maxInFlight: info.Config.MaxAckPending, inactive: cmp.Or(info.Config.InactiveThreshold, -1)}
+	return groupSettings{
+		ackTimeout: info.Config.AckWait, maxInFlight: info.Config.MaxAckPending, inactive: cmp.Or(info.Config.InactiveThreshold, -1), paused: resumeTime(info),
+	}
 }
 
 // over resolves the settings for a group that has a durable already, or none (nil). They
@@ -135,12 +139,38 @@ func (dur *durables) createGroup(ctx context.Context, t *topic, group string, st
 	if err := dur.stillDeclared(ctx, t); err != nil {
 		return nil, err
 	}
-	if t.generations == nil || t.retries || t.isPart() {
+	switch {
+	case t.origin != nil:
+		return dur.createRetries(ctx, t, group, start, set)
+	case t.generations == nil || t.isPart():
 		return dur.createNew(ctx, t, group, start, set)
 	}
 	err = dur.locked(ctx, joinLock(t, group), func(ctx context.Context) error {
 		info, err = dur.createNew(ctx, t, group, start, set)
 		return err
+	})
+	return info, err
+}
+
+// createRetries is createGroup for the retries of a group, which are paused as that is. Who
+// pauses or resumes it at this moment either finds them, or has done so before it is looked at
+// again.
+func (dur *durables) createRetries(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
+	info, err := dur.createNew(ctx, t, group, start, set)
+	if err != nil {
+		return nil, err
+	}
+	of, err := dur.findGroup(ctx, t.origin, group)
+	if err != nil || resumeTime(of).Equal(set.paused) {
+		return info, err
+	}
+	g := &topicGroup{topic: t, group: group}
+	err = dur.changeGroup(ctx, g, func(ctx context.Context) error {
+		of, err := dur.findGroup(ctx, t.origin, group)
+		if err != nil {
+			return err
+		}
+		return dur.pauseDurable(ctx, g, resumeTime(of))
 	})
 	return info, err
 }
@@ -158,6 +188,9 @@ func (dur *durables) createNew(ctx context.Context, t *topic, group string, star
 	like := jetstream.ConsumerConfig{AckWait: set.ackTimeout, MaxAckPending: set.maxInFlight, InactiveThreshold: set.threshold(t)}
 	if set.order != jetbus.NoOrder {
 		like.Metadata = map[string]string{metaOrder: string(set.order)}
+	}
+	if set.paused.After(time.Now()) {
+		like.PauseUntil = &set.paused
 	}
 	return dur.createConsumer(ctx, t, group, 0, next, like)
 }
@@ -283,9 +316,19 @@ func (dur *durables) findGroup(ctx context.Context, t *topic, group string) (*je
 	return info, nil
 }
 
+// consumer looks a durable up. A server of a cluster that has just come up may answer with
+// what a durable is to be, and zeros for where it is: that is no answer.
 func (srv *server) consumer(ctx context.Context, t *topic, name string) (jetstream.Consumer, error) {
 	return ask(ctx, srv, srv.api+"CONSUMER.INFO."+t.stream+"."+name, func(ctx context.Context) (jetstream.Consumer, error) {
-		return srv.js.Consumer(ctx, t.stream, name)
+		c, err := srv.js.Consumer(ctx, t.stream, name)
+		if err != nil || !t.elects || c.CachedInfo().Cluster != nil {
+			return c, err
+		}
+		select {
+		case <-time.After(publishRetry):
+		case <-ctx.Done():
+		}
+		return nil, nats.ErrTimeout
 	})
 }
 

@@ -212,27 +212,35 @@ func (dur *durables) pauseAll(ctx context.Context, t *topicGroup, until time.Tim
 	if t.parts == nil {
 		return pause(ctx, t)
 	}
-	return eachPart(ctx, t.parts, pause)
-}
-
-// pause pauses a durable and that of its retries.
-func (dur *durables) pause(ctx context.Context, t *topicGroup, until time.Time) error {
-	durables := []*topicGroup{t}
-	rt := dur.retryTopic(t.topic, t.group)
-	info, err := dur.findGroup(ctx, rt, t.group)
-	switch {
-	case err == nil:
-		durables = append(durables, &topicGroup{topic: rt, group: t.group, info: info})
-	case !errors.Is(err, jetbus.ErrNoGroup) && !errors.Is(err, jetbus.ErrNoTopic): // no member has joined since there are retries
-		return err
-	}
-	for _, d := range durables {
-		err := dur.changeGroup(ctx, d, func(ctx context.Context) error { return dur.pauseDurable(ctx, d, until) })
+	// A partition that joins meanwhile has copied what the first one said before.
+	return dur.locked(ctx, joinLock(t.topic, t.group), func(ctx context.Context) error {
+		parts, err := dur.partsOf(ctx, t.topic, t.group)
 		if err != nil {
 			return err
 		}
+		return eachPart(ctx, parts, pause)
+	})
+}
+
+// pause pauses a durable, and behind that the one of its retries: what is made of it meanwhile
+// is paused as the first one is, see createRetries.
+func (dur *durables) pause(ctx context.Context, t *topicGroup, until time.Time) error {
+	if err := dur.pauseOne(ctx, t, until); err != nil {
+		return err
 	}
-	return nil
+	rt := dur.retryTopic(t.topic, t.group)
+	info, err := dur.findGroup(ctx, rt, t.group)
+	switch {
+	case errors.Is(err, jetbus.ErrNoGroup), errors.Is(err, jetbus.ErrNoTopic): // no member has joined since there are retries
+		return nil
+	case err != nil:
+		return err
+	}
+	return dur.pauseOne(ctx, &topicGroup{topic: rt, group: t.group, info: info}, until)
+}
+
+func (dur *durables) pauseOne(ctx context.Context, d *topicGroup, until time.Time) error {
+	return dur.changeGroup(ctx, d, func(ctx context.Context) error { return dur.pauseDurable(ctx, d, until) })
 }
 
 // pauseDurable pauses a durable, or the one that an owner has put in its place meanwhile.

@@ -185,7 +185,7 @@ func (st *streams) deadTopic(ctx context.Context, name string) (*topic, *jetstre
 func (srv *server) retryTopic(t *topic, group string) *topic {
 	out := *t
 	out.stream, out.filter = ownStream(srv.cfg.Prefix, retryStream), srv.retrySubject(t.name(), group, t.inPart("*"))
-	out.config.KeyInSubject, out.kept, out.retries = false, true, true
+	out.config.KeyInSubject, out.kept, out.retries, out.origin = false, true, true, t
 	return &out
 }
 

@@ -29,6 +29,7 @@ type topic struct {
 	filter  string   // subject of its events, wildcards included
 	kept    bool     // in a stream of the bus's own, which declares nothing
 	retries bool     // the retries of a group
+	origin  *topic   // of retries: what they are retries of
 	feeds   []string // of an adopted stream that takes no publishes: what the server fills it from
 
 	generations []jetbus.Generation // of its partitions, oldest first; nil: it has none
@@ -37,6 +38,7 @@ type topic struct {
 	tombstone nats.Header // what tombstones have on top; nil: the topic keeps no state
 
 	created time.Time     // when its stream was
+	elects  bool          // whether its stream has peers, see hasPeers
 	looked  *atomic.Int64 // when the server was asked about it last, since the bus began; nil: it is not asked again
 	heard   *atomic.Bool  // whether it has stored something for the bus; nil: that makes no difference
 }
@@ -187,7 +189,8 @@ func (cat *catalog) remember(name string, info *jetstream.StreamInfo) (*topic, e
 	}
 	t := &topic{
 		config: c, stream: info.Config.Name, filter: topicFilter(cat.cfg.Prefix, name), generations: generationsOf(name, &info.Config),
-		tombstone: tombstoneHeader(&c, &info.Config), created: info.Created, looked: new(atomic.Int64), heard: new(atomic.Bool),
+		tombstone: tombstoneHeader(&c, &info.Config), created: info.Created, elects: hasPeers(info),
+		looked: new(atomic.Int64), heard: new(atomic.Bool),
 	}
 	if t.generations != nil {
 		t.filter = partitionsFilter(cat.cfg.Prefix, name, "*")
@@ -297,6 +300,11 @@ func (srv *server) streamInfo(ctx context.Context, name string, o ...jetstream.S
 		}
 		return s.Info(ctx, o...)
 	})
+}
+
+// hasPeers reports whether a stream has replicas on other servers, so that one of them leads.
+func hasPeers(info *jetstream.StreamInfo) bool {
+	return info.Cluster != nil && len(info.Cluster.Replicas) > 0
 }
 
 // declares reports whether a stream was made for the topic.

@@ -152,3 +152,39 @@ func TestPauseAndStopAtOnce(t *testing.T) {
 		r.Equal("given back, held", []any{sub.Stats().GivenBack, sub.Stats().Held}, []any{1, 0})
 	})
 }
+
+// A group that is paused before a member joins gets no retries either.
+func TestPausedBeforeItsMembers(t *testing.T) {
+	nothing := func(context.Context, *jetbus.Delivery) error { return nil }
+	for what, join := range map[string]func(*rig) error{
+		"Subscribe": func(r *rig) error {
+			return adaptertest.Last(r.Bus.Subscribe(r.Context(), "a", "g", nothing, jetbus.SubscribeOptions{}))
+		},
+		"Receive": func(r *rig) error {
+			return adaptertest.Last(r.Bus.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{Wait: -1}))
+		},
+		"Retry": func(*rig) error { return nil },
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.Ensure(jetbus.TopicConfig{Name: "a"})
+				e := r.Publish("a", "0")[0]
+				must(r.Bus.EnsureGroup(r.Context(), "a", jetbus.GroupConfig{Group: "g"}))(r.T)
+				r.OK(r.Bus.PauseGroup(r.Context(), "a", "g", time.Now().Add(time.Hour)))
+				r.OK(join(r))
+				must(r.Bus.Retry(r.Context(), "g", e, jetbus.RetryOptions{Name: "n"}))(r.T)
+				got := make(chan string, 10)
+				r.Subscribe(r.Bus, func(_ context.Context, d *jetbus.Delivery) error {
+					got <- d.ID
+					return nil
+				}, jetbus.SubscribeOptions{})
+				time.Sleep(time.Minute)
+				r.Equal("runs while it is paused", len(got), 0)
+				r.OK(r.Bus.ResumeGroup(r.Context(), "a", "g"))
+				if id, _ := awaited(got); id != e.ID {
+					r.Errorf("behind the pause came %q", id)
+				}
+			})
+		})
+	}
+}
