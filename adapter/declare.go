@@ -160,7 +160,7 @@ func (st *streams) redeclare(ctx context.Context, have *jetstream.StreamInfo, c 
 		if err != nil || !changed {
 			return err
 		}
-		info, err = st.updateStream(ctx, want)
+		info, err = st.updateStream(ctx, info, want)
 		return err
 	})
 	if err != nil {
@@ -169,12 +169,12 @@ func (st *streams) redeclare(ctx context.Context, have *jetstream.StreamInfo, c 
 	return info, false, nil
 }
 
-// updateStream changes a stream, whose lock the caller has.
-func (srv *server) updateStream(ctx context.Context, c jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
+// updateStream changes a stream as it was looked up under its lock, which the caller has.
+func (srv *server) updateStream(ctx context.Context, have *jetstream.StreamInfo, c jetstream.StreamConfig) (*jetstream.StreamInfo, error) {
 	request := srv.api + "STREAM.UPDATE." + c.Name
 	ctx, release := srv.guard(ctx, request)
 	defer release()
-	s, err := srv.js.UpdateStream(ctx, c)
+	s, err := srv.js.change(ctx, have, c)
 	if err != nil {
 		return nil, withoutRoom(srv.translate("change stream "+c.Name, request, err))
 	}
@@ -258,7 +258,7 @@ func (st *streams) adopt(ctx context.Context, c jetbus.TopicConfig) (jetbus.Topi
 	if err != nil {
 		return jetbus.TopicInfo{}, st.translate(op, st.api+"STREAM.INFO."+c.Stream, err)
 	}
-	t := &topic{config: settingsOf(&info.Config), stream: c.Stream, filter: c.Subject, created: info.Created}
+	t := &topic{config: settingsOf(&info.Config), stream: c.Stream, filter: c.Subject, created: info.Created, elects: hasPeers(info)}
 	if !slices.ContainsFunc(info.Config.Subjects, func(s string) bool { return subjectsOverlap(s, c.Subject) }) {
 		if t.feeds = feedsOf(&info.Config); t.feeds == nil {
 			return jetbus.TopicInfo{}, fmt.Errorf("%s: %w", op, &jetbus.ConflictError{
@@ -514,22 +514,36 @@ func (st *streams) removeFromStream(ctx context.Context, t *topic) error {
 	if t.adopted() {
 		return nil
 	}
-	s, err := st.js.Stream(ctx, t.stream)
+	info, err := st.purgeTopic(ctx, t)
 	if err != nil {
-		return st.translate(op, st.api+"STREAM.INFO."+t.stream, err)
+		return fmt.Errorf("%s: %w", op, err)
 	}
-	for _, subject := range []string{t.filter, delayFilter(st.cfg.Prefix, t.name())} {
-		if err := s.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
-			return st.translate(op, st.api+"STREAM.PURGE."+t.stream, err)
-		}
-	}
-	config := s.CachedInfo().Config
+	config := info.Config
 	config.Subjects = slices.DeleteFunc(slices.Clone(config.Subjects), func(s string) bool {
 		return s == t.filter || s == delayFilter(st.cfg.Prefix, t.name())
 	})
 	config.Metadata = maps.Clone(config.Metadata)
 	delete(config.Metadata, metaTopic+t.name())
 	delete(config.Metadata, metaSnapshots+t.name())
-	_, err = st.js.UpdateStream(ctx, config)
-	return st.translate(op, st.api+"STREAM.UPDATE."+t.stream, err)
+	if _, err = st.updateStream(ctx, info, config); err == nil {
+		_, err = st.purgeTopic(ctx, t) // of what came meanwhile; no more can
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
+
+// purgeTopic removes the events of a topic, and returns its stream as it was before.
+func (st *streams) purgeTopic(ctx context.Context, t *topic) (*jetstream.StreamInfo, error) {
+	s, err := st.js.Stream(ctx, t.stream)
+	if err != nil {
+		return nil, st.translate("look at stream "+t.stream, st.api+"STREAM.INFO."+t.stream, err)
+	}
+	for _, subject := range []string{t.filter, delayFilter(st.cfg.Prefix, t.name())} {
+		if err := st.js.purge(ctx, s, subject); err != nil {
+			return nil, st.translate("purge stream "+t.stream, st.api+"STREAM.PURGE."+t.stream, err)
+		}
+	}
+	return s.CachedInfo(), nil
 }

@@ -230,7 +230,7 @@ func (st *streams) growLocked(ctx context.Context, name string, n int) (*topic, 
 	if err := st.addGeneration(&config, t, n); err != nil {
 		return nil, err
 	}
-	if info, err = st.updateStream(ctx, config); err != nil {
+	if info, err = st.updateStream(ctx, info, config); err != nil {
 		return nil, err
 	}
 	return st.remember(name, info)

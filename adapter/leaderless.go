@@ -111,11 +111,76 @@ func (p *patient) UpdateStream(ctx context.Context, c jetstream.StreamConfig) (j
 	return retried(ctx, p, func() (jetstream.Stream, error) { return p.JetStream.UpdateStream(ctx, c) })
 }
 
-// DeleteStream is that of JetStream. Without an answer it is not repeated: it might take
-// away one that was made anew.
+// change is UpdateStream of a stream as it was looked up. A cluster loses a request with the
+// leader that got it, and is asked again: it does in their order what its leader takes up.
+// A single server loses none, but may take its time. Were it asked again, the first request
+// could undo what others have done behind the second.
+func (p *patient) change(ctx context.Context, have *jetstream.StreamInfo, c jetstream.StreamConfig) (jetstream.Stream, error) {
+	if !isOfCluster(have) {
+		return p.UpdateStream(ctx, c)
+	}
+	return longer(ctx, p, func(ctx context.Context) (jetstream.Stream, error) { return p.JetStream.UpdateStream(ctx, c) })
+}
+
+// isOfCluster reports whether a server that is one of a cluster says so of a stream.
+func isOfCluster(info *jetstream.StreamInfo) bool {
+	return info.Cluster != nil && info.Cluster.Name != ""
+}
+
+// DeleteStream is that of JetStream. A cluster is asked again, as for a change, for the
+// stream that was there: one that was made anew stays.
 func (p *patient) DeleteStream(ctx context.Context, name string) error {
-	_, err := retried(ctx, p, func() (struct{}, error) { return struct{}{}, p.JetStream.DeleteStream(ctx, name) })
+	s, err := p.Stream(ctx, name)
+	if err != nil {
+		return err
+	}
+	if !isOfCluster(s.CachedInfo()) {
+		_, err = retried(ctx, p, func() (struct{}, error) { return struct{}{}, p.JetStream.DeleteStream(ctx, name) })
+		return err
+	}
+	made, maybe := s.CachedInfo().Created, false
+	_, err = longer(ctx, p, func(ctx context.Context) (struct{}, error) {
+		if maybe {
+			if is, err := p.isAnew(ctx, name, made); err != nil || is {
+				return struct{}{}, err
+			}
+		}
+		err := p.JetStream.DeleteStream(ctx, name)
+		if maybe && apiCode(err) == jetstream.JSErrCodeStreamNotFound {
+			err = nil // by a request that was not answered
+		}
+		maybe = maybe || isLost(err)
+		return struct{}{}, err
+	})
 	return err
+}
+
+// isAnew reports whether there is another stream of a name than the one that was made at that
+// time. That there is none it cannot know: one that has just come up says so of those
+// that it does not have yet.
+func (p *patient) isAnew(ctx context.Context, name string, made time.Time) (bool, error) {
+	s, err := p.Stream(ctx, name)
+	if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
+		return false, nil
+	}
+	return err == nil && !s.CachedInfo().Created.Equal(made), err
+}
+
+// longer is repeated for what is done under a lock, and may take long: behind a try without
+// an answer the next one has twice its time, and all together have as much as most.
+func longer[T any](ctx context.Context, p *patient, f func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.most)
+	defer cancel()
+	within := min(tryTimeout, p.most/3)
+	return retriedFor(ctx, p, isUnanswered, func() (T, error) {
+		ctx, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		v, err := f(ctx)
+		if isLost(err) {
+			within *= 2
+		}
+		return v, err
+	})
 }
 
 // purge removes the messages of a subject that a stream had when it was looked up: a
@@ -149,8 +214,11 @@ func tried[T any](ctx context.Context, p *patient, again func(error) bool, f fun
 	})
 }
 
-func isUnanswered(err error) bool {
-	return isElecting(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
+func isUnanswered(err error) bool { return isElecting(err) || isLost(err) }
+
+// isLost reports whether no answer came, so that nobody knows what was done.
+func isLost(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
 }
 
 // isNotMade reports whether what was to be made may be asked for again.

@@ -53,8 +53,9 @@ func (kv *buckets) widen(ctx context.Context, stream string, replicas int) error
 		if info == nil { // somebody was faster
 			return err
 		}
-		info.Config.Replicas = replicas
-		_, err = kv.updateStream(ctx, info.Config)
+		config := info.Config
+		config.Replicas = replicas
+		_, err = kv.updateStream(ctx, info, config)
 		return err
 	})
 }

@@ -136,7 +136,7 @@ func (st *streams) noteLocked(ctx context.Context, origin *topic, snapshot strin
 	if err := noteSnapshots(&config, origin.name(), names); err != nil {
 		return err
 	}
-	if info, err = st.updateStream(ctx, config); err != nil {
+	if info, err = st.updateStream(ctx, info, config); err != nil {
 		return err
 	}
 	_, err = st.remember(origin.name(), info)

@@ -215,3 +215,23 @@ func TestStreamChangerCutOff(t *testing.T) {
 		r.Equal("topics", r.shared(stream), []string{"old", "others"})
 	})
 }
+
+// What is published while its topic is taken out of a stream goes with it.
+func TestDeletedWithWhatComesMeanwhile(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for _, name := range []string{"old", "kept"} {
+			r.Ensure(jetbus.TopicConfig{Name: name, Stream: "SHARED", Retention: -1})
+			r.Publish(name, "early")
+		}
+		way, slow := r.openBelated("STREAM.UPDATE.SHARED", longer)
+		deleted := make(chan error, 1)
+		go func() { deleted <- slow.DeleteTopic(r.Context(), "old") }()
+		<-way.sent
+		r.Publish("old", "late")
+		r.OK(<-deleted)
+		r.Ensure(jetbus.TopicConfig{Name: "old", Stream: "SHARED", Retention: -1})
+		for name, want := range map[string]uint64{"old": 0, "kept": 1} {
+			r.Equal("events of "+name, must(r.Bus.TopicInfo(r.Context(), name))(r.T).Events, want)
+		}
+	})
+}

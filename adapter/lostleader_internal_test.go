@@ -1,0 +1,163 @@
+package adapter
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// lostLeader is a server whose answer to the first changes of a stream is lost, or which has
+// lost the changes themselves.
+type lostLeader struct {
+	jetstream.JetStream
+
+	cluster  string // its name; "": it is a single server
+	silent   int    // so many changes are not answered
+	done     bool   // the first one is
+	late     bool   // and only behind the question whether it is
+	made     int64  // when the stream was, in seconds; 0: there is none
+	anew     int64  // when somebody makes it once more, behind its deletion; 0: nobody does
+	changes  int
+	describe string
+}
+
+type streamMade struct {
+	jetstream.Stream
+
+	info *jetstream.StreamInfo
+}
+
+func (s streamMade) CachedInfo() *jetstream.StreamInfo { return s.info }
+
+func (l *lostLeader) info() *jetstream.StreamInfo {
+	return &jetstream.StreamInfo{Created: time.Unix(l.made, 0), Cluster: &jetstream.ClusterInfo{Name: l.cluster}}
+}
+
+func (l *lostLeader) Stream(context.Context, string) (jetstream.Stream, error) {
+	if l.made == 0 {
+		return nil, jetstream.ErrStreamNotFound
+	}
+	s := streamMade{info: l.info()}
+	if l.late && l.changes > 0 {
+		l.made = l.anew
+	}
+	return s, nil
+}
+
+// answer is that to a change, which is made with it.
+func (l *lostLeader) answer(ctx context.Context, change func()) error {
+	l.changes++
+	if l.changes == 1 && l.done && !l.late {
+		change()
+	}
+	if l.changes <= l.silent {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if l.made == 0 {
+		return jetstream.ErrStreamNotFound
+	}
+	change()
+	return nil
+}
+
+func (l *lostLeader) DeleteStream(ctx context.Context, _ string) error {
+	return l.answer(ctx, func() { l.made = l.anew })
+}
+
+func (l *lostLeader) UpdateStream(ctx context.Context, c jetstream.StreamConfig) (jetstream.Stream, error) {
+	return streamMade{info: l.info()}, l.answer(ctx, func() { l.describe = c.Description })
+}
+
+func TestDeletionIsRepeated(t *testing.T) {
+	for what, c := range map[string]struct {
+		js      lostLeader
+		changes int
+		left    int64
+		failed  bool
+	}{
+		"answered":                          {lostLeader{cluster: "C", made: 1}, 1, 0, false},
+		"not there":                         {lostLeader{cluster: "C"}, 0, 0, true},
+		"lost":                              {lostLeader{cluster: "C", made: 1, silent: 1}, 2, 0, false},
+		"done without an answer":            {lostLeader{cluster: "C", made: 1, silent: 1, done: true}, 2, 0, false},
+		"done behind the question":          {lostLeader{cluster: "C", made: 1, silent: 1, done: true, late: true}, 2, 0, false},
+		"done, and the next is there":       {lostLeader{cluster: "C", made: 1, silent: 1, done: true, anew: 2}, 1, 2, false},
+		"never answered":                    {lostLeader{cluster: "C", made: 1, silent: 1000}, 2, 1, true},
+		"never answered by a single server": {lostLeader{made: 1, silent: 1000}, 1, 1, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				js, began := c.js, time.Now()
+				err := (&patient{JetStream: &js, most: 8 * time.Second}).DeleteStream(ctx, "S")
+				if (err != nil) != c.failed || js.changes != c.changes || js.made != c.left || time.Since(began) > 10*time.Second {
+					t.Errorf("%v after %d requests and %v; there is the one of %d", err, js.changes, time.Since(began), js.made)
+				}
+			})
+		})
+	}
+}
+
+func TestChangeIsRepeated(t *testing.T) {
+	for what, c := range map[string]struct {
+		js      lostLeader
+		changes int
+		failed  bool
+	}{
+		"answered":                {lostLeader{cluster: "C", made: 1}, 1, false},
+		"lost":                    {lostLeader{cluster: "C", made: 1, silent: 2}, 3, false},
+		"never answered":          {lostLeader{cluster: "C", made: 1, silent: 1000}, 4, true},
+		"lost by a single server": {lostLeader{made: 1, silent: 1}, 1, true},
+		"deleted":                 {lostLeader{cluster: "C"}, 1, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				js, began := c.js, time.Now()
+				_, err := (&patient{JetStream: &js, most: time.Minute}).change(t.Context(), js.info(), jetstream.StreamConfig{Description: "changed"})
+				if (err != nil) != c.failed || js.changes != c.changes || !c.failed && js.describe != "changed" || time.Since(began) > time.Minute {
+					t.Errorf("%v after %d requests and %v; described %q", err, js.changes, time.Since(began), js.describe)
+				}
+			})
+		})
+	}
+}
+
+// starting is a cluster in which a server that has just come up answers first, so many times:
+// it knows what a durable is to be, and nothing of where it is.
+type starting struct {
+	jetstream.JetStream
+
+	hollow, calls int
+}
+
+type consumerSeen struct {
+	jetstream.Consumer
+
+	info jetstream.ConsumerInfo
+}
+
+func (c consumerSeen) CachedInfo() *jetstream.ConsumerInfo { return &c.info }
+
+func (s *starting) Consumer(context.Context, string, string) (jetstream.Consumer, error) {
+	if s.calls++; s.calls <= s.hollow {
+		return consumerSeen{}, nil
+	}
+	return consumerSeen{info: jetstream.ConsumerInfo{NumAckPending: 7, Cluster: &jetstream.ClusterInfo{}}}, nil
+}
+
+func TestHollowAnswerIsNone(t *testing.T) {
+	bus, _, js := internalBus(t)
+	defer func(was jetstream.JetStream) { bus.js.JetStream = was }(js)
+	for elects, want := range map[bool]int{false: 0, true: 7} {
+		s := &starting{JetStream: js, hollow: 2}
+		bus.js.JetStream = s
+		c, err := bus.consumer(t.Context(), &topic{stream: "S", elects: elects}, "c")
+		if err != nil || c.CachedInfo().NumAckPending != want {
+			t.Errorf("where leaders are elected %v: %+v, %v after %d questions, want %d held", elects, c, err, s.calls, want)
+		}
+	}
+}
