@@ -44,6 +44,10 @@ func parseAdvisory(text []byte) (a advisory, ok bool) {
 	return a, err == nil && a.Seq > 0
 }
 
+// watchAgain is how long the bus waits before it tries again to look after what other clients
+// drop.
+const watchAgain = 30 * time.Second
+
 // watchAdvisories starts to look after what other clients drop, once a bus. It
 // is a net beneath the bus's own promises: where it cannot be spread, for want of
 // permissions say, the log tells, and everything else works.
@@ -55,28 +59,61 @@ func (b *Bus) watchAdvisories(ctx context.Context) {
 	if begun {
 		return
 	}
-	if err := b.subscribeAdvisories(ctx); err != nil {
-		b.mu.Lock()
-		b.watching = false // the next one to join tries again
-		b.mu.Unlock()
-		b.cfg.Logger.WarnContext(ctx, "what other clients terminate will not become dead letters", slog.Any("error", err))
+	err := b.subscribeAdvisories(ctx)
+	if err != nil {
+		b.unwatched(err)
+		return
 	}
+	b.mu.Lock()
+	b.blind = false
+	b.mu.Unlock()
 }
 
-// advisoriesEnded lets the next one to join watch again, and make the stream anew if that
-// was lost.
+// advisoriesEnded is called when the watch is over. Its stream may be lost, and so the bus's
+// others.
 func (b *Bus) advisoriesEnded(err error) {
-	b.mu.Lock()
-	b.watching = false
-	closing := b.closing
-	b.mu.Unlock()
-	if closing || errors.Is(err, jetbus.ErrClosed) {
-		return
+	if err == nil {
+		return // the bus is closed
 	}
 	if !errors.Is(err, jetbus.ErrDenied) { // each that joins would be refused anew
 		b.lostKept()
 	}
-	b.cfg.Logger.Warn("what other clients terminate will not become dead letters any more", slog.Any("error", err))
+	b.unwatched(err)
+}
+
+// unwatched has the advisories watched again after a while, unless that is not allowed. The
+// log tells once until they are.
+func (b *Bus) unwatched(err error) {
+	b.mu.Lock()
+	b.watching = false
+	over := b.closing || errors.Is(err, jetbus.ErrClosed)
+	again := !over && !errors.Is(err, jetbus.ErrDenied)
+	if again && !b.waiting {
+		b.waiting = true
+		b.later.Go(b.watchLater)
+	}
+	tell := !over && !b.blind && !errors.Is(err, context.Canceled) // by a member that is not to join any more
+	b.blind = b.blind || tell
+	b.mu.Unlock()
+	if tell {
+		b.cfg.Logger.Warn("what other clients terminate does not become dead letters", slog.Any("error", err), slog.Bool("again", again))
+	}
+}
+
+func (b *Bus) watchLater() {
+	select {
+	case <-time.After(watchAgain):
+	case <-b.life.Done():
+		return
+	}
+	b.mu.Lock()
+	b.waiting = false
+	b.mu.Unlock()
+	if b.enterNew(b.life) != nil {
+		return
+	}
+	defer b.calls.end()
+	b.watchAdvisories(b.life)
 }
 
 func (b *Bus) subscribeAdvisories(ctx context.Context) error {

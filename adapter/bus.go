@@ -27,11 +27,14 @@ type Bus struct {
 	closing  bool                // no new subscriptions; what runs may still publish and settle
 	closed   bool                // nothing any more
 	watching bool                // watchAdvisories was called
+	waiting  bool                // watchLater is to
+	blind    bool                // the log says that it could not watch
 	members  map[member]struct{} // running subscriptions
 	held     map[handedOutKey]*handedOut
 	groups   map[groupKey]*knownGroup
 	swept    time.Time      // when groups lost those that are old
 	retired  sync.WaitGroup // what pruneHandedOut has dropped
+	later    sync.WaitGroup // what is to watch advisories again; added to while not closing
 	alone    alone          // suspects run one at a time
 	calls    calls          // under way; begun under mu while not closed
 }
@@ -183,6 +186,7 @@ func (b *Bus) Close(ctx context.Context) error {
 		defer cancel()
 	}
 	errs = append(errs, b.awaitCalls(ctx))
+	b.later.Wait() // it waits for nothing else now
 	b.giveBackHandedOut(ctx)
 	b.retired.Wait()
 	errs = append(errs, b.flush(ctx))
