@@ -112,3 +112,27 @@ func TestRefusalBehindItsLease(t *testing.T) {
 		t.Errorf("heard %+v, %v", m, err)
 	}
 }
+
+// An extension that nobody took is sent again at once where that is since a durable has no
+// leader. On a single server the durable is gone.
+func TestExtensionNobodyTook(t *testing.T) {
+	t.Parallel()
+	for replicas, again := range map[int]bool{1: false, 3: true} {
+		_, l, _ := oneHeld(t)
+		h, place := l.h, *l.t
+		place.config.Replicas = replicas
+		h.mu.Lock()
+		l.t, l.reply = &place, "nobody"
+		h.mu.Unlock()
+		h.askAll([]*lease{l})
+		// Answers come in the order of what they answer.
+		if _, err := h.b.exchange(t.Context(), &nats.Msg{Subject: "nobody"}, nil, time.Minute); !errors.Is(err, nats.ErrNoResponders) {
+			t.Fatal(err)
+		}
+		h.mu.Lock()
+		if h.cutOff(l) != again {
+			t.Errorf("with %d replicas it is sent again at once: %v", replicas, !again)
+		}
+		h.mu.Unlock()
+	}
+}

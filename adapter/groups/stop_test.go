@@ -554,6 +554,39 @@ func TestSubscribeWhileClosing(t *testing.T) {
 	})
 }
 
+// Nor is there one where Close waits for the handlers of another, and all that the new one asks
+// for is answered.
+func TestSubscribeBesideClose(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		r.Publish("a", "0")
+		b := r.OpenDistant(100 * time.Millisecond)
+		began, release := make(chan struct{}), make(chan struct{})
+		r.Subscribe(b, func(context.Context, *jetbus.Delivery) error {
+			close(began)
+			<-release
+			return nil
+		}, jetbus.SubscribeOptions{})
+		<-began
+		var s jetbus.Subscription
+		var err error
+		var wg sync.WaitGroup
+		wg.Go(func() { s, err = b.Subscribe(r.Context(), "a", "h", adaptertest.Ignore, jetbus.SubscribeOptions{}) })
+		time.Sleep(50 * time.Millisecond)
+		closed := make(chan error, 1)
+		go func() { closed <- b.Close(r.Context()) }()
+		wg.Wait()
+		if s != nil || !errors.Is(err, jetbus.ErrClosed) || !strings.HasPrefix(err.Error(), "subscribe a/h: ") {
+			r.Errorf("got %v, %v", s, err)
+		}
+		if len(closed) > 0 {
+			r.Error("Close did not wait for the handler")
+		}
+		close(release)
+		r.OK(<-closed)
+	})
+}
+
 // A panic of the handler or of the filter is a failure of the event, not the
 // end of the process.
 func TestPanics(t *testing.T) {

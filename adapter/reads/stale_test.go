@@ -49,13 +49,15 @@ func TestTopicChangedElsewhere(t *testing.T) {
 		r.Ensure(jetbus.TopicConfig{Name: "raw", KeyInSubject: true, Storage: jetbus.MemoryStorage})
 		r.Ensure(jetbus.TopicConfig{Name: "anew", Storage: jetbus.MemoryStorage})
 		r.Ensure(jetbus.TopicConfig{Name: "gone", Storage: jetbus.MemoryStorage})
+		r.Ensure(jetbus.TopicConfig{Name: "later"})
 		_, other := r.Open(adapter.Config{})
-		for _, name := range []string{"state", "raw", "anew", "gone"} {
+		for _, name := range []string{"state", "raw", "anew", "gone", "later"} {
 			must(other.TopicInfo(r.Context(), name))(t)
 		}
 		state.TombstoneTTL, state.History = 1000*time.Minute, 5
 		r.Ensure(state)
 		r.Ensure(jetbus.TopicConfig{Name: "snap", SnapshotOf: "raw", Storage: jetbus.MemoryStorage})
+		r.Ensure(jetbus.TopicConfig{Name: "later", Delays: true, MaxBytes: -1})
 		r.OK(r.Bus.DeleteTopic(r.Context(), "gone"))
 		r.OK(r.Bus.DeleteTopic(r.Context(), "anew"))
 		r.compacted("anew")
@@ -73,6 +75,8 @@ func TestTopicChangedElsewhere(t *testing.T) {
 		}
 		r.Equal("stored in a topic made anew", r.Stored("anew"), "a b c")
 		r.Equal("latest there", r.latest("anew", "a", "b", "c"), `a="a" b="b" c="c"`)
+		receipt := must(other.Publish(r.Context(), adaptertest.Event("later", "a"), jetbus.PublishOptions{DeliverAt: time.Now().Add(time.Hour)}))(t)
+		r.Equal("scheduled", receipt.Scheduled, true)
 		_, err = other.Receive(r.Context(), "gone", "g", jetbus.ReceiveOptions{})
 		r.WantErr(err, jetbus.ErrNoTopic)
 		time.Sleep(10 * time.Minute)
