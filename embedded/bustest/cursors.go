@@ -41,7 +41,16 @@ func ackFloor(r *run) {
 			r.must(d.Ack(r.ctx))
 		}
 	}
-	r.reaches(topic, "g", func(g jetbus.GroupInfo) bool { return g.Held == 1 && g.AckedSeq == events[0].Seq }, "event 1 held, and 0 settled")
+	r.reaches(topic, "g", func(g jetbus.GroupInfo) bool {
+		if r.inbox != nil { // what was acknowledged may have come again
+			for _, d := range got.list()[5:] {
+				if d.Key != "1" {
+					_ = d.Ack(r.ctx) // if not, it comes once more
+				}
+			}
+		}
+		return g.Held == 1 && g.AckedSeq == events[0].Seq
+	}, "event 1 held, and 0 settled")
 	c, err := r.B.Cursor(r.ctx, topic, "g")
 	r.must(err)
 	if c.LastSeq != events[0].Seq || c.LastID != events[0].ID || c.Topic != topic {
@@ -101,7 +110,7 @@ func moveRunning(r *run) {
 	got.wait(r.T, 6)
 	r.settled(topic, "g", events[5].Seq)
 	r.again(events[2].Seq)
-	r.must(r.A.SetCursor(r.ctx, topic, "g", jetbus.Cursor{LastSeq: events[2].Seq}, jetbus.SeekOptions{}))
+	r.must(r.A.SetCursor(r.ctx, topic, "g", jetbus.Cursor{LastSeq: events[2].Seq}, r.moving()))
 	all := got.wait(r.T, 9)
 	r.settled(topic, "g", events[5].Seq)
 	var back []string
@@ -115,11 +124,15 @@ func moveRunning(r *run) {
 	if !slices.Equal(back, []string{"3", "4", "5"}) {
 		r.Errorf("after moving back: %v", back)
 	}
-	a.Pause()
-	b.Pause()
+	o := r.moving()
+	if r.inbox == nil { // else somebody has to be there who gets what comes again
+		o.Wait = time.Second
+		a.Pause()
+		b.Pause()
+	}
 	r.pause(50 * time.Millisecond)
 	last := r.publish(topic, "6", "7", "8", "9")
-	r.must(r.Admin.SetCursor(r.ctx, topic, "g", jetbus.Cursor{LastSeq: last[2].Seq}, jetbus.SeekOptions{Wait: time.Second}))
+	r.must(r.Admin.SetCursor(r.ctx, topic, "g", jetbus.Cursor{LastSeq: last[2].Seq}, o))
 	a.Resume()
 	b.Resume()
 	r.settled(topic, "g", last[3].Seq)
@@ -153,6 +166,7 @@ func moveBy(r *run) {
 		{"the end", jetbus.Cursor{}, jetbus.SeekOptions{ToLatest: true}, nil},
 	} {
 		r.again(0)
+		c.o.Force = r.inbox != nil // nobody is there who would get what may come again
 		if err := r.B.SetCursor(r.ctx, topic, "g", c.cursor, c.o); err != nil {
 			r.Errorf("move to %s: %v", c.what, err)
 			continue
@@ -164,8 +178,9 @@ func moveBy(r *run) {
 		got.wait(r.T, len(c.want))
 		r.settled(topic, "g", events[4].Seq)
 		r.stop(s)
-		if !slices.Equal(got.keys(), c.want) {
-			r.Errorf("moved to %s: got %v, want %v", c.what, got.keys(), c.want)
+		r.inLine(got, c.want...)
+		if r.Failed() {
+			r.Fatalf("moved to %s", c.what)
 		}
 	}
 	err := r.A.SetCursor(r.ctx, topic, "g", jetbus.Cursor{LastID: jetbus.NewID()}, jetbus.SeekOptions{})
@@ -178,25 +193,24 @@ func moveBy(r *run) {
 func moveBusy(r *run) {
 	topic := r.topic("t")
 	events := r.publish(topic, keys(3)...)
-	g := newGate()
+	g := r.newGate()
 	r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
 	receive(r.T, "the handler's start", g.entered)
 	before := r.group(topic, "g")
+	same := func(held int) bool { return held == before.Held || r.inbox != nil } // what is given back in an election may be taken again
 	began := time.Now()
 	err := r.B.SetCursor(r.ctx, topic, "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: 500 * time.Millisecond})
 	r.waited(began, time.Now(), 500*time.Millisecond)
 	wantErr(r.T, "move while an event is held", err, jetbus.ErrGroupBusy)
-	if busy, ok := errors.AsType[*jetbus.GroupBusyError](err); !ok || busy.Held != before.Held || busy.Group != "g" || busy.Topic != topic {
+	if busy, ok := errors.AsType[*jetbus.GroupBusyError](err); !ok || busy.Held == 0 || !same(busy.Held) || busy.Group != "g" || busy.Topic != topic {
 		r.Errorf("error %#v", err)
 	}
-	if after := r.group(topic, "g"); after.Paused || after.AckedSeq != before.AckedSeq || after.Held != before.Held {
+	if after := r.group(topic, "g"); after.Paused || after.AckedSeq != before.AckedSeq || !same(after.Held) {
 		r.Errorf("the refused move changed %+v to %+v", before, after)
 	}
-	for range 3 {
-		g.leave <- nil
-	}
+	close(g.leave)
 	r.settled(topic, "g", events[2].Seq)
-	if n := len(g.entered); n != 2 {
+	if n := len(g.entered); n < 2 || n > 2 && r.inbox == nil {
 		r.Errorf("%d events after the first", n)
 	}
 }
@@ -204,25 +218,28 @@ func moveBusy(r *run) {
 func moveWaits(r *run) {
 	topic := r.topic("t")
 	events := r.publish(topic, keys(3)...)
-	g := newGate()
+	g := r.newGate()
 	r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
 	receive(r.T, "the handler's start", g.entered)
 	moved := make(chan error, 1)
-	go func() {
-		moved <- r.B.SetCursor(r.ctx, topic, "g", jetbus.Cursor{LastSeq: events[1].Seq}, jetbus.SeekOptions{Wait: 10 * time.Second})
-	}()
+	o := r.moving()
+	o.Wait = max(o.Wait, 10*time.Second)
+	go func() { moved <- r.B.SetCursor(r.ctx, topic, "g", jetbus.Cursor{LastSeq: events[1].Seq}, o) }()
 	r.pause(500 * time.Millisecond)
 	if len(moved) > 0 {
 		r.Fatalf("the move did not wait: %v", <-moved)
 	}
-	g.leave <- nil
+	close(g.leave)
 	r.must(receive(r.T, "the move", moved))
 	d := receive(r.T, "the event behind the cursor", g.entered)
+	for d.Key != "2" && r.inbox != nil { // the first one came again in an election
+		d = receive(r.T, "the event behind the cursor", g.entered)
+	}
 	if d.Key != "2" {
 		r.Errorf("after the move came %s", d.Key)
 	}
-	g.leave <- nil
 	r.settled(topic, "g", events[2].Seq)
+	r.noMore(g)
 }
 
 func moveForced(r *run) {
@@ -233,21 +250,20 @@ func moveForced(r *run) {
 	d := got.wait(r.T, 1)[0]
 	s.Pause()
 	r.must(r.B.SetCursor(r.ctx, topic, "g", jetbus.Cursor{}, jetbus.SeekOptions{Force: true}))
-	g := newGate()
+	g := r.newGate()
 	r.subscribe(r.B, topic, "g", g.handle, jetbus.SubscribeOptions{})
 	receive(r.T, "the event after the move", g.entered)
 	_ = d.Ack(r.ctx) // it may be sent; what counts is that the server does not take it
 	r.pause(100 * time.Millisecond)
-	if at := r.group(topic, "g"); at.Held != 1 || at.AckedSeq >= e.Seq {
-		r.Errorf("an ack from before the move settled the event: %+v", at)
-	}
-	g.leave <- nil
+	r.has(topic, func(g jetbus.GroupInfo) bool { return g.Held == 1 && g.AckedSeq < e.Seq }, "1 held, which no ack from before the move has settled")
+	close(g.leave)
 	r.settled(topic, "g", e.Seq)
+	r.noMore(g)
 }
 
 func moveEnds(r *run) {
 	topic := r.topic("t")
-	g := newGate()
+	g := r.newGate()
 	s := r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{AckTimeout: time.Second})
 	e := r.publish(topic, "k")[0]
 	receive(r.T, "the handler's start", g.entered)
@@ -260,7 +276,7 @@ func moveEnds(r *run) {
 	}
 	got := r.newRecord()
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{AckTimeout: time.Second})
-	if d := got.wait(r.T, 1)[0]; d.Attempt != 1 {
+	if d := got.wait(r.T, 1)[0]; d.Attempt != 1 && r.inbox == nil { // else its lease, which is short, may be lost before
 		r.Errorf("attempt %d", d.Attempt)
 	}
 	r.settled(topic, "g", e.Seq)

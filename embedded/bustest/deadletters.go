@@ -240,8 +240,10 @@ func dropped(r *run) {
 	e := r.publish(topic, "k")[0]
 	r.settled(topic, "g", e.Seq)
 	r.pause(time.Second)
-	got.exactly(r.T, "k")
-	if all := r.dead(topic, 0); len(all) != 0 || s.Stats().Acked != 1 {
+	if r.inbox == nil { // else it may come again
+		got.exactly(r.T, "k")
+	}
+	if all := r.dead(topic, 0); len(all) != 0 || s.Stats().Acked != 1 && r.inbox == nil {
 		r.Errorf("dead letters %+v, stats %+v", all, s.Stats())
 	}
 }
@@ -308,7 +310,7 @@ func crashBetween(r *run) {
 	topic := r.topic("t")
 	o := jetbus.SubscribeOptions{AckTimeout: time.Second, MaxAttempts: 1}
 	bus, die := r.dies()
-	first := newGate()
+	first := r.newGate()
 	_, err := bus.Subscribe(r.ctx, topic, "g", first.handle, o)
 	r.must(err)
 	e := r.publish(topic, "k")[0]
@@ -367,7 +369,10 @@ func largeDead(r *run) {
 	}
 	stats, err := jetbus.Replay(r.ctx, r.Admin, jetbus.ReplayOptions{DeadLetterQuery: jetbus.DeadLetterQuery{Topic: topic}})
 	r.must(err)
-	again := got.wait(r.T, 2)[1]
+	again := got.first(r, "the replay comes", func(d *jetbus.Delivery) bool { return d.ReplayOf > 0 })
+	if r.inbox == nil { // else the original may come again
+		got.exactly(r.T, "large", "large")
+	}
 	if stats.Replayed != 1 || again.ReplayOf != d.Seq || !bytes.Equal(again.Payload, payload) || again.ID != receipt.Event.ID {
 		r.Errorf("stats %+v; replay of %d has %d bytes", stats, again.ReplayOf, len(again.Payload))
 	}

@@ -40,7 +40,7 @@ func (r *run) process() (ClosingBus, *nats.Conn) {
 func closeBus(r *run) {
 	topic := r.topic("t")
 	bus, nc := r.process()
-	g := newGate()
+	g := r.newGate()
 	s, err := bus.Subscribe(r.ctx, topic, "g", g.handle, jetbus.SubscribeOptions{})
 	r.must(err)
 	e := r.publish(topic, "k")[0]
@@ -83,7 +83,7 @@ func connectionClosed(r *run) {
 
 func groupDeleted(r *run) {
 	topic := r.topic("t")
-	g := newGate()
+	g := r.newGate()
 	s := r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{})
 	other := r.newRecord()
 	r.subscribe(r.A, topic, "other", other.handle, jetbus.SubscribeOptions{})

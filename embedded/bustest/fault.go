@@ -204,7 +204,7 @@ func heldOverRestart(r *run) {
 		topic := r.topic(fmt.Sprint("t", i))
 		e := r.publish(topic, "k")[0]
 		r.pause(2 * jetbus.DefaultAckTimeout)
-		g, other := newGate(), r.newRecord()
+		g, other := r.newGate(), r.newRecord()
 		r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{From: jetbus.Earliest()})
 		receive(r.T, "the handler's start", g.entered)
 		r.subscribe(r.B, topic, "g", other.handle, jetbus.SubscribeOptions{})

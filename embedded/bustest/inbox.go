@@ -1,6 +1,8 @@
 package bustest
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"sync"
 
@@ -34,6 +36,24 @@ func (i *inbox) add(e handled) {
 	i.done[e] = true
 }
 
+// once is a handler that does nothing for what it has succeeded with.
+func (i *inbox) once(h jetbus.Handler) jetbus.Handler {
+	if i == nil {
+		return h
+	}
+	return func(ctx context.Context, d *jetbus.Delivery) error {
+		of := handled{d.Group, d.Topic, d.Seq, d.ReplayOf}
+		if i.has(of) {
+			return nil
+		}
+		err := h(ctx, d)
+		if err == nil && ctx.Err() == nil {
+			i.add(of)
+		}
+		return err
+	}
+}
+
 // again says that events behind a position are to be handled again: a group is moved back,
 // they are tried again, or their topic is another one now.
 func (r *run) again(after uint64) {
@@ -43,6 +63,28 @@ func (r *run) again(after uint64) {
 	r.inbox.mu.Lock()
 	defer r.inbox.mu.Unlock()
 	maps.DeleteFunc(r.inbox.done, func(e handled, _ bool) bool { return e.seq > after })
+}
+
+// settledBy is settled for events that are settled by hand. Where one may come again
+// nevertheless, settle is called as long as it does not stay so.
+func (r *run) settledBy(topic, group string, seq uint64, settle func()) {
+	r.Helper()
+	r.reaches(topic, group, func(g jetbus.GroupInfo) bool {
+		ok := g.Held == 0 && g.Pending == 0 && g.AckedSeq >= seq
+		if !ok && r.inbox != nil {
+			settle()
+		}
+		return ok
+	}, fmt.Sprintf("settled up to %d", seq))
+}
+
+// moving are the options of a move that has to wait for what is held, or would have to: an
+// acknowledgement that was lost makes it wait for a lease.
+func (r *run) moving() jetbus.SeekOptions {
+	if r.inbox == nil {
+		return jetbus.SeekOptions{}
+	}
+	return jetbus.SeekOptions{Wait: realPatience}
 }
 
 // successor has B take over a group whose only member has stopped. Where events may come

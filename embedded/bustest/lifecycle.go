@@ -50,7 +50,7 @@ func stopLate(r *run) {
 func (r *run) stopWaits(ctx context.Context) {
 	r.Helper()
 	topic := r.topic("t")
-	g := newGate()
+	g := r.newGate()
 	s := r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{})
 	e := r.publish(topic, "k")[0]
 	receive(r.T, "the handler's start", g.entered)
@@ -78,7 +78,7 @@ func (r *run) stopWaits(ctx context.Context) {
 
 func stopCancels(r *run) {
 	topic := r.topic("t")
-	g := newGate()
+	g := r.newGate()
 	const timeout = 500 * time.Millisecond
 	s := r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{ShutdownTimeout: timeout})
 	e := r.publish(topic, "k")[0]
@@ -106,7 +106,7 @@ func (r *run) comesBack(topic, group string, e jetbus.Event, attempt int) {
 
 func stopContext(r *run) {
 	topic := r.topic("t")
-	g := newGate()
+	g := r.newGate()
 	s := r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{})
 	e := r.publish(topic, "k")[0]
 	receive(r.T, "the handler's start", g.entered)
@@ -122,7 +122,7 @@ func stopContext(r *run) {
 
 func contextStops(r *run) {
 	topic := r.topic("t")
-	g := newGate()
+	g := r.newGate()
 	type key struct{}
 	ctx, cancel := context.WithCancel(context.WithValue(r.ctx, key{}, "value"))
 	defer cancel()
@@ -153,7 +153,7 @@ func contextStops(r *run) {
 
 func stopHandsOver(r *run) {
 	topic := r.topic("t")
-	g := newGate()
+	g := r.newGate()
 	s := r.subscribe(r.A, topic, "g", g.handle, jetbus.SubscribeOptions{})
 	// A member that has just been fast asks for many at once.
 	for range 50 {

@@ -253,10 +253,13 @@ func handedOver(r *run) {
 				case enough <- struct{}{}:
 				default:
 				}
-				<-leave
+				select {
+				case <-leave:
+				case <-ctx.Done():
+				}
 			}
-			line.end(d, true)
-			return nil
+			line.end(d, ctx.Err() == nil)
+			return ctx.Err()
 		}
 	}
 	first := r.subscribe(r.A, topic, "g", until(true), inOrder(jetbus.PerKey, 3))
@@ -264,12 +267,13 @@ func handedOver(r *run) {
 	second := r.subscribe(r.B, topic, "g", until(false), inOrder(jetbus.PerKey, 3))
 	r.number(topic, keys, 0, each)
 	r.eventually("all its handlers are busy, and events wait behind them", func() error {
-		if st := first.Stats(); len(enough) < cap(enough) || st.Held < 3*keys {
+		if st := first.Stats(); (len(enough) < cap(enough) || st.Held < 3*keys) && (r.inbox == nil || line.missing(keys*each) != nil) {
 			return fmt.Errorf("%d are busy, %d events are held", len(enough), st.Held)
 		}
 		return nil
 	})
-	if st := second.Stats(); st.Active || st.Delivered > 0 || st.Held > 0 {
+	st := second.Stats() // in elections its turn may have come already
+	if both := st.Active && inactive(first) == nil; both || r.inbox == nil && (st.Active || st.Delivered > 0 || st.Held > 0) {
 		r.Errorf("of two members both are active: %+v", st)
 	}
 	go close(leave) // handlers that run may end, and are waited for
@@ -286,10 +290,10 @@ func handedOver(r *run) {
 	}
 	r.settled(topic, "g", keys*each)
 	line.check(r)
-	if runs, success := line.counts(); runs != success || success != keys*each {
+	if runs, success := line.counts(); runs != success && r.inbox == nil || success != keys*each {
 		r.Errorf("%d runs, %d successes of %d events", runs, success, keys*each)
 	}
-	if st := first.Stats(); st.GivenBack == 0 || st.LeasesLost > 0 {
+	if st := first.Stats(); r.inbox == nil && (st.GivenBack == 0 || st.LeasesLost > 0) {
 		r.Errorf("the first member's end: %+v", st)
 	}
 }

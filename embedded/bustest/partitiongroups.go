@@ -135,7 +135,7 @@ func partitionHandedOver(r *run) {
 	s := a.turn(r.ctx, r.A, first(0), h, byPartition(2))
 	got.wait(r.T, 8)
 	r.eventually("the others are settled", func() error {
-		if stats := s.Stats(); stats.Acked != 7 || stats.Retrying != 1 {
+		if stats := s.Stats(); stats.Acked < 7 || stats.Acked > 7 && r.inbox == nil || stats.Retrying != 1 {
 			return fmt.Errorf("%+v", stats)
 		}
 		return nil
@@ -145,10 +145,11 @@ func partitionHandedOver(r *run) {
 	ready = true
 	mu.Unlock()
 	s = a.turn(r.ctx, r.B, first(0), h, byPartition(2))
-	calls := got.wait(r.T, 9)
+	d := got.first(r, "what waited comes to the next member", func(d *jetbus.Delivery) bool { return d.Key == "2" && d.Epoch == 2 })
 	r.settled(a.topic, "g", 8)
-	got.exactly(r.T, append(keys(8), "2")...)
-	d := calls[8]
+	if r.inbox == nil { // else it may come more than once before
+		got.exactly(r.T, append(keys(8), "2")...)
+	}
 	r.numbered("the one that waited", d.Attempt, 1, 2)
 	if d.Epoch != 2 || !d.Redelivered || d.Partition != 0 {
 		r.Errorf("the one that waited: %+v", d.Delivery)
@@ -159,7 +160,7 @@ func partitionHandedOver(r *run) {
 func turnOver(r *run) {
 	a := r.assign(1)
 	gone := errors.New("the session is lost")
-	g := newGate()
+	g := r.newGate()
 	late := make(chan error, 10)
 	ctx, end := context.WithCancelCause(r.ctx)
 	s := a.turn(ctx, r.A, first(0), func(ctx context.Context, d *jetbus.Delivery) error {
@@ -240,7 +241,7 @@ func partitionsAsOne(r *run) {
 		r.Errorf("cursor %+v", c)
 	}
 	r.again(5)
-	r.must(r.B.SetCursor(r.ctx, a.topic, "g", jetbus.Cursor{LastSeq: 5}, jetbus.SeekOptions{}))
+	r.must(r.B.SetCursor(r.ctx, a.topic, "g", jetbus.Cursor{LastSeq: 5}, r.moving()))
 	got.wait(r.T, 12+7)
 	r.settled(a.topic, "g", 12)
 	r.must(topics.PauseGroup(r.ctx, a.topic, "g", time.Now().Add(time.Hour)))

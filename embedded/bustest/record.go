@@ -46,22 +46,10 @@ func (c *record) handle(ctx context.Context, d *jetbus.Delivery) error {
 
 // then is a handler that takes note and goes on with h.
 func (c *record) then(h jetbus.Handler) jetbus.Handler {
-	return func(ctx context.Context, d *jetbus.Delivery) error {
-		if c.inbox == nil {
-			c.add(d)
-			return h(ctx, d)
-		}
-		of := handled{d.Group, d.Topic, d.Seq, d.ReplayOf}
-		if c.inbox.has(of) {
-			return nil
-		}
+	return c.inbox.once(func(ctx context.Context, d *jetbus.Delivery) error {
 		c.add(d)
-		err := h(ctx, d)
-		if err == nil && ctx.Err() == nil {
-			c.inbox.add(of)
-		}
-		return err
-	}
+		return h(ctx, d)
+	})
 }
 
 func (c *record) add(d *jetbus.Delivery) {
@@ -125,19 +113,59 @@ func (c *record) exactly(t *testing.T, want ...string) {
 	}
 }
 
+// inLine fails unless the calls so far have these keys, in this order; in any order where
+// events may come again, and so behind later ones.
+func (r *run) inLine(got *record, want ...string) {
+	r.Helper()
+	if r.inbox != nil {
+		got.exactly(r.T, want...)
+	} else if keys := got.keys(); !slices.Equal(keys, want) {
+		r.Errorf("handlers got the keys %v, want %v in this order", keys, want)
+	}
+}
+
+// first waits for a call that is ok, and returns it.
+func (c *record) first(r *run, what string, ok func(d *jetbus.Delivery) bool) delivered {
+	r.Helper()
+	var found delivered
+	r.eventually(what, func() error {
+		all := c.list()
+		i := slices.IndexFunc(all, func(d delivered) bool { return ok(d.Delivery) })
+		if i < 0 {
+			return fmt.Errorf("handlers got the keys %v", c.keys())
+		}
+		found = all[i]
+		return nil
+	})
+	return found
+}
+
 // gate is a handler that reports its start and waits for leave, or for the end
-// of its context.
+// of its context. It is idempotent where handlers are to be, see [Options].Repeats.
 type gate struct {
+	inbox   *inbox
 	entered chan *jetbus.Delivery
 	leave   chan error
 	ended   chan error // causes of contexts that ended first
 }
 
-func newGate() *gate {
-	return &gate{entered: make(chan *jetbus.Delivery, 1000), leave: make(chan error, 1000), ended: make(chan error, 1000)}
+func (r *run) newGate() *gate {
+	return &gate{inbox: r.inbox, entered: make(chan *jetbus.Delivery, 1000), leave: make(chan error, 1000), ended: make(chan error, 1000)}
+}
+
+// noMore fails where the handler was called again, though what was settled must not come again.
+func (r *run) noMore(g *gate) {
+	r.Helper()
+	if n := len(g.entered); n > 0 && r.inbox == nil {
+		r.Errorf("the handler was called %d times more", n)
+	}
 }
 
 func (g *gate) handle(ctx context.Context, d *jetbus.Delivery) error {
+	return g.inbox.once(g.enter)(ctx, d)
+}
+
+func (g *gate) enter(ctx context.Context, d *jetbus.Delivery) error {
 	g.entered <- d
 	select {
 	case err := <-g.leave:

@@ -85,20 +85,14 @@ func groupDrift(r *run) {
 	topic := r.topic("t")
 	got := r.newRecord()
 	r.subscribe(r.A, topic, "g", got.handle, jetbus.SubscribeOptions{AckTimeout: 10 * time.Second})
-	if g := r.group(topic, "g"); g.AckTimeout != 10*time.Second {
-		r.Errorf("before: %+v", g)
-	}
+	r.has(topic, func(g jetbus.GroupInfo) bool { return g.AckTimeout == 10*time.Second }, "an AckTimeout of 10 s")
 	first := r.publish(topic, "old")[0]
 	r.settled(topic, "g", first.Seq)
 	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{AckTimeout: time.Minute, GroupMaxInFlight: 10})
-	if g := r.group(topic, "g"); g.AckTimeout != time.Minute || g.AckedSeq != first.Seq {
-		r.Errorf("after: %+v", g)
-	}
+	r.has(topic, func(g jetbus.GroupInfo) bool { return g.AckTimeout == time.Minute && g.AckedSeq == first.Seq }, "an AckTimeout of a minute")
 	for what, o := range map[string]jetbus.SubscribeOptions{"no AckTimeout": {}, "a shorter AckTimeout": {AckTimeout: time.Second}} {
 		r.subscribe(r.B, topic, "g", got.handle, o)
-		if g := r.group(topic, "g"); g.AckTimeout != time.Minute {
-			r.Errorf("after a member with %s: %+v", what, g)
-		}
+		r.has(topic, func(g jetbus.GroupInfo) bool { return g.AckTimeout == time.Minute }, "an AckTimeout of a minute after a member with "+what)
 	}
 	events := r.publish(topic, keys(20)...)
 	r.settled(topic, "g", events[19].Seq)
@@ -133,9 +127,7 @@ func declaredGroup(r *run) {
 	last := r.publish(topic, "after")[0]
 	r.settled(topic, "g", last.Seq)
 	got.exactly(r.T, "waiting", "after")
-	if g := r.group(topic, "g"); g.AckTimeout != time.Minute || g.Inactive != time.Hour {
-		r.Errorf("at the end: %+v", g)
-	}
+	r.has(topic, func(g jetbus.GroupInfo) bool { return g.AckTimeout == time.Minute && g.Inactive == time.Hour }, "an AckTimeout of a minute, and an hour to be inactive")
 	if _, err := r.B.(jetbus.Topics).EnsureGroup(r.ctx, topic, jetbus.GroupConfig{Group: "g", Inactive: 59 * time.Second}); !errors.Is(err, jetbus.ErrInvalidOption) {
 		r.Errorf("59 seconds: %v", err)
 	}

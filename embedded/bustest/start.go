@@ -29,9 +29,7 @@ func startEarliest(r *run) {
 	last := r.publish(topic, "3", "4")[1]
 	got.wait(r.T, 5)
 	r.settled(topic, "g", last.Seq)
-	if !slices.Equal(got.keys(), keys(5)) {
-		r.Errorf("got %v", got.keys())
-	}
+	r.inLine(got, keys(5)...)
 }
 
 func startLatest(r *run) {
@@ -107,9 +105,7 @@ func startAtTime(r *run) {
 		r.subscribe(r.B, topic, group, got.handle, jetbus.SubscribeOptions{From: jetbus.AtTime(c.start)})
 		got.wait(r.T, len(c.want))
 		r.settled(topic, group, info.LastSeq)
-		if !slices.Equal(got.keys(), c.want) {
-			r.Errorf("start %s: got %v, want %v", group, got.keys(), c.want)
-		}
+		r.inLine(got, c.want...)
 	}
 }
 
