@@ -185,6 +185,29 @@ func TestPubLines(t *testing.T) {
 	}
 }
 
+// A line is stored when it comes, and an interrupt does not wait for the next one.
+func TestPubLinesAsTheyCome(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.ok(t, "", "topics", "create", "orders")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	pub := beginReading(t, r, nil, "--server", b.url, "pub", "orders", "--lines", "-o", "json")
+	for n := range 2 {
+		if _, err := fmt.Fprintln(w, n); err != nil {
+			t.Fatal(err)
+		}
+		pub.wait(t, fmt.Sprintf(`"seq":%d`, n+1))
+	}
+	if code := pub.end(); code != exitPartial || pub.err.String() != "jetbus: 2 events stored, then: interrupted before standard input ended\n" {
+		t.Errorf("exit code %d: %s", code, pub.err)
+	}
+}
+
 func TestNotFoundAndConflict(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -208,6 +231,7 @@ func TestNotFoundAndConflict(t *testing.T) {
 		{"sub orders --from after=unknown --no-follow", exitNotFound, "pass the sequence"},
 		{"pub orders 1 --at 1h", exitFailure, "not supported"},
 		{"topics rm orders", exitUsage, "orders has 1 event and 0 groups, which nothing brings back; add --yes"},
+		{"topics rm orders --yes -o json", exitUsage, "--output says nothing to jetbus topics rm"},
 		{"topics rm orders --yes", 0, ""},
 		{"topics info orders", exitNotFound, "no such topic"},
 	}
@@ -412,5 +436,20 @@ func TestClosedPipeIsQuiet(t *testing.T) {
 	}
 	if _, err := io.WriteString(closedPipe{}, "x"); exitCode(err) != 0 {
 		t.Error("the pipe of this test is not closed")
+	}
+	// What could not be printed is no failed attempt: the event comes again as it was.
+	bus := b.bus(t)
+	for _, group := range []string{"g", "h"} {
+		for seen := map[uint64]bool{}; len(seen) < 4; {
+			list, err := bus.Receive(t.Context(), "a", group, jetbus.ReceiveOptions{Wait: patience})
+			if err != nil || len(list) == 0 {
+				t.Fatalf("group %s has no more than the events %v: %v", group, seen, err)
+			}
+			for _, d := range list {
+				if seen[d.Seq] = true; d.Attempt != 1 {
+					t.Errorf("group %s has event %d as attempt %d", group, d.Seq, d.Attempt)
+				}
+			}
+		}
 	}
 }

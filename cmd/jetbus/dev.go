@@ -136,7 +136,7 @@ func (a *app) dev(cmd *cobra.Command, o devOptions, open func()) (err error) {
 		d.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	if d.broker, err = embedded.Start(cmd.Context(), c); err != nil {
-		return listenError(err, c.Listen)
+		return listenError(err, c.Listen, c.WebSocket)
 	}
 	open()
 	runErr := d.run(cmd.Context())

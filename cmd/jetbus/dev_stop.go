@@ -151,7 +151,7 @@ func againLine(cmd *cobra.Command) string {
 		case f.Name == "for":
 			return
 		case f.Name == "mongo":
-			value = mongoAddress(value)
+			value = withoutPassword(value)
 		case f.Value.Type() == "bool" && value == "true":
 			line += " --" + f.Name
 			return

@@ -9,10 +9,18 @@ import (
 
 func TestAgainLine(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                       "",
-		"--plain --for 5s":       " --plain",
-		"--plain=false --dir /a": " --dir /a --plain=false",
-		"--dir=it's --mongo mongodb://u:secret@h/": ` --dir 'it'\''s' --mongo mongodb://h/`,
+		"":                                "",
+		"--plain --for 5s":                " --plain",
+		"--plain=false --dir /a":          " --dir /a --plain=false",
+		"--dir=it's --mongo mongodb://h/": ` --dir 'it'\''s' --mongo mongodb://h/`,
+		"--mongo mongodb://u:secret@h:1/mine?replicaSet=rs0&tlsCertificateKeyFilePassword=secret":                 " --mongo 'mongodb://u@h:1/mine?replicaSet=rs0'",
+		"--mongo mongodb://u:secret@h:1,i:2/mine":                                                                 " --mongo mongodb://u@h:1,i:2/mine",
+		"--mongo mongodb://CN=c@h/d?authMechanism=MONGODB-X509;tlsCertificateKeyFilePassword=secret;replicaset=r": " --mongo 'mongodb://CN=c@h/d?authMechanism=MONGODB-X509&replicaset=r'",
+		"--mongo mongodb://CN=c@h/d?tlsCertificateKeyFilePassword=s@cret":                                         " --mongo 'the server of --mongo'",
+		"--mongo mongodb://u:s@cret@h":                                                                            " --mongo mongodb://u@h/",
+		"--mongo mongodb://u:s/cret@h":                                                                            " --mongo mongodb://u@h/",
+		"--mongo mongodb://u:s?cret@h":                                                                            " --mongo 'the server of --mongo'",
+		"--mongo u:secret@h":                                                                                      " --mongo 'the server of --mongo'",
 	} {
 		cmd := &cobra.Command{Use: "dev"}
 		cmd.Flags().Bool("plain", false, "")

@@ -31,7 +31,9 @@ Without a command it lists the topics that have dead letters.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.listDeadTopics(cmd, output) },
 	}
 	cmd.PersistentFlags().StringVarP(&output, "output", "o", "table", "table, json or ndjson")
-	cmd.AddCommand(newDLQList(a, &output), newDLQShow(a, &output), newDLQStats(a, &output), newDLQReplay(a, &output), newDLQPurge(a), newDLQExport(a))
+	purge, export := newDLQPurge(a), newDLQExport(a)
+	inWords(purge, export)
+	cmd.AddCommand(newDLQList(a, &output), newDLQShow(a, &output), newDLQStats(a, &output), newDLQReplay(a, &output), purge, export)
 	return cmd
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -233,6 +234,26 @@ func TestDLQConfirmed(t *testing.T) {
 	}
 }
 
+// Who is asked may say no by an interrupt, which does not wait for a line.
+func TestConfirmInterrupted(t *testing.T) {
+	t.Parallel()
+	b := deadBench(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	purge := beginReading(t, r, nil, "--server", b.url, "dlq", "purge", "orders")
+	purge.waitIn(t, purge.err, "type their number", 1)
+	if code := purge.end(); code != exitFailure || !strings.Contains(purge.err.String(), "nothing was changed") {
+		t.Errorf("exit code %d: %s", code, purge.err)
+	}
+	if out := b.ok(t, "", "dlq", "ls", "orders", "-o", "ndjson"); strings.Count(out, "\n") != 3 {
+		t.Errorf("left:\n%s", out)
+	}
+}
+
 func TestDLQPurge(t *testing.T) {
 	t.Parallel()
 	b := deadBench(t)
@@ -278,6 +299,8 @@ func TestDLQUsage(t *testing.T) {
 		"ls Bad":                        "invalid topic",
 		"ls a b":                        "2 arguments given",
 		"ls a -o yaml":                  `--output "yaml"`,
+		"purge a -o json":               "--output says nothing to jetbus dlq purge",
+		"export a -o json":              "--output says nothing to jetbus dlq export",
 		"ls a --since never":            `--since: "never" is no time`,
 		"ls a --seq 0":                  `--seq "0"`,
 		"ls a --seq 9-3":                `--seq "9-3"`,

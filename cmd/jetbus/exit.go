@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,7 +59,7 @@ func exitCode(err error) int {
 		}
 		return false
 	}
-	if err == nil || is(syscall.EPIPE) {
+	if err == nil || isUnread(err) {
 		return 0
 	}
 	if _, ok := errors.AsType[*partialError](err); ok {
@@ -86,6 +89,23 @@ func exitCode(err error) int {
 		return exitConflict
 	}
 	return exitFailure
+}
+
+// isUnread reports whether an error is no other than that whoever read standard output has gone,
+// as head does when it has enough. A connection that broke is another matter, and so is
+// work of which a part was left.
+func isUnread(err error) bool {
+	switch e := err.(type) { //nolint:errorlint // it looks at all of the tree
+	case *fs.PathError:
+		return e.Path == os.Stdout.Name() && errors.Is(e.Err, syscall.EPIPE)
+	case *partialError:
+		return false
+	case interface{ Unwrap() error }:
+		return isUnread(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !isUnread(err) })
+	}
+	return false
 }
 
 // report writes an error as one line, with what to do about it, and returns its exit code.
@@ -156,7 +176,7 @@ func remedy(err error) string {
 	case errors.Is(err, errNoRow):
 		return "see jetbus outbox ls"
 	case errors.Is(err, syscall.EADDRINUSE):
-		return "choose another address with --listen, or for the gateway with --gateway; port 0 takes a free one"
+		return "choose another address with --listen, or for others than NATS clients with --websocket, --gateway or --metrics; port 0 takes a free one"
 	}
 	return feedRemedy(err)
 }

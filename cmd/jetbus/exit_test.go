@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,12 +17,18 @@ import (
 )
 
 func TestExitCodes(t *testing.T) {
+	unread := &fs.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.EPIPE}
 	tests := []struct {
 		err  error
 		want int
 	}{
 		{nil, 0},
-		{fmt.Errorf("write: %w", syscall.EPIPE), 0},
+		{fmt.Errorf("print: %w", unread), 0},
+		{errors.Join(unread, fmt.Errorf("and: %w", unread)), 0},
+		{errors.Join(jetbus.ErrNoTopic, unread), 3},
+		{&partialError{unread}, 5},
+		{&fs.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.ENOSPC}, 1},
+		{&net.OpError{Op: "write", Err: os.NewSyscallError("write", syscall.EPIPE)}, 1},
 		{errors.New("anything"), 1},
 		{jetbus.ErrUnavailable, 1},
 		{usagef("bad"), 2},

@@ -57,7 +57,9 @@ has been in its topic.`,
 		},
 	}
 	describe.Flags().StringVar(&bucket, "bucket", partition.DefaultBucket, "where the members of a group by partition meet")
-	cmd.AddCommand(ls, newGroupsCreate(a, &output), describe, lag, newGroupsPartitions(a, &output), newGroupsKick(a))
+	kick := newGroupsKick(a)
+	inWords(kick)
+	cmd.AddCommand(ls, newGroupsCreate(a, &output), describe, lag, newGroupsPartitions(a, &output), kick)
 	return cmd
 }
 

@@ -146,6 +146,9 @@ func groupsListed(t *testing.T, b *bench) {
 	if r := b.run(t, "", "groups", "ls", "nothing"); r.code != exitNotFound {
 		t.Errorf("a topic that is not there: %+v", r)
 	}
+	if r := b.run(t, "", "groups", "kick", "spread", "idle", "a", "-o", "json"); r.code != exitUsage || !strings.Contains(r.errOut, "--output says nothing to jetbus groups kick") {
+		t.Errorf("an output of what says it in words: %+v", r)
+	}
 	if r := b.run(t, "", "groups", "-o", "xml"); r.code != exitUsage {
 		t.Errorf("an output that is none: %+v", r)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,20 +16,93 @@ type lineReader struct {
 }
 
 func newLineReader(in io.Reader) *lineReader {
-	return &lineReader{in: bufio.NewReaderSize(in, 64<<10)}
+	return &lineReader{in: bufio.NewReaderSize(in, 256<<10)}
 }
 
 // next returns the next line that is not empty, without the space around it, or io.EOF.
 // The slice is the caller's.
 func (l *lineReader) next() ([]byte, error) {
 	for {
-		line, err := l.read()
-		if line = bytes.TrimSpace(line); len(line) > 0 {
-			return line, nil // an error shows up at the next call
+		line, err := l.trimmed()
+		if len(line) > 0 || err != nil {
+			return line, err
 		}
-		if err != nil {
-			return nil, err
+	}
+}
+
+// trimmed is read without the space around the line. A line that the end of the text cuts off
+// is one; the end shows up at the next call.
+func (l *lineReader) trimmed() ([]byte, error) {
+	line, err := l.read()
+	line = bytes.TrimSpace(line)
+	switch {
+	case err == nil, errors.Is(err, io.EOF) && len(line) > 0:
+		return line, nil
+	}
+	return nil, err
+}
+
+// line is one that is not empty.
+type line struct {
+	text   []byte
+	number int
+}
+
+// batch waits for a line, and returns it with those behind it that are there, limit at most.
+// The error says why there will be no more.
+func (l *lineReader) batch(limit int) (list []line, err error) {
+	text, err := l.next()
+	for err == nil {
+		if len(text) > 0 {
+			list = append(list, line{text, l.number})
 		}
+		if len(list) == limit || !l.isMore() {
+			break
+		}
+		text, err = l.trimmed()
+	}
+	return list, err
+}
+
+// isMore reports whether a whole line is there, so that to read it does not wait.
+func (l *lineReader) isMore() bool {
+	there, _ := l.in.Peek(l.in.Buffered()) // it is there
+	return bytes.IndexByte(there, '\n') >= 0
+}
+
+// batches are read one ahead of who takes them.
+type batches chan batch
+
+type batch struct {
+	lines []line
+	err   error
+}
+
+// startBatches reads until there is no more, or ctx ends. A read that has nothing to read goes
+// on then, and ends with the process.
+func startBatches(ctx context.Context, in io.Reader, limit int) batches {
+	c := make(batches)
+	go func() {
+		from := newLineReader(in)
+		for more := true; more; {
+			lines, err := from.batch(limit)
+			select {
+			case c <- batch{lines, err}:
+			case <-ctx.Done():
+			}
+			more = err == nil && ctx.Err() == nil
+		}
+	}()
+	return c
+}
+
+// next waits for a batch.
+func (c batches) next(ctx context.Context) batch {
+	select {
+	case b := <-c:
+		return b
+	case <-ctx.Done():
+		return batch{err: errors.New("interrupted before standard input ended")}
 	}
 }
 

@@ -35,8 +35,11 @@ func addressTaken(ctx context.Context, addr string) bool {
 }
 
 // listenError gives an address that is taken its kind, which the server's text
-// does not keep.
-func listenError(err error, addr string) error {
+// does not keep. It is that of NATS clients, or of those over WebSocket.
+func listenError(err error, addr, webSocket string) error {
+	if strings.Contains(err.Error(), "listen for websocket") {
+		addr = webSocket
+	}
 	if strings.Contains(err.Error(), "address already in use") && !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("listen on %s: %w", addr, syscall.EADDRINUSE)
 	}

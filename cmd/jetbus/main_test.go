@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -109,11 +110,17 @@ type running struct {
 
 func begin(t *testing.T, env map[string]string, args ...string) *running {
 	t.Helper()
+	return beginReading(t, strings.NewReader(""), env, args...)
+}
+
+// beginReading is begin with a standard input.
+func beginReading(t *testing.T, stdin io.Reader, env map[string]string, args ...string) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{out: newBuffer(), err: newBuffer(), stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(r.done)
-		r.code = run(ctx, args, strings.NewReader(""), r.out, r.err, func(name string) string { return env[name] })
+		r.code = run(ctx, args, stdin, r.out, r.err, func(name string) string { return env[name] })
 	}()
 	t.Cleanup(func() { r.end() })
 	return r
@@ -170,10 +177,16 @@ func (r *running) wait(t *testing.T, text string) string {
 // waitTimes returns the output once it contains some text so many times.
 func (r *running) waitTimes(t *testing.T, text string, times int) string {
 	t.Helper()
+	return r.waitIn(t, r.out, text, times)
+}
+
+// waitIn is waitTimes for either output.
+func (r *running) waitIn(t *testing.T, b *buffer, text string, times int) string {
+	t.Helper()
 	for {
-		r.out.mu.Lock()
-		have, changed := r.out.text.String(), r.out.changed
-		r.out.mu.Unlock()
+		b.mu.Lock()
+		have, changed := b.text.String(), b.changed
+		b.mu.Unlock()
 		if strings.Count(have, text) >= times {
 			return have
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,14 +98,55 @@ func mongoError(err error, uri string) error {
 // mongoAddress is where a URI leads to, without what follows the hosts and without
 // what it takes to log in: options can be secrets, too.
 func mongoAddress(uri string) string {
-	scheme, rest, ok := strings.Cut(uri, "://")
+	u, ok := cutMongo(uri)
 	if !ok {
 		return "the server of --mongo"
 	}
-	rest = rest[strings.LastIndexByte(rest, '@')+1:]
-	hosts, _, _ := strings.Cut(rest, "?")
-	hosts, _, _ = strings.Cut(hosts, "/")
-	return scheme + "://" + hosts + "/"
+	return u.scheme + "://" + u.hosts + "/"
+}
+
+// mongoURI is a URI in its parts, without the password.
+type mongoURI struct{ scheme, user, hosts, database, options string }
+
+// cutMongo takes a URI apart. It is not ok where a part of it might be that of a password that
+// is not escaped.
+func cutMongo(uri string) (u mongoURI, ok bool) {
+	scheme, rest, ok := strings.Cut(uri, "://")
+	at := strings.LastIndexByte(rest, '@')
+	if !ok || strings.Contains(rest[:max(at, 0)], "?") {
+		return u, false
+	}
+	u.scheme = scheme
+	u.user, _, _ = strings.Cut(rest[:max(at, 0)], ":")
+	rest, u.options, _ = strings.Cut(rest[at+1:], "?")
+	u.hosts, u.database, _ = strings.Cut(rest, "/")
+	return u, true
+}
+
+// plainOptions are those of a URI that are no secret.
+var plainOptions = []string{"authmechanism", "authsource", "directconnection", "replicaset", "ssl", "tls", "tlscafile"}
+
+// withoutPassword is a URI from which only what may be secret is missing: the password, and
+// options that this program does not know to be harmless.
+func withoutPassword(uri string) string {
+	u, ok := cutMongo(uri)
+	if !ok {
+		return mongoAddress(uri)
+	}
+	var options []string
+	for _, option := range strings.FieldsFunc(u.options, func(r rune) bool { return r == '&' || r == ';' }) {
+		if name, _, _ := strings.Cut(option, "="); slices.Contains(plainOptions, strings.ToLower(name)) {
+			options = append(options, option)
+		}
+	}
+	text := u.scheme + "://"
+	if u.user != "" {
+		text += u.user + "@"
+	}
+	if text += u.hosts + "/" + u.database; len(options) > 0 {
+		text += "?" + strings.Join(options, "&")
+	}
+	return text
 }
 
 // databaseOf is the database that a URI names, or the default.

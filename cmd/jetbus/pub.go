@@ -20,7 +20,8 @@ import (
 // server takes may be less.
 const maxPayload = 64 << 20
 
-// linesBatch is how many lines are published at once.
+// linesBatch is how many lines are published at once, at most: what is there is not kept
+// waiting for more.
 const linesBatch = 500
 
 // pubOptions are the flags of pub.
@@ -44,9 +45,9 @@ that is a pipe or a file (so in a loop that reads standard input, say PAYLOAD, o
 Otherwise the event has none, as with ''. A payload that is not JSON gets the content type text/plain or
 application/octet-stream, unless --content-type says another.
 
-With --lines each line of standard input is the payload of an event. Lines must be
-JSON unless --content-type is given; empty ones are skipped. If it fails half way,
-the exit code is 5 and the message says how many lines are stored.`,
+With --lines each line of standard input is the payload of an event, as soon as it comes.
+Lines must be JSON unless --content-type is given; empty ones are skipped. If it fails half
+way, or is interrupted, and some are stored, the exit code is 5 and the message says how many.`,
 		Example: `  jetbus pub orders.created '{"id": 7}' --key 7
   jetbus pub orders.created '{"id": 7}' --id order-7 --header x-source=shop
   jq .order shop.json | jetbus pub orders.created
@@ -235,32 +236,23 @@ func (p *publishing) say(r jetbus.Receipt) error {
 
 // publishLines publishes an event for each line.
 func (p *publishing) publishLines(ctx context.Context, bus jetbus.Batcher, e jetbus.Event, in io.Reader, onlyJSON bool) error {
-	lines := newLineReader(in)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lines := startBatches(ctx, in, linesBatch)
 	for more := true; more; {
-		var batch []jetbus.Event
-		var readErr error
-		for len(batch) < linesBatch {
-			line, err := lines.next()
-			if err != nil {
-				readErr = err
-				break
-			}
-			if onlyJSON && !json.Valid(line) {
-				readErr = fmt.Errorf("line %d is not JSON; correct it, or say what the lines are with --content-type", lines.number)
-				break
-			}
-			event := e
-			event.ID, event.Payload = jetbus.NewID(), line
-			batch = append(batch, event)
+		read := lines.next(ctx)
+		events, err := eventsOf(e, read.lines, onlyJSON)
+		if err == nil {
+			err = read.err
 		}
-		if err := p.publishBatch(ctx, bus, batch); err != nil {
-			return err
+		if err := p.publishBatch(ctx, bus, events); err != nil {
+			return p.failed(err)
 		}
 		switch {
-		case errors.Is(readErr, io.EOF):
+		case errors.Is(err, io.EOF):
 			more = false
-		case readErr != nil:
-			return p.failed(readErr)
+		case err != nil:
+			return p.failed(err)
 		}
 	}
 	if p.json {
@@ -274,6 +266,20 @@ func (p *publishing) publishLines(ctx context.Context, bus jetbus.Batcher, e jet
 	return err
 }
 
+// eventsOf makes an event of each line, up to one that cannot be one.
+func eventsOf(e jetbus.Event, lines []line, onlyJSON bool) ([]jetbus.Event, error) {
+	events := make([]jetbus.Event, 0, len(lines))
+	for _, l := range lines {
+		if onlyJSON && !json.Valid(l.text) {
+			return events, fmt.Errorf("line %d is not JSON; correct it, or say what the lines are with --content-type", l.number)
+		}
+		event := e
+		event.ID, event.Payload = jetbus.NewID(), l.text
+		events = append(events, event)
+	}
+	return events, nil
+}
+
 func (p *publishing) publishBatch(ctx context.Context, bus jetbus.Batcher, batch []jetbus.Event) error {
 	if len(batch) == 0 {
 		return nil
@@ -283,12 +289,9 @@ func (p *publishing) publishBatch(ctx context.Context, bus jetbus.Batcher, batch
 		if r.Event.Seq == 0 { // not acknowledged
 			continue
 		}
-		if err := p.say(r); err != nil {
-			return err
+		if unsaid := p.say(r); err == nil { // all are counted
+			err = unsaid
 		}
 	}
-	if err != nil {
-		return p.failed(err)
-	}
-	return nil
+	return err
 }

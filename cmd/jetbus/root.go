@@ -78,7 +78,7 @@ func alone(commands ...*cobra.Command) {
 	}
 }
 
-// refuse is an error where one of the shared flags was given to a command that does not use it.
+// refuse is an error where a flag that commands share was given to a command that does not use it.
 // What the environment says is for other commands.
 func refuse(cmd *cobra.Command, names ...string) error {
 	for _, name := range names {
@@ -87,6 +87,20 @@ func refuse(cmd *cobra.Command, names ...string) error {
 		}
 	}
 	return nil
+}
+
+// inWords marks commands that say in words what they did, or write a format of their own:
+// --output, which the commands beside them have, says nothing to them.
+func inWords(commands ...*cobra.Command) {
+	for _, cmd := range commands {
+		do := cmd.RunE
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if err := refuse(cmd, "output"); err != nil {
+				return err
+			}
+			return do(cmd, args)
+		}
+	}
 }
 
 // env returns a flag's value, or that of an environment variable.

@@ -44,9 +44,11 @@ Without a command it lists the topics that have a schema.`,
 	flags := cmd.PersistentFlags()
 	flags.StringVarP(&f.output, "output", "o", "table", "table, json or ndjson")
 	flags.StringVar(&f.bucket, "bucket", "SCHEMAS", "key-value bucket of the registry")
+	rm, export := newSchemaRemove(a, f), newSchemaExport(a, f)
+	inWords(rm, export)
 	cmd.AddCommand(
 		newSchemaList(a, f), newSchemaGet(a, f), newSchemaRegister(a, f), newSchemaCheck(a, f), newSchemaDiff(a, f),
-		newSchemaConfig(a, f), newSchemaRemove(a, f), newSchemaExport(a, f), newSchemaImport(a, f),
+		newSchemaConfig(a, f), rm, export, newSchemaImport(a, f),
 	)
 	return cmd
 }

@@ -238,6 +238,8 @@ func TestSchemaHelp(t *testing.T) {
 		"register a - --metadata x": `--metadata "x"`,
 		"ls -o yaml":                `--output "yaml"`,
 		"rm a x --yes":              `"x" is no version`,
+		"rm a --yes -o json":        "--output says nothing to jetbus schema rm",
+		"export -o json":            "--output says nothing to jetbus schema export",
 	} {
 		r := command(t, "", append([]string{"schema"}, strings.Fields(args)...)...)
 		if r.code != exitUsage || !strings.Contains(r.errOut, want) || strings.Count(r.errOut, "\n") != 1 {

@@ -157,7 +157,7 @@ func (a *app) serve(cmd *cobra.Command, o serveOptions, open func()) error {
 	c.Logger = slog.New(demoted{log.Handler()})
 	b, err := embedded.Start(ctx, c)
 	if err != nil {
-		return listenError(err, c.Listen)
+		return listenError(err, c.Listen, c.WebSocket)
 	}
 	m, err := startMeter(ctx, b, a.prefix, address(a.env(o.metrics, "JETBUS_METRICS")), c.TLS, log)
 	if err != nil {

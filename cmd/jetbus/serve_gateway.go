@@ -59,6 +59,7 @@ func (s *gatewaySettings) flags(cmd *cobra.Command) {
 
 // load fills in what flags did not say, from the environment and the file.
 func (s *gatewaySettings) load(a *app) error {
+	flagged := s.JWT.Issuer != "" || s.JWT.Audience != "" || s.JWT.PreviousSecretFile != "" // the environment may say them to other commands
 	for _, v := range []struct {
 		field *string
 		env   string
@@ -77,7 +78,7 @@ func (s *gatewaySettings) load(a *app) error {
 			return usagef("serve: --gateway-config: %w", err)
 		}
 	}
-	if s.Listen == "" && (s.Tokens != "" || s.JWT.JWKS != "" || s.JWT.KeysFile != "" || s.JWT.SecretFile != "" || len(s.Origins) > 0 || len(s.Headers) > 0 || s.file != "") {
+	if s.Listen == "" && (flagged || s.Tokens != "" || s.JWT.JWKS != "" || s.JWT.KeysFile != "" || s.JWT.SecretFile != "" || len(s.Origins) > 0 || len(s.Headers) > 0 || s.file != "") {
 		return usagef("serve: settings of a gateway without --gateway, which says where it listens")
 	}
 	if s.Listen != "" {

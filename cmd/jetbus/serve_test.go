@@ -80,6 +80,10 @@ func TestServe(t *testing.T) {
 	if got := command(t, "", "serve", "--listen", strings.TrimPrefix(url, "nats://"), "--dir", t.TempDir()); got.code != exitFailure || !strings.Contains(got.errOut, "choose another address with --listen") {
 		t.Errorf("a second one on the same address: %+v", got)
 	}
+	taken := strings.TrimPrefix(url, "nats://")
+	if got := command(t, "", "serve", "--listen", "0", "--websocket", taken, "--dir", t.TempDir()); got.code != exitFailure || !strings.Contains(got.errOut, "listen on "+taken) || !strings.Contains(got.errOut, "--websocket") {
+		t.Errorf("its address for WebSocket: %+v", got)
+	}
 }
 
 func TestServeTLS(t *testing.T) {

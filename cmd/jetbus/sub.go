@@ -201,7 +201,10 @@ func (p *printer) join(ctx context.Context, bus jetbus.Subscriber, topics []stri
 		if err != nil || !more {
 			cancel()
 		}
-		return err
+		if err != nil { // which is no fault of the event's
+			return d.GiveBack(ctx)
+		}
+		return nil
 	}, o)
 	if err != nil {
 		return err
@@ -225,7 +228,7 @@ func (p *printer) drain(ctx context.Context, bus jetbus.Receiver, topics []strin
 				}
 				return err
 			}
-			more, err := p.settle(ctx, list, f)
+			more, err := p.settle(context.WithoutCancel(ctx), list, f) // what is printed is to be acknowledged
 			if err != nil || !more {
 				return err
 			}
@@ -240,22 +243,19 @@ func (p *printer) drain(ctx context.Context, bus jetbus.Receiver, topics []strin
 // settle prints deliveries and acknowledges them. The rest is given back when there is no more to print.
 func (p *printer) settle(ctx context.Context, list []*jetbus.Delivery, f jetbus.Filter) (more bool, err error) {
 	more = true
-	for i, d := range list {
+	for len(list) > 0 && more && err == nil {
+		d := list[0]
 		if f.Match(&d.Event) {
 			if more, err = p.print(&d.Event); err == nil {
 				err = p.flush()
 			}
 		}
 		if err == nil {
-			err = d.Ack(ctx)
+			list, err = list[1:], d.Ack(ctx)
 		}
-		if err == nil && more {
-			continue
-		}
-		for _, rest := range list[i+1:] {
-			err = errors.Join(err, rest.GiveBack(ctx))
-		}
-		return false, err
 	}
-	return more, nil
+	for _, rest := range list {
+		err = errors.Join(err, rest.GiveBack(ctx))
+	}
+	return more && err == nil, err
 }

@@ -43,7 +43,9 @@ func newTopics(a *app) *cobra.Command {
 		Args:  exactly(1),
 		RunE:  func(cmd *cobra.Command, args []string) error { return a.describeTopic(cmd, output, args[0]) },
 	}
-	cmd.AddCommand(ls, info, newTopicsCreate(a, &output), newTopicsRepartition(a, &output), newTopicsRemove(a))
+	rm := newTopicsRemove(a)
+	inWords(rm)
+	cmd.AddCommand(ls, info, newTopicsCreate(a, &output), newTopicsRepartition(a, &output), rm)
 	return cmd
 }
 
