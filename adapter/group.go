@@ -45,16 +45,17 @@ type groupSettings struct {
 	maxInFlight int           // 0: the group's
 	inactive    time.Duration // 0: the group's; -1: for ever
 	order       jetbus.Order
-	anyOrder    bool      // whatever the group has
-	receive     bool      // for Receive, which keeps no order
-	paused      time.Time // until when a durable that is made is; the zero value: it is not
-	locked      bool      // the caller has the group's lock, and has looked since: see changeGroup
+	anyOrder    bool // whatever the group has
+	receive     bool // for Receive, which keeps no order
+	locked      bool // the caller has the group's lock, and has looked since: see changeGroup
+
+	of *jetstream.ConsumerInfo // of retries: the durable whose they are, as it was looked up
 }
 
 // settingsOfGroup are those that a durable has, for the others of its group.
 func settingsOfGroup(info *jetstream.ConsumerInfo) groupSettings {
 	return groupSettings{
-		ackTimeout: info.Config.AckWait, maxInFlight: info.Config.MaxAckPending, inactive: cmp.Or(info.Config.InactiveThreshold, -1), paused: resumeTime(info),
+		ackTimeout: info.Config.AckWait, maxInFlight: info.Config.MaxAckPending, inactive: cmp.Or(info.Config.InactiveThreshold, -1), of: info,
 	}
 }
 
@@ -125,7 +126,11 @@ func (dur *durables) joinGroup(ctx context.Context, t *topic, group string, star
 			}
 			continue
 		}
-		return dur.alignGroup(ctx, t, group, info, set)
+		info, err = dur.alignGroup(ctx, t, group, info, set)
+		if err == nil && set.of != nil {
+			err = dur.alignPause(ctx, t, group, info, set.of)
+		}
+		return info, err
 	}
 }
 
@@ -161,18 +166,28 @@ func (dur *durables) createRetries(ctx context.Context, t *topic, group string, 
 		return nil, err
 	}
 	of, err := dur.findGroup(ctx, t.origin, group)
-	if err != nil || resumeTime(of).Equal(set.paused) {
-		return info, err
+	if err == nil {
+		err = dur.alignPause(ctx, t, group, info, of)
 	}
-	g := &topicGroup{topic: t, group: group}
-	err = dur.changeGroup(ctx, g, func(ctx context.Context) error {
-		of, err := dur.findGroup(ctx, t.origin, group)
-		if err != nil {
-			return err
-		}
-		return dur.pauseDurable(ctx, g, resumeTime(of))
-	})
 	return info, err
+}
+
+// alignPause pauses the retries of a group as that is, or resumes them. While the group is
+// being moved only its mover knows until when that is; the next member to join looks again.
+func (dur *durables) alignPause(ctx context.Context, t *topic, group string, retries, of *jetstream.ConsumerInfo) error {
+	if _, moving := readSeekMark(of.Config.Metadata); moving || isAlike(resumeTime(retries), resumeTime(of)) {
+		return nil
+	}
+	g := &topicGroup{topic: t.origin, group: group}
+	return dur.changeGroup(ctx, g, func(ctx context.Context) error {
+		return dur.pauseOne(ctx, &topicGroup{topic: t, group: group, info: retries}, resumeTime(g.info))
+	})
+}
+
+// isAlike reports whether two pauses end at one time, or have ended.
+func isAlike(a, b time.Time) bool {
+	now := time.Now()
+	return a.Equal(b) || !a.After(now) && !b.After(now)
 }
 
 // createNew is createGroup unless there is the group by now.
@@ -189,8 +204,10 @@ func (dur *durables) createNew(ctx context.Context, t *topic, group string, star
 	if set.order != jetbus.NoOrder {
 		like.Metadata = map[string]string{metaOrder: string(set.order)}
 	}
-	if set.paused.After(time.Now()) {
-		like.PauseUntil = &set.paused
+	if set.of != nil {
+		if until := resumeTime(set.of); until.After(time.Now()) {
+			like.PauseUntil = &until
+		}
 	}
 	return dur.createConsumer(ctx, t, group, 0, next, like)
 }

@@ -339,7 +339,13 @@ func (dur *durables) createParts(ctx context.Context, t *topic, group string, ha
 	set = set.over(first)
 	next, _ := strconv.ParseUint(first.Config.Metadata[metaStart], 10, 64) // none is the beginning
 	like := partSettings(set, next, first.Config.Metadata[metaMove])
-	if until := resumeTime(first); until.After(time.Now()) {
+	until := resumeTime(first)
+	for _, p := range have { // the first one may bear the mark of a mover that died
+		if other := resumeTime(p.info); other.After(until) {
+			until = other
+		}
+	}
+	if until.After(time.Now()) {
 		like.PauseUntil = &until
 	}
 	return eachPart(ctx, missing, func(ctx context.Context, p jetbus.Partition) error {

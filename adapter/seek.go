@@ -168,10 +168,18 @@ func kin(info *jetstream.ConsumerInfo) map[string]string {
 // resumeTime is until when the group is to stay paused once a move is over: a
 // PauseGroup outlives it.
 func resumeTime(info *jetstream.ConsumerInfo) time.Time {
-	if info.Config.PauseUntil != nil && readMarkTime(info).IsZero() {
-		return *info.Config.PauseUntil
+	if readMarkTime(info).IsZero() {
+		return pauseEnd(info)
 	}
 	return time.Time{}
+}
+
+// pauseEnd is until when a durable is paused, by whomever.
+func pauseEnd(info *jetstream.ConsumerInfo) time.Time {
+	if info.Config.PauseUntil == nil {
+		return time.Time{}
+	}
+	return *info.Config.PauseUntil
 }
 
 func readMarkTime(info *jetstream.ConsumerInfo) time.Time {
@@ -224,7 +232,7 @@ func (srv *server) awaitPaused(ctx context.Context, t *topicGroup, until time.Ti
 		if err != nil {
 			return srv.translate("see the pause of "+t.info.Name, srv.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
 		}
-		if c.CachedInfo().Paused == until.After(time.Now()) {
+		if paused := until.After(time.Now()); c.CachedInfo().Paused == paused && (!paused || isAlike(until, pauseEnd(c.CachedInfo()))) {
 			return nil
 		}
 		select {

@@ -155,15 +155,14 @@ func TestPauseAndStopAtOnce(t *testing.T) {
 
 // A group that is paused before a member joins gets no retries either.
 func TestPausedBeforeItsMembers(t *testing.T) {
-	nothing := func(context.Context, *jetbus.Delivery) error { return nil }
-	for what, join := range map[string]func(*rig) error{
-		"Subscribe": func(r *rig) error {
-			return adaptertest.Last(r.Bus.Subscribe(r.Context(), "a", "g", nothing, jetbus.SubscribeOptions{}))
+	for what, join := range map[string]func(*rig, jetbus.Handler) error{
+		"Subscribe": func(r *rig, h jetbus.Handler) error {
+			return adaptertest.Last(r.Bus.Subscribe(r.Context(), "a", "g", h, jetbus.SubscribeOptions{}))
 		},
-		"Receive": func(r *rig) error {
+		"Receive": func(r *rig, _ jetbus.Handler) error {
 			return adaptertest.Last(r.Bus.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{Wait: -1}))
 		},
-		"Retry": func(*rig) error { return nil },
+		"Retry": func(*rig, jetbus.Handler) error { return nil },
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
@@ -171,13 +170,14 @@ func TestPausedBeforeItsMembers(t *testing.T) {
 				e := r.Publish("a", "0")[0]
 				must(r.Bus.EnsureGroup(r.Context(), "a", jetbus.GroupConfig{Group: "g"}))(r.T)
 				r.OK(r.Bus.PauseGroup(r.Context(), "a", "g", time.Now().Add(time.Hour)))
-				r.OK(join(r))
-				must(r.Bus.Retry(r.Context(), "g", e, jetbus.RetryOptions{Name: "n"}))(r.T)
 				got := make(chan string, 10)
-				r.Subscribe(r.Bus, func(_ context.Context, d *jetbus.Delivery) error {
+				take := func(_ context.Context, d *jetbus.Delivery) error {
 					got <- d.ID
 					return nil
-				}, jetbus.SubscribeOptions{})
+				}
+				r.OK(join(r, take))
+				must(r.Bus.Retry(r.Context(), "g", e, jetbus.RetryOptions{Name: "n"}))(r.T)
+				r.Subscribe(r.Bus, take, jetbus.SubscribeOptions{})
 				time.Sleep(time.Minute)
 				r.Equal("runs while it is paused", len(got), 0)
 				r.OK(r.Bus.ResumeGroup(r.Context(), "a", "g"))
@@ -187,4 +187,31 @@ func TestPausedBeforeItsMembers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Whatever became of who paused or resumed a group half way: when a member joins, its retries
+// are as it is.
+func TestRetriesArePausedAsTheirGroup(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		e := r.Publish("a", "0")[0]
+		got := make(chan string, 10)
+		join := func() {
+			s := r.Subscribe(r.Bus, func(_ context.Context, d *jetbus.Delivery) error {
+				got <- d.ID
+				return nil
+			}, jetbus.SubscribeOptions{})
+			time.Sleep(time.Minute)
+			r.OK(s.Stop(r.Context()))
+		}
+		join()
+		r.Equal("runs before", len(got), 1)
+		must(r.JS.PauseConsumer(r.Context(), "EV_A", "a__g", time.Now().Add(time.Hour)))(r.T)
+		must(r.Bus.Retry(r.Context(), "g", e, jetbus.RetryOptions{Name: "n"}))(r.T)
+		join()
+		r.Equal("runs while it is paused", len(got), 1)
+		must(r.JS.ResumeConsumer(r.Context(), "EV_A", "a__g"))(r.T)
+		join()
+		r.Equal("runs when it is resumed", len(got), 2)
+	})
 }
