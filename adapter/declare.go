@@ -526,6 +526,7 @@ func (st *streams) removeFromStream(ctx context.Context, t *topic) error {
 	delete(config.Metadata, metaTopic+t.name())
 	delete(config.Metadata, metaSnapshots+t.name())
 	if _, err = st.updateStream(ctx, info, config); err == nil {
+		st.drop(t)
 		_, err = st.purgeTopic(ctx, t) // of what came meanwhile; no more can
 	}
 	if err != nil {
