@@ -179,13 +179,16 @@ type publishing struct {
 }
 
 func (p *publishing) publishTimes(ctx context.Context, bus jetbus.Publisher, e jetbus.Event, o jetbus.PublishOptions, times int) error {
-	for range times {
+	for left := times - 1; left >= 0; left-- {
 		r, err := bus.Publish(ctx, e, o)
-		if err != nil {
-			return p.failed(err)
+		if err == nil {
+			err = p.say(r)
 		}
-		if err := p.say(r); err != nil {
+		switch {
+		case isUnread(err) && left == 0: // all is stored
 			return err
+		case err != nil:
+			return p.failed(err)
 		}
 	}
 	return nil
@@ -245,8 +248,11 @@ func (p *publishing) publishLines(ctx context.Context, bus jetbus.Batcher, e jet
 		if err == nil {
 			err = read.err
 		}
-		if err := p.publishBatch(ctx, bus, events); err != nil {
-			return p.failed(err)
+		switch failed := p.publishBatch(ctx, bus, events); {
+		case isUnread(failed) && errors.Is(err, io.EOF): // all is stored
+			return failed
+		case failed != nil:
+			return p.failed(failed)
 		}
 		switch {
 		case errors.Is(err, io.EOF):

@@ -228,7 +228,7 @@ func (p *printer) drain(ctx context.Context, bus jetbus.Receiver, topics []strin
 				}
 				return err
 			}
-			more, err := p.settle(context.WithoutCancel(ctx), list, f) // what is printed is to be acknowledged
+			more, err := p.settle(ctx, list, f)
 			if err != nil || !more {
 				return err
 			}
@@ -240,10 +240,41 @@ func (p *printer) drain(ctx context.Context, bus jetbus.Receiver, topics []strin
 	return nil
 }
 
+// settleTimeout is how long what is printed may take to be acknowledged, and the rest to be
+// given back, once the command is interrupted.
+const settleTimeout = 10 * time.Second
+
+// outlast returns a context that ends that long after ctx, or with the function.
+func outlast(ctx context.Context) (context.Context, func()) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(settleTimeout)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel()
+		case <-longer.Done():
+		}
+	})
+	return longer, func() {
+		stop()
+		cancel()
+	}
+}
+
 // settle prints deliveries and acknowledges them. The rest is given back when there is no more to print.
 func (p *printer) settle(ctx context.Context, list []*jetbus.Delivery, f jetbus.Filter) (more bool, err error) {
+	interrupted := ctx.Done()
+	ctx, end := outlast(ctx)
+	defer end()
 	more = true
 	for len(list) > 0 && more && err == nil {
+		select {
+		case <-interrupted:
+			more = false
+			continue
+		default:
+		}
 		d := list[0]
 		if f.Match(&d.Event) {
 			if more, err = p.print(&d.Event); err == nil {
