@@ -55,6 +55,9 @@ var (
 	ErrOvertaken = errors.New("a later event of the key is stored ahead of it")
 	// ErrTopicFull: the topic reached its limit and refuses new events (DiscardNew).
 	ErrTopicFull = errors.New("topic is full")
+	// ErrBucketFull: a bucket of [Keys] reached its limit and refuses values; nothing was stored.
+	// Keys that are deleted, or expire, make room.
+	ErrBucketFull = errors.New("bucket is full")
 	// ErrPositionUnknown: no event with that id was found; pass its sequence. Or the
 	// position is one of a topic that was deleted and made anew since: begin again.
 	ErrPositionUnknown = errors.New("position unknown: pass the sequence")

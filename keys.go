@@ -8,7 +8,7 @@ import (
 
 // Keys is a small store of named values with conditional writes, for leases,
 // sessions, resume tokens and the like. It is no place for events. Buckets are created at the
-// first write; names consist of letters, digits, '_' and '-'. Keys may be any
+// first write, for 64 MiB each; names consist of letters, digits, '_' and '-'. Keys may be any
 // non-empty UTF-8 of at most 256 bytes without control characters.
 type Keys interface {
 	// KeyGet returns the value and its revision, or revision 0 and no error where
@@ -16,7 +16,8 @@ type Keys interface {
 	KeyGet(ctx context.Context, bucket, key string) (KeyEntry, error)
 	// KeySet stores value if the key's revision is the given one, 0 meaning that
 	// the key does not exist, and returns the new revision. Otherwise the error is
-	// [ErrWrongSequence] and nothing changed. With a ttl of at least 1 second the
+	// [ErrWrongSequence] and nothing changed, or [ErrBucketFull] where the bucket has no
+	// room for it. With a ttl of at least 1 second the
 	// key vanishes that long after this write; 0 keeps it.
 	KeySet(ctx context.Context, bucket, key string, value []byte, revision uint64, ttl time.Duration) (uint64, error)
 	// KeyDelete removes the key if its revision is the given one ([ErrWrongSequence]).

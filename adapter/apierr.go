@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,6 +16,7 @@ import (
 // Error codes of the server's API that nats.go does not name.
 const (
 	codeStoreFull         = 10023 // insufficient resources
+	codeMaxConsumers      = 10026 // more consumers than the account may have
 	codeStoreReserved     = 10047 // insufficient storage resources available
 	codeMemoryReserved    = 10028 // insufficient memory resources available
 	codeBadConfig         = 10052
@@ -37,6 +39,12 @@ func apiCode(err error) jetstream.ErrorCode {
 		return js.APIError().ErrorCode
 	}
 	return 0
+}
+
+// isAtLimit reports whether a stream refused a message because it is full.
+func isAtLimit(err error) bool {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && api.ErrorCode == codeStreamStoreFailed && strings.Contains(api.Description, "maximum")
 }
 
 // withoutRoom names what of a topic's configuration is to be smaller, where the server has no

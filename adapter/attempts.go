@@ -355,7 +355,8 @@ func (rec *records) dropRecord(l *lease) {
 }
 
 // keepAttempts makes sure that records can be stored, rather than have it turn out
-// when one must be.
+// when one must be. A bucket that is full is no reason to keep a member out, though: its
+// records expire, and until then the server's count of deliveries stands for them, see startAlone.
 func (rec *records) keepAttempts(ctx context.Context) error {
 	const op = "the attempts (bucket " + attemptsBucket + ")"
 	ctx, cancel := rec.bound(ctx)
@@ -370,6 +371,10 @@ func (rec *records) keepAttempts(ctx context.Context) error {
 			if err = rec.createBucket(ctx, attemptsBucket); err == nil {
 				_, err = rec.storeOnce(ctx, probe, new(tries))
 			}
+		}
+		if isAtLimit(err) {
+			rec.cfg.Logger.WarnContext(ctx, "there is no room for attempts; they count by the server's deliveries until records expire", slog.String("bucket", attemptsBucket), slog.Any("error", err))
+			return nil
 		}
 		if err == nil || !isTransient(err) {
 			return rec.translate(op, probe.Subject, err)

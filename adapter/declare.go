@@ -442,7 +442,8 @@ func (st *streams) listAdopted(ctx context.Context) ([]jetbus.TopicInfo, error) 
 }
 
 // DeleteTopic implements jetbus.Topics. An adopted topic is only forgotten,
-// with its groups removed; the stream is not JetBus's to delete.
+// with its groups removed; the stream is not JetBus's to delete. Where the topic is gone
+// already, what is left of its retries is removed all the same.
 func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 	if err := b.enter(ctx); err != nil {
 		return fmt.Errorf("delete topic %s: %w", name, err)
@@ -452,6 +453,8 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 	defer cancel()
 	t, info, err := b.inspect(ctx, name)
 	switch {
+	case errors.Is(err, jetbus.ErrNoTopic): // it may have been deleted by a call that got no further
+		err = errors.Join(err, b.removeRetries(ctx, name, ""))
 	case err != nil:
 	case t.config.SnapshotOf != "":
 		if err := b.deleteSnapshot(ctx, t); err != nil {

@@ -260,3 +260,27 @@ func TestAllowedAgainToAck(t *testing.T) {
 		}
 	})
 }
+
+// What a deletion could not remove of a topic's retries is removed by the next one, which
+// finds no topic any more.
+func TestDeniedRemovalOfRetries(t *testing.T) {
+	denied(t, func(t *testing.T, root, b *adapter.Bus) {
+		put := make(chan struct{}, 3)
+		must(root.Subscribe(t.Context(), "a", "g", func(context.Context, *jetbus.Delivery) error {
+			put <- struct{}{}
+			return jetbus.Snooze(time.Hour)
+		}, jetbus.SubscribeOptions{From: jetbus.Earliest()}))(t)
+		for range 3 {
+			<-put
+		}
+		time.Sleep(time.Second)
+		wantDenied(t, b.DeleteTopic(t.Context(), "a"), "$JS.API.STREAM.PURGE.EV_RETRY")
+		adaptertest.WantErr(t, root.DeleteTopic(t.Context(), "a"), jetbus.ErrNoTopic)
+		must(root.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "a"}))(t)
+		must(root.Subscribe(t.Context(), "a", "g", func(_ context.Context, d *jetbus.Delivery) error {
+			t.Errorf("got %+v", d.Event)
+			return nil
+		}, jetbus.SubscribeOptions{}))(t)
+		time.Sleep(2 * time.Hour)
+	}, "$JS.API.STREAM.PURGE.EV_RETRY")
+}

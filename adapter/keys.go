@@ -210,6 +210,8 @@ func (kv *buckets) writeKey(ctx context.Context, op, bucket, key string, value [
 	switch {
 	case isWrongSequence(err):
 		return 0, fmt.Errorf("%s: %w", op, jetbus.ErrWrongSequence)
+	case isAtLimit(err):
+		return 0, fmt.Errorf("%s: %w: delete keys, let them expire, or raise max_bytes of stream %s", op, jetbus.ErrBucketFull, bucketStream(bucket))
 	case apiCode(err) == codeTTLDisabled:
 		return 0, fmt.Errorf("%s: %w: the keys of bucket %s cannot expire: it was made without limit markers; delete it, or name another one", op, jetbus.ErrUnsupported, bucket)
 	}
@@ -293,18 +295,25 @@ func (kv *buckets) reachBucket(ctx context.Context, bucket string) error {
 	return err
 }
 
+// createBucket makes a bucket, unless there is one of that name, whatever it is like.
 func (kv *buckets) createBucket(ctx context.Context, bucket string) error {
 	storage := jetstream.FileStorage
 	if kv.cfg.Storage == jetbus.MemoryStorage {
 		storage = jetstream.MemoryStorage
 	}
-	_, err := ask(ctx, kv.server, kv.api+"STREAM.CREATE."+bucketStream(bucket), func(ctx context.Context) (jetstream.KeyValue, error) {
-		return kv.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: bucket, History: 1, LimitMarkerTTL: markerTTL, Storage: storage, Replicas: kv.needReplicas(0),
-			MaxBytes: 64 << 20, Description: "JetBus",
-		})
-	})
-	if errors.Is(err, jetstream.ErrBucketExists) {
+	config := jetstream.StreamConfig{ // as nats.go makes one, but for MaxConsumers: each watch is a consumer
+		Name: bucketStream(bucket), Description: "JetBus", Subjects: []string{"$KV." + bucket + ".>"},
+		MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxMsgSize: -1, MaxBytes: 64 << 20, MaxConsumers: maxConsumers,
+		Discard: jetstream.DiscardNew, Storage: storage, Replicas: kv.needReplicas(0), Duplicates: 2 * time.Minute,
+		AllowRollup: true, DenyDelete: true, AllowDirect: true, AllowMsgTTL: true, SubjectDeleteMarkerTTL: markerTTL,
+	}
+	create := func(ctx context.Context) (jetstream.Stream, error) { return kv.js.CreateStream(ctx, config) }
+	_, err := ask(ctx, kv.server, kv.api+"STREAM.CREATE."+config.Name, create)
+	if apiCode(err) == codeMaxConsumers { // the account's limit is lower, and holds then
+		config.MaxConsumers = -1
+		_, err = ask(ctx, kv.server, kv.api+"STREAM.CREATE."+config.Name, create)
+	}
+	if apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
 		return nil
 	}
 	return err

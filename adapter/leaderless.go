@@ -269,8 +269,3 @@ func (p *patient) PauseConsumer(ctx context.Context, stream, name string, until 
 func (p *patient) KeyValue(ctx context.Context, bucket string) (jetstream.KeyValue, error) {
 	return repeated(ctx, p, func(ctx context.Context) (jetstream.KeyValue, error) { return p.JetStream.KeyValue(ctx, bucket) })
 }
-
-// CreateKeyValue is that of JetStream.
-func (p *patient) CreateKeyValue(ctx context.Context, c jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
-	return created(ctx, p, func(ctx context.Context) (jetstream.KeyValue, error) { return p.JetStream.CreateKeyValue(ctx, c) })
-}

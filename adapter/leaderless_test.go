@@ -84,10 +84,6 @@ func (c *crowded) CreateConsumer(context.Context, string, jetstream.ConsumerConf
 	return nil, c.answer()
 }
 
-func (c *crowded) CreateKeyValue(context.Context, jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
-	return nil, c.answer()
-}
-
 // What a cluster finds too few servers for is asked for again, as long as the context
 // allows, where it is to be made; where it is there already the caller goes on with that.
 func TestTooFewServersAreSatOut(t *testing.T) {
@@ -101,10 +97,6 @@ func TestTooFewServersAreSatOut(t *testing.T) {
 		}, true},
 		"a consumer": {func(ctx context.Context, p *patient) error {
 			_, err := p.CreateConsumer(ctx, "S", jetstream.ConsumerConfig{})
-			return err
-		}, true},
-		"a bucket": {func(ctx context.Context, p *patient) error {
-			_, err := p.CreateKeyValue(ctx, jetstream.KeyValueConfig{})
 			return err
 		}, true},
 		"a change": {func(ctx context.Context, p *patient) error {

@@ -447,7 +447,7 @@ func (srv *server) refusal(subject string, err error) error {
 		return fmt.Errorf("%w: %s", jetbus.ErrWrongSequence, api.Description)
 	case api.ErrorCode == codeWrongLastID:
 		return fmt.Errorf("%w: %s", jetbus.ErrWrongSequence, api.Description)
-	case api.ErrorCode == codeStreamStoreFailed && strings.Contains(api.Description, "maximum"):
+	case isAtLimit(err):
 		return fmt.Errorf("%w: %s", jetbus.ErrTopicFull, api.Description)
 	case api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
 		return fmt.Errorf("%w: %s", jetbus.ErrPayloadTooLarge, api.Description)

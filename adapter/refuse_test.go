@@ -421,3 +421,25 @@ func TestAttemptsOfAStreamMadeAnew(t *testing.T) {
 		r.OK(again.Ack(r.Context()))
 	})
 }
+
+// Where there is no room for what is known of attempts, members join all the same, and what
+// fails each time becomes a dead letter, by the server's count of deliveries.
+func TestAttemptsBucketFull(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		kv := must(r.JS.CreateKeyValue(r.Context(), jetstream.KeyValueConfig{Bucket: "JETBUS_ATTEMPTS", History: 1, LimitMarkerTTL: time.Second, MaxBytes: 1 << 10}))(r.T)
+		must(kv.Put(r.Context(), "x", make([]byte, 950)))(r.T)
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		attempts := make(chan int, 10)
+		r.Subscribe(r.Bus, func(_ context.Context, d *jetbus.Delivery) error {
+			attempts <- d.Attempt
+			return errors.New("down")
+		}, jetbus.SubscribeOptions{MaxAttempts: 3, Backoff: jetbus.Backoff{Min: time.Second, Max: time.Second}})
+		r.Publish("a", "k")
+		for want := 1; want <= 3; want++ {
+			r.Equal("attempt", <-attempts, want)
+		}
+		r.Equal("attempts of the dead letter", r.dead("a", 1)[0].Attempts, 3)
+		time.Sleep(time.Minute)
+		r.Equal("runs after that", len(attempts), 0)
+	})
+}

@@ -13,8 +13,12 @@ import (
 	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
-// scanStep is how many events one request of a scan asks for.
-const scanStep = 500
+// scanStep is how many events one request of a scan asks for at most, and scanBytes after how
+// many bytes it brings no more. Until it is over all that it brings is in memory.
+const (
+	scanStep  = 500
+	scanBytes = 8 << 20
+)
 
 // Scan implements jetbus.Store.
 func (b *Bus) Scan(ctx context.Context, topic string, q jetbus.ScanQuery) iter.Seq2[jetbus.Event, error] {
@@ -77,7 +81,7 @@ func (srv *server) eachMessage(ctx context.Context, t *topic, next, end uint64, 
 		var page []message
 		past, before := false, next
 		bounded, cancel := srv.bound(ctx)
-		request := directRequest{Seq: next, NextBySubject: t.filter, Batch: scanStep}
+		request := directRequest{Seq: next, NextBySubject: t.filter, Batch: scanStep, MaxBytes: scanBytes}
 		err := srv.directGet(bounded, t.stream, request, func(m *nats.Msg, seq uint64, stored time.Time) bool {
 			if seq > end {
 				past = true

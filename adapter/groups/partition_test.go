@@ -647,6 +647,35 @@ func TestPartitionPauseGroup(t *testing.T) {
 	})
 }
 
+// So do the partitions that join while it is being paused, over a way on which each request takes
+// its time, wherever between these the pause comes.
+func TestPauseBesideJoiningPartitions(t *testing.T) {
+	const parts, rtt = 4, 10 * time.Millisecond
+	for after := time.Duration(0); after < 20*rtt; after += rtt {
+		inBubble(t, func(r *rig) {
+			r.Ensure(jetbus.TopicConfig{Name: "a", Partitions: parts})
+			far := r.OpenDistant(rtt)
+			joined := make(chan error, 1)
+			go func() { joined <- far.JoinPartitions(r.Context(), "a", "g", inPartition(1)) }()
+			time.Sleep(after)
+			pause := func() error { return r.Bus.PauseGroup(r.Context(), "a", "g", time.Now().Add(time.Hour)) }
+			err := pause()
+			for ; errors.Is(err, jetbus.ErrNoGroup); err = pause() {
+				time.Sleep(time.Millisecond)
+			}
+			r.OK(err)
+			r.OK(<-joined)
+			paused := 0
+			for c := range must(r.JS.Stream(r.Context(), "EV_A"))(t).ListConsumers(r.Context()).Info() {
+				if c.Paused {
+					paused++
+				}
+			}
+			r.Equal("paused durables", paused, parts)
+		})
+	}
+}
+
 // A group that is deleted ends its members; nothing of it is left for another of the
 // same name.
 func TestPartitionDeleteGroup(t *testing.T) {

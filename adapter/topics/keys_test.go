@@ -348,6 +348,40 @@ func TestKeysOfAnOldBucket(t *testing.T) {
 	})
 }
 
+// A bucket is as nats.go makes one, and open to more watches than a server allows by default.
+func TestBucket(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.set("k", "v", 0, 0)
+		other := must(r.JS.CreateKeyValue(r.Context(), jetstream.KeyValueConfig{
+			Bucket: "other", History: 1, LimitMarkerTTL: time.Minute, MaxBytes: 64 << 20, Description: "JetBus",
+		}))(r.T)
+		must(other.Put(r.Context(), "k", nil))(r.T)
+		got, want := r.Stream("KV_b").Config, r.Stream("KV_other").Config
+		r.Equal("watches", got.MaxConsumers >= 10_000, true)
+		r.Equal("storage and replicas", []any{got.Storage, got.Replicas}, []any{want.Storage, want.Replicas})
+		got.Name, got.Subjects, got.MaxConsumers, got.SubjectDeleteMarkerTTL = want.Name, want.Subjects, want.MaxConsumers, want.SubjectDeleteMarkerTTL
+		r.Equal("the rest", fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want))
+		kv := must(r.JS.KeyValue(r.Context(), "b"))(r.T)
+		r.Equal("read by nats.go", string(must(kv.Get(r.Context(), "k"))(r.T).Value()), "v")
+	})
+}
+
+// A bucket that is full refuses what it has no room for, and nothing else.
+func TestKeysOfAFullBucket(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		must(r.JS.CreateKeyValue(r.Context(), jetstream.KeyValueConfig{Bucket: "b", History: 1, LimitMarkerTTL: time.Second, MaxBytes: 2200}))(r.T)
+		old := r.set("old", strings.Repeat("v", 800), 0, 0)
+		r.set("k", strings.Repeat("v", 800), 0, 0)
+		_, err := r.Bus.KeySet(r.Context(), "b", "new", make([]byte, 800), 0, 0)
+		r.WantErr(err, jetbus.ErrBucketFull)
+		r.Equal("names the stream", strings.Contains(err.Error(), "max_bytes of stream KV_b"), true)
+		r.Equal("revision of what was refused", r.get("new").Revision, 0)
+		old = r.set("old", strings.Repeat("w", 800), old, 0) // in place of what was there
+		r.OK(r.Bus.KeyDelete(r.Context(), "b", "old", old))
+		r.set("new", strings.Repeat("v", 800), 0, 0)
+	})
+}
+
 func TestKeyWatchStops(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for e, err := range r.Bus.KeyWatch(r.Context(), "new", "") { // creates the bucket

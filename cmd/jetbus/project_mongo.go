@@ -149,12 +149,19 @@ func withoutPassword(uri string) string {
 	return text
 }
 
-// databaseOf is the database that a URI names, or the default.
+// databaseOf is the database that a URI names, or the default. As for the driver the first @ is
+// that behind the user, and options may have others; where a password has one that is not
+// escaped, what follows is no name.
 func databaseOf(uri string) string {
 	_, rest, _ := strings.Cut(uri, "://")
-	rest = rest[strings.LastIndexByte(rest, '@')+1:]
+	if _, behind, ok := strings.Cut(rest, "@"); ok {
+		rest = behind
+	}
 	rest, _, _ = strings.Cut(rest, "?")
 	_, name, _ := strings.Cut(rest, "/")
+	if strings.ContainsAny(name, "@/") {
+		return defaultDatabase
+	}
 	if decoded, err := url.PathUnescape(name); err == nil {
 		name = decoded
 	}
@@ -165,14 +172,13 @@ func databaseOf(uri string) string {
 func scrubbed(text, uri string) string {
 	text = strings.ReplaceAll(text, uri, mongoAddress(uri))
 	_, rest, _ := strings.Cut(uri, "://")
-	at := strings.LastIndexByte(rest, '@')
-	if at < 0 {
-		return text
-	}
-	_, password, _ := strings.Cut(rest[:at], ":")
-	secrets := []string{password}
-	if decoded, err := url.PathUnescape(password); err == nil {
-		secrets = append(secrets, decoded)
+	var secrets []string
+	for _, at := range []int{strings.LastIndexByte(rest, '@'), strings.IndexByte(rest, '@')} { // it may have one; so may options
+		_, password, _ := strings.Cut(rest[:max(at, 0)], ":")
+		secrets = append(secrets, password)
+		if decoded, err := url.PathUnescape(password); err == nil {
+			secrets = append(secrets, decoded)
+		}
 	}
 	for _, s := range secrets {
 		if s != "" {

@@ -15,7 +15,8 @@ func TestMongoAddress(t *testing.T) {
 		{"mongodb://a:1,b:2/shop?replicaSet=rs0", "mongodb://a:1,b:2/", "shop"},
 		{"mongodb://u:p%40ss@a:1,b:2/my%2ddb?authSource=admin", "mongodb://a:1,b:2/", "my-db"},
 		{"mongodb+srv://u:p@cluster.example.com/?tlsCertificateKeyFilePassword=secret", "mongodb+srv://cluster.example.com/", "jetbus"},
-		{"mongodb://u:p@ss/w@a/db", "mongodb://a/", "db"}, // not escaped, and secret all the same
+		{"mongodb://u:p@ss/w@a/db", "mongodb://a/", "jetbus"}, // not escaped, and secret all the same
+		{"mongodb://u:p%40@a/shop?ssl=true&appName=@x@", "the server of --mongo", "shop"},
 		{"u:p@a", "the server of --mongo", "jetbus"},
 	} {
 		if got := mongoAddress(c.uri); got != c.address {
@@ -23,6 +24,21 @@ func TestMongoAddress(t *testing.T) {
 		}
 		if got := databaseOf(c.uri); got != c.db {
 			t.Errorf("%s: database %q", c.uri, got)
+		}
+	}
+}
+
+func TestScrubbed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ text, uri, want string }{
+		{"no geheim", "mongodb://u:geheim@h/shop?appName=@x@", "no xxxxx"},
+		{"no mongodb://u:geheim@h/?a=@x@ there", "mongodb://u:geheim@h/?a=@x@", "no the server of --mongo there"},
+		{"no geheim, no %67eheim", "mongodb://u:%67eheim@h/", "no xxxxx, no xxxxx"},
+		{"no gehe@im", "mongodb://u:gehe@im@h/", "no xxxxx"},
+		{"no h", "mongodb://h/shop", "no h"},
+	} {
+		if got := scrubbed(c.text, c.uri); got != c.want {
+			t.Errorf("%s: %q, want %q", c.uri, got, c.want)
 		}
 	}
 }

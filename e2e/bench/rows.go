@@ -26,6 +26,7 @@ func rows() []row {
 		{name: "consume-300-by-hand", bus: consumeTopics("bus", 50_000, 128, manyTopics), raw: []job{rawConsumeTopics(50_000, 128, manyTopics)}, goal: 0.8}, // what 300 durables cost the server
 		{name: "filter-none", bus: consumeFiltered("bus", 20_000, 128, false), raw: []job{consumeFiltered("all match", 20_000, 128, true)}, goal: 0.5},
 		{name: "receive-one", bus: receiveOne(1_000, 128), raw: []job{roundTrips(1_000)}, goal: 0.8},
+		{name: "ack-by-id", bus: ackByID(10_000, 128), raw: []job{ackByDelivery(10_000, 128)}, goal: 0.5}, // whatever else is held
 		{name: "partitions", bus: consumePartitions(40_000, 128), raw: []job{consumeSeparately(40_000, 128)}, goal: 0.8},
 		{name: "end-to-end", bus: endToEnd(50_000, 128), raw: []job{rawEndToEnd(50_000, 128)}, goal: 0.8},
 		{name: "end-to-end-tcp", at: tcp, bus: endToEnd(50_000, 128), raw: []job{rawEndToEnd(50_000, 128)}, goal: 0.8},
