@@ -1,6 +1,7 @@
 package jetbus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,9 +15,14 @@ import (
 	"unicode/utf8"
 )
 
-// HeaderCompactedSeq is on the events that a [Compactor] publishes: the Seq of the
-// source event that one was made of.
-const HeaderCompactedSeq = "x-compacted-seq"
+// What the events that a [Compactor] publishes have besides.
+const (
+	// HeaderCompactedSeq is the Seq of the source event that one was made of.
+	HeaderCompactedSeq = "x-compacted-seq"
+	// HeaderCompactedCreated is when the stream was made that this is a position in, in
+	// milliseconds since 1970. Events without it are taken for ones of the present stream.
+	HeaderCompactedCreated = "x-compacted-created"
+)
 
 // Compactor keeps, in a compacted topic, the last event of each key of another
 // topic, where that key is not the event's own: the last order of each customer,
@@ -27,10 +33,12 @@ const HeaderCompactedSeq = "x-compacted-seq"
 // others stand by. It goes on where it was, or whoever ran it before.
 //
 // An event of the target is that of the source with another Key, an ID of its
-// own, the source event's in CausedBy, and [HeaderCompactedSeq]. A source event
+// own, the source event's in CausedBy, [HeaderCompactedSeq] and
+// [HeaderCompactedCreated]. A source event
 // whose payload is the JSON value null deletes its key in the target. What is in
 // the target never gives way to an older event of the source, also when the group
-// is moved back with SetCursor, crashes, or two work at once. A deleted key is
+// is moved back with SetCursor, crashes, or two work at once. All events of a source that
+// was deleted and made anew are newer than those of the one before. A deleted key is
 // protected as long as its tombstone lasts, TopicConfig.TombstoneTTL of the target,
 // which must be 1 hour or more: a process that dies may hold an older event for 2
 // minutes, and one that the broker cannot reach for as long as it is away. An event
@@ -123,7 +131,8 @@ func (c Compactor) normalize() (Compactor, error) {
 // Run compacts until ctx ends; it then returns nil, or the failure that it was
 // trying to overcome. It waits out a broker that is away, and tries again after
 // other failures, 10 in a row at most. The error wraps [ErrNoState] where Target
-// is not compacted, [ErrNoTopic], or [ErrInvalidOption], also for a Target whose
+// is not compacted, [ErrNoTopic], [ErrPositionUnknown] where Target was made of a later Source
+// than the one that is there, or [ErrInvalidOption], also for a Target whose
 // TombstoneTTL is below 1 hour.
 func (c Compactor) Run(ctx context.Context, b CompactorBus) error {
 	c, err := c.normalize()
@@ -140,7 +149,8 @@ func (c Compactor) Run(ctx context.Context, b CompactorBus) error {
 type compaction struct {
 	Compactor
 	b       CompactorBus
-	checked bool // the target is as it must be
+	checked bool      // the target is as it must be
+	created time.Time // the source's stream; zero: not known yet
 }
 
 // check looks at the target, once.
@@ -215,7 +225,7 @@ func isHopeless(err error) bool {
 	if _, ok := errors.AsType[*PanicError](err); ok || isFinal(err) {
 		return true
 	}
-	for _, reason := range []error{ErrInvalidEvent, ErrInvalidHeader, ErrPayloadTooLarge, ErrNoTopic, ErrNoState, ErrNeedsKeySubject} {
+	for _, reason := range []error{ErrInvalidEvent, ErrInvalidHeader, ErrPayloadTooLarge, ErrNoTopic, ErrNoState, ErrNeedsKeySubject, ErrPositionUnknown} {
 		if errors.Is(err, reason) {
 			return true
 		}
@@ -229,20 +239,28 @@ func (c *compaction) step(ctx context.Context) (n int, err error) {
 	if err := c.check(ctx); err != nil {
 		return 0, err
 	}
+	if c.created.IsZero() {
+		if _, err := c.madeAnew(ctx); err != nil {
+			return 0, err
+		}
+	}
 	batch, err := c.b.Receive(ctx, c.Source, c.Group, ReceiveOptions{
 		From: Earliest(), Max: c.BatchSize, AckTimeout: compactorLease, MaxAttempts: -1,
 	})
-	if err != nil {
+	if err != nil || len(batch) == 0 {
 		return 0, err
 	}
-	last, err := c.fold(batch)
-	if err == nil {
-		err = c.apply(ctx, last)
+	var last map[string]Event
+	anew, err := c.madeAnew(ctx)
+	if err == nil && !anew { // else it is not known of which stream they are
+		if last, err = c.fold(batch); err == nil {
+			err = c.apply(ctx, last)
+		}
 	}
 	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), compactorSettle)
 	defer cancel()
 	for _, d := range batch {
-		if err != nil {
+		if err != nil || anew {
 			_ = d.GiveBack(settling) // it comes back in any case
 			continue
 		}
@@ -251,6 +269,18 @@ func (c *compaction) step(ctx context.Context) (n int, err error) {
 		}
 	}
 	return len(batch), err
+}
+
+// madeAnew looks when the source's stream was made, and reports whether that is another one than
+// before: the numbers of its events begin at 1 again.
+func (c *compaction) madeAnew(ctx context.Context) (bool, error) {
+	info, err := c.b.TopicInfo(ctx, c.Source)
+	if err != nil {
+		return false, err
+	}
+	before := c.created
+	c.created = info.Created
+	return !before.IsZero() && !before.Equal(info.Created), nil
 }
 
 // fold returns the last event of each key.
@@ -356,7 +386,14 @@ func (c *compaction) publishNewer(ctx context.Context, keys []string, last, have
 	slots := make(chan struct{}, compactorWriters)
 	for _, key := range keys {
 		in := have[key]
-		if compactedSeq(&in) >= last[key].Seq {
+		seq, later := c.compactedSeq(&in)
+		if later != nil {
+			mu.Lock()
+			err = cmp.Or(err, later)
+			mu.Unlock()
+			break
+		}
+		if seq >= last[key].Seq {
 			continue
 		}
 		slots <- struct{}{}
@@ -407,13 +444,24 @@ func (c *compaction) skip(e Event, reason error) (err error) {
 }
 
 // compactedSeq is the Seq of the source event that an event of the target was made
-// of; 0 where it was not.
-func compactedSeq(e *Event) uint64 {
+// of; 0 where it was not, or of one of an earlier stream of that name: whatever is in the present
+// one is newer. One of a later stream is an error: the source was put back to what it was before.
+func (c *compaction) compactedSeq(e *Event) (uint64, error) {
 	seq, err := strconv.ParseUint(e.Headers[HeaderCompactedSeq], 10, 64)
 	if err != nil {
-		return 0
+		return 0, nil //nolint:nilerr // it was made by somebody else
 	}
-	return seq
+	made, err := strconv.ParseInt(e.Headers[HeaderCompactedCreated], 10, 64)
+	switch now := c.created.UnixMilli(); {
+	case err != nil: // of a compactor that did not say
+		return seq, nil //nolint:nilerr // see above
+	case made < now:
+		return 0, nil
+	case made > now:
+		return 0, fmt.Errorf("%w: key %q of %s is of the %s that was made at %v, and that was made at %v: was it restored? make the target anew",
+			ErrPositionUnknown, e.Key, c.Target, c.Source, time.UnixMilli(made).UTC(), c.created.UTC())
+	}
+	return seq, nil
 }
 
 // record makes the event of the target.
@@ -425,6 +473,7 @@ func (c *compaction) record(key string, e Event) Event {
 		e.Headers = map[string]string{}
 	}
 	e.Headers[HeaderCompactedSeq] = strconv.FormatUint(e.Seq, 10)
+	e.Headers[HeaderCompactedCreated] = strconv.FormatInt(c.created.UnixMilli(), 10)
 	if e.IsTombstone() {
 		e.Headers[HeaderTombstone] = "1"
 	}

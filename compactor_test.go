@@ -101,6 +101,14 @@ func listed(customers map[string]string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(customers), "map["), "]")
 }
 
+// created is when a topic was made, as the header says it.
+func (r *rig) created(topic string) string {
+	r.Helper()
+	info, err := r.bus.TopicInfo(r.Context(), topic)
+	r.ok(err)
+	return fmt.Sprint(info.Created.UnixMilli())
+}
+
 // written is how many events the target has ever had.
 func (r *rig) written() uint64 {
 	r.Helper()
@@ -172,9 +180,46 @@ func TestCompactorRecord(t *testing.T) {
 		}
 		want := source
 		want.ID, want.Topic, want.Key, want.CausedBy, want.Partition, want.Seq = got.ID, "customers", "ann", []string{"o-7"}, jetbus.NoPartition, 1
-		want.Headers = map[string]string{"x-shop": "north", "content-type": "text/plain", jetbus.HeaderCompactedSeq: fmt.Sprint(seq)}
+		want.Headers = map[string]string{"x-shop": "north", "content-type": "text/plain", jetbus.HeaderCompactedSeq: fmt.Sprint(seq), jetbus.HeaderCompactedCreated: r.created("orders")}
 		if diff := cmp.Diff(want, got); diff != "" {
 			r.Error(diff)
+		}
+	})
+}
+
+// What a source that was made anew has is newer than all of the one before, whatever its numbers:
+// it deletes, and brings back what was deleted.
+func TestCompactorOfASourceMadeAnew(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.declareOrders()
+		for i := range 20 {
+			r.order(i, []string{"ann", "bob", "eve"}[i%3])
+		}
+		last := r.quit("eve")
+		stop := r.compactor(byCustomer, r.bus)
+		r.settled(last)
+		r.wantCustomers("ann:18 bob:19 eve:-")
+		r.ok(stop())
+		for _, customer := range []string{"ann", "bob"} {
+			time.Sleep(time.Minute)
+			r.ok(r.bus.DeleteTopic(r.Context(), "orders"))
+			r.declareOrders()
+			r.quit("bob")
+			r.order(100, customer)
+			last = r.order(101, "eve")
+			stop = r.compactor(byCustomer, r.bus)
+			r.settled(last)
+			r.ok(stop())
+		}
+		r.wantCustomers("ann:100 bob:100 eve:101")
+		r.publish(jetbus.Event{Topic: "customers", Key: "ann", Headers: map[string]string{ // of a source that is not made yet
+			jetbus.HeaderCompactedSeq: "1", jetbus.HeaderCompactedCreated: fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()),
+		}, Payload: []byte("1")})
+		r.order(102, "ann")
+		ended := make(chan error, 1)
+		go func() { ended <- byCustomer.Run(r.Context(), r.bus) }()
+		if err := <-ended; !errors.Is(err, jetbus.ErrPositionUnknown) {
+			t.Errorf("behind a later source: %v", err)
 		}
 	})
 }

@@ -46,7 +46,8 @@ func (t Topic[T]) Publish(ctx context.Context, p Publisher, v T, o ...PublishOpt
 	return p.Publish(ctx, e, o...)
 }
 
-// Decode returns the value of an event.
+// Decode returns the value of an event. Of a deletion ([Event.IsTombstone]) that is the zero value
+// with JSON, and what Codec makes of null else.
 func (t Topic[T]) Decode(e Event) (T, error) {
 	v, err := t.codec().Decode(e.Payload)
 	if err != nil {
@@ -56,7 +57,8 @@ func (t Topic[T]) Decode(e Event) (T, error) {
 }
 
 // Subscribe delivers decoded values. A payload that does not decode is a failed
-// attempt like any other.
+// attempt like any other. In a topic that keeps state the handler gets deletions, too: look at
+// d.IsTombstone first, since what JSON makes of their null is the zero value.
 func (t Topic[T]) Subscribe(ctx context.Context, s Subscriber, group string, h func(context.Context, T, *Delivery) error, o SubscribeOptions) (Subscription, error) {
 	return s.Subscribe(ctx, t.Name, group, func(ctx context.Context, d *Delivery) error {
 		v, err := t.Decode(d.Event)

@@ -221,8 +221,12 @@ func playMember(t *testing.T, b *adapter.Bus) error {
 				sub.Resume()
 			}
 		}
+		standby, err := b.Subscribe(t.Context(), "orders", group, adaptertest.Ignore, jetbus.SubscribeOptions{Order: order}) // of an ordered group: it watches
+		if err != nil {
+			return errors.Join(append(errs, err, sub.Stop(t.Context()))...)
+		}
 		time.Sleep(time.Second) // for what is refused to be told
-		errs = append(errs, sub.Err(), sub.Stop(t.Context()))
+		errs = append(errs, sub.Err(), sub.Stop(t.Context()), standby.Err(), standby.Stop(t.Context()))
 	}
 	for group, from := range map[string]jetbus.Start{"h": jetbus.Earliest(), "timed": jetbus.AtTime(time.Now().Add(-time.Hour)), "after": jetbus.AfterSeq(1)} {
 		got, err := b.Receive(t.Context(), "orders", group, jetbus.ReceiveOptions{From: from, Max: 2})

@@ -39,6 +39,7 @@ type Membership struct {
 	wake  chan struct{}           // signaled when there may be something to do; capacity 1
 	work  sync.WaitGroup          // all goroutines but the last
 	slots chan struct{}           // leases being taken
+	seen  chan struct{}           // closed when the others were seen for the first time
 
 	mu       sync.Mutex
 	view     *view // nil: not known at present
@@ -47,6 +48,7 @@ type Membership struct {
 	taking   map[int]bool      // partitions whose lease is being changed
 	rest     map[int]time.Time // partitions not to be taken before then
 	tidied   time.Time         // when the view was
+	troubles map[string]trouble
 	stopping bool
 	err      error
 	stats    Stats
@@ -91,7 +93,8 @@ func join(ctx, life context.Context, k jetbus.Keys, group string, own Own, o Opt
 	m := &Membership{
 		o: o, keys: k, group: group, own: own, ctx: context.WithoutCancel(life),
 		quit: make(chan struct{}), left: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1),
-		on: on, slots: make(chan struct{}, writeAhead), turns: map[int]*Turn{}, taking: map[int]bool{}, rest: map[int]time.Time{},
+		on: on, slots: make(chan struct{}, writeAhead), seen: make(chan struct{}),
+		turns: map[int]*Turn{}, taking: map[int]bool{}, rest: map[int]time.Time{}, troubles: map[string]trouble{},
 	}
 	m.life, m.die = context.WithCancelCause(m.ctx)
 	unfollow := context.AfterFunc(life, m.stop)
@@ -212,6 +215,7 @@ func (m *Membership) watch() {
 		var config *jetbus.KeyEntry // the last one that came so far
 		for e, err := range m.keys.KeyWatch(m.life, m.o.Bucket, m.group+groupKeys) {
 			if err != nil {
+				m.cannotSee(err)
 				break
 			}
 			now := time.Now()
@@ -220,6 +224,8 @@ func (m *Membership) watch() {
 				next.resumed(last, now)
 				m.askAfter(next, last)
 				synced, last = true, next
+				closeOnce(m.seen)
+				m.tried(m.life, watching, nil)
 				m.mu.Lock()
 				m.view = next
 				m.inspectLocked()
@@ -256,6 +262,34 @@ func (m *Membership) watch() {
 		m.mu.Unlock()
 		sleep(m.life, retryPause)
 	}
+}
+
+// What a member tries that nobody waits for; see tried.
+const (
+	watching  = "watch the group"
+	entering  = "begin a session"
+	renewing  = "renew the session"
+	taking    = "take a partition"
+	releasing = "release a partition"
+)
+
+// cannotSee ends a member that may not watch its group: it would keep what it has for ever, and
+// take nothing that it is given.
+func (m *Membership) cannotSee(err error) {
+	switch {
+	case m.life.Err() != nil:
+	case isFinal(err):
+		m.fail(err)
+	default:
+		m.tried(m.life, watching, err)
+	}
+}
+
+// sees reports whether the member knows what the group is like at present.
+func (m *Membership) sees() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.view != nil
 }
 
 // askAfter finds out what became of sessions that ended, or seem to have, between a watch and

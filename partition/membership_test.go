@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -293,6 +294,9 @@ func TestOwnEnds(t *testing.T) {
 			_, ok := errors.AsType[*jetbus.PanicError](err)
 			return ok && errors.Is(err, boom)
 		}},
+		"goexit": {func(context.Context, *partition.Turn) (bool, error) { runtime.Goexit(); return true, nil }, func(err error) bool {
+			return err != nil && strings.Contains(err.Error(), "runtime.Goexit")
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, 2, func(r *rig) {
@@ -468,3 +472,49 @@ func (r *rig) churn(rng *rand.Rand) {
 var churnSeeds = flag.Uint64("churns", 30, "how many groups TestChurn plays, and TestChaos half as many services")
 
 func churns() uint64 { return *churnSeeds }
+
+// TestBlind: who cannot see the group takes no share of it, and says why: a member that may not
+// watch ends, one whose watch fails for other reasons joins when it does not any more.
+func TestBlind(t *testing.T) {
+	for what, blind := range map[string]error{"not allowed": jetbus.ErrDenied, "fails": jetbus.ErrUnavailable} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, 8, func(r *rig) {
+				r.start("a", "b")
+				r.settled(2*time.Second, "a", "b")
+				moves := r.took()
+				r.prepare = func(l *line) { l.suffer(blind, false) }
+				c := r.start("c")[0]
+				time.Sleep(3 * r.ttl)
+				r.settled(time.Second, "a", "b")
+				r.wants("moves", r.took()-moves, 0)
+				if errors.Is(blind, jetbus.ErrDenied) {
+					<-c.Done()
+					r.wants("its error is that", errors.Is(c.Err(), blind), true)
+					return
+				}
+				r.wants("its error", c.Err(), error(nil))
+				if n := r.logged(`what="watch the group"`); n < 1 || n > 3 {
+					r.Errorf("it is logged %d times", n)
+				}
+				c.line.suffer(nil, false)
+				r.settled(2*time.Second, "a", "b", "c")
+			})
+		})
+	}
+}
+
+// TestFullBucket: that partitions cannot be taken for want of room is told, and over when there is
+// room again.
+func TestFullBucket(t *testing.T) {
+	bubble(t, 4, func(r *rig) {
+		r.prepare = func(l *line) { l.suffer(nil, true) }
+		a := r.start("a")[0]
+		time.Sleep(3 * r.ttl)
+		r.wants("partitions", len(a.Owned()), 0)
+		if n := r.logged("bucket is full"); n < 1 || n > 3 {
+			r.Errorf("it is logged %d times", n)
+		}
+		a.line.suffer(nil, false)
+		r.settled(2*time.Second, "a")
+	})
+}

@@ -195,6 +195,8 @@ type line struct {
 	dead     bool          // it stays cut
 	loses    float64       // share of answers that are lost
 	latency  time.Duration
+	blind    error // of each watch; nil: it sees
+	full     bool  // the bucket has no room for leases
 	watching map[*context.CancelFunc]struct{}
 }
 
@@ -232,9 +234,16 @@ func (l *line) die() {
 // mend makes the line as it was at first.
 func (l *line) mend() {
 	l.mu.Lock()
-	l.dead, l.loses = false, 0
+	l.dead, l.loses, l.blind, l.full = false, 0, nil, false
 	l.mu.Unlock()
 	l.cut(false)
+}
+
+// suffer has watches fail, and the bucket full, from now on.
+func (l *line) suffer(blind error, full bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.blind, l.full = blind, full
 }
 
 // pass waits until a request is through; false: its answer will be lost.
@@ -268,6 +277,12 @@ func (l *line) KeySet(ctx context.Context, bucket, key string, value []byte, rev
 	if err != nil {
 		return 0, err
 	}
+	l.mu.Lock()
+	full := l.full && strings.Contains(key, "/.l/")
+	l.mu.Unlock()
+	if full {
+		return 0, jetbus.ErrBucketFull
+	}
 	stored, err := l.Keys.KeySet(ctx, bucket, key, value, revision, ttl)
 	if !answered {
 		return 0, errAway
@@ -290,8 +305,12 @@ func (l *line) KeyDelete(ctx context.Context, bucket, key string, revision uint6
 func (l *line) KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[jetbus.KeyEntry, error] {
 	return func(yield func(jetbus.KeyEntry, error) bool) {
 		l.mu.Lock()
-		up := l.up
+		up, blind := l.up, l.blind
 		l.mu.Unlock()
+		if blind != nil {
+			yield(jetbus.KeyEntry{}, blind)
+			return
+		}
 		select {
 		case <-up:
 		case <-ctx.Done():

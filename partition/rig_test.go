@@ -1,9 +1,12 @@
 package partition_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,6 +28,9 @@ type rig struct {
 	moves   int
 	seeds   uint64
 	members []*member
+
+	prepare func(*line)  // of members that join; nil: they are well
+	log     bytes.Buffer // of all members
 }
 
 // holding is a turn as the rig sees it.
@@ -65,13 +71,30 @@ func (r *rig) stopAll() {
 }
 
 func (r *rig) options(id string) partition.Options {
-	return partition.Options{Partitions: r.n, Member: id, TTL: r.ttl}
+	return partition.Options{Partitions: r.n, Member: id, TTL: r.ttl, Log: slog.New(slog.NewTextHandler(r, nil))}
+}
+
+// Write keeps what members log.
+func (r *rig) Write(text []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.Write(text)
+}
+
+// logged counts the lines of the log that have a text.
+func (r *rig) logged(text string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Count(r.log.String(), text)
 }
 
 func (r *rig) join(o partition.Options) *member {
 	r.Helper()
 	r.seeds++
 	m := &member{r: r, line: newLine(r.keys, r.seeds), id: o.Member}
+	if r.prepare != nil {
+		r.prepare(m.line)
+	}
 	joined, err := partition.Join(r.Context(), m.line, "t/g", m.own, o)
 	if err != nil {
 		r.Fatal(err)

@@ -65,6 +65,12 @@ func (m *Membership) attend(ctx context.Context) {
 func (m *Membership) enter(ctx context.Context, lost string) (*session, error) {
 	s := &session{tries: map[string]bool{}}
 	s.ctx, s.end = context.WithCancel(ctx)
+	select {
+	case <-m.seen: // others would leave a share to who cannot see that it has one
+	case <-m.quit:
+		s.end()
+		return nil, nil //nolint:nilnil // as below
+	}
 	var before seenSession // that has our name
 	for {
 		there, err := m.readSession(ctx)
@@ -77,9 +83,11 @@ func (m *Membership) enter(ctx context.Context, lost string) (*session, error) {
 			return nil, fmt.Errorf("%w: %s", ErrMemberExists, m.o.Member)
 		case there.revision != 0 && there.State != stateAway: // alive, or dead and not over yet
 			before, s.known = there, true
+		case !m.sees(): // it cannot any more
 		default:
 			s.known = s.known || there.State == stateAway
 			if err = m.begin(s.ctx, s, there.revision); err == nil { //nolint:contextcheck // derived from it
+				m.tried(ctx, entering, nil)
 				return s, nil
 			}
 		}
@@ -87,6 +95,7 @@ func (m *Membership) enter(ctx context.Context, lost string) (*session, error) {
 			s.end()
 			return nil, err
 		}
+		m.tried(ctx, entering, err)
 		select {
 		case <-time.After(retryPause):
 		case <-m.quit:
@@ -193,6 +202,7 @@ func (m *Membership) renewOnce(ctx context.Context, s *session, state string) ti
 		s.unsure = sent
 	}
 	revision, err := m.writeSession(ctx, s, s.revision, state)
+	m.tried(s.ctx, renewing, err) //nolint:contextcheck // its end ends the session
 	switch {
 	case err == nil:
 		m.renewed(s, revision, sent)

@@ -48,7 +48,9 @@ func (t *Turn) loseLocked() {
 func (m *Membership) yield(p int, l seenLease, s *session) {
 	ctx, cancel := context.WithTimeout(s.ctx, m.o.TTL/6)
 	defer cancel()
-	if _, err := m.writeLease(ctx, p, l.revision, leaseValue{Clean: l.After}); err != nil {
+	_, err := m.writeLease(ctx, p, l.revision, leaseValue{Clean: l.After})
+	m.tried(s.ctx, releasing, err)
+	if err != nil {
 		sleep(s.ctx, retryPause) // the view will tell whether it has to be done again
 	}
 	m.mu.Lock()
@@ -73,6 +75,7 @@ func (m *Membership) acquire(p int, l seenLease, s *session) *Turn {
 	ctx, cancel := context.WithTimeout(s.ctx, m.o.TTL/6)
 	defer cancel()
 	revision, err := m.writeLease(ctx, p, l.revision, leaseValue{Owner: m.o.Member, Session: s.nonce, After: t.Clean})
+	m.tried(s.ctx, taking, err)
 	if err != nil {
 		if !errors.Is(err, jetbus.ErrWrongSequence) {
 			sleep(s.ctx, retryPause)
@@ -91,12 +94,22 @@ func (m *Membership) writeLease(ctx context.Context, p int, revision uint64, l l
 	return m.keys.KeySet(ctx, m.o.Bucket, m.leaseKey(p), text, revision, 0)
 }
 
+// errOwnEnded is the failure of an Own that neither returned nor panicked.
+var errOwnEnded = errors.New("the function that owns a partition ended its goroutine (runtime.Goexit)")
+
 // turn calls Own and lets the partition go.
 func (m *Membership) turn(ctx context.Context, t *Turn) {
-	clean, err := t.Clean, error(nil)
-	if !m.isStopping() {
-		clean, err = m.call(ctx, t)
+	clean, err := false, errOwnEnded
+	defer func() { m.endTurn(t, clean, err) }() // also when Own ends its goroutine
+	if m.isStopping() {
+		clean, err = t.Clean, nil
+		return
 	}
+	clean, err = m.call(ctx, t)
+}
+
+// endTurn releases a partition.
+func (m *Membership) endTurn(t *Turn, clean bool, err error) {
 	m.mu.Lock()
 	t.ended = true
 	m.mu.Unlock()
@@ -139,6 +152,7 @@ func (m *Membership) release(t *Turn, clean bool) bool {
 		}
 		m.mu.Unlock()
 		_, err := m.writeLease(ctx, t.Partition, t.revision, l)
+		m.tried(ctx, releasing, err)
 		switch {
 		case err == nil:
 			return true

@@ -104,6 +104,10 @@ func (p *Projection) reopen(ctx context.Context, w *writer) (Position, error) {
 			return at, err
 		}
 		p.count.failedWrite(err)
+		if attempt == 1 {
+			p.o.Logger.LogAttrs(ctx, slog.LevelWarn, "the sink does not say how far it is; it is asked again",
+				slog.String("projection", p.o.Name), slog.Any("error", err))
+		}
 		if err := pause(ctx, retryBackoff.Delay(attempt)); err != nil {
 			return at, err
 		}

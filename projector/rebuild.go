@@ -242,6 +242,10 @@ func (r *rebuild) swap(ctx context.Context) error {
 		}
 		r.count.failedWrite(err)
 		r.progress()
+		if attempt == 1 {
+			r.o.Logger.LogAttrs(ctx, slog.LevelWarn, "what was rebuilt cannot be put into place; it is tried again",
+				slog.String("projection", r.o.Name), slog.Any("error", err))
+		}
 		if err := pause(ctx, retryBackoff.Delay(attempt)); err != nil {
 			return err
 		}

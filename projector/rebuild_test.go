@@ -1,10 +1,12 @@
 package projector_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -103,6 +105,8 @@ func TestA8Row12Rebuild(t *testing.T) {
 					return live()
 				}}
 				var phases []projector.RebuildPhase
+				var log bytes.Buffer
+				o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 				st, err := projector.Rebuild(r.Context(), r.open(), s, o, projector.RebuildOptions{Progress: func(st projector.RebuildStats) {
 					if len(phases) == 0 || phases[len(phases)-1] != st.Phase {
 						phases = append(phases, st.Phase)
@@ -112,6 +116,7 @@ func TestA8Row12Rebuild(t *testing.T) {
 					}
 				}})
 				r.ok(err)
+				r.equal("times that the swap is told to fail", strings.Count(log.String(), "error=away"), 1)
 				want := "[waiting filling catching swapping closing done]"
 				if exclusive {
 					want = "[waiting filling catching swapping done]"
