@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/gateway"
@@ -405,4 +406,32 @@ func (r *wsRig) sent(text string) string {
 	answer := c.text()
 	_ = c.ws.CloseNow()
 	return answer
+}
+
+// TestSlowBody: who sends a body that never ends, or none, is answered, and keeps neither a
+// connection nor the end of the server waiting; with a token or without one.
+func TestSlowBody(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		for what, head := range map[string]string{
+			"without a token": "Content-Length: 10\r\n\r\n",
+			"in pieces":       "Transfer-Encoding: chunked\r\n\r\n5\r\n[1,2,",
+			"with a token":    "Authorization: Bearer ann topic:write:>\r\nContent-Length: 10\r\n\r\n1",
+		} {
+			for _, path := range []string{"/v1/topics/orders", "/v1/schemas/orders/check", "/nowhere"} {
+				c, err := r.net.dial(r.Context(), "tcp", "")
+				if err != nil {
+					r.Fatal(err)
+				}
+				began := time.Now()
+				if _, err := c.Write([]byte("POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + head)); err != nil {
+					r.Fatal(err)
+				}
+				_, _ = io.Copy(io.Discard, c) // until the connection is over
+				if took := time.Since(began); took > 40*time.Second {
+					r.Errorf("%s, %s: over after %v", path, what, took)
+				}
+				_ = c.Close()
+			}
+		}
+	})
 }

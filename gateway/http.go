@@ -105,7 +105,7 @@ func (b *jsonBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// bodyTime is how long a client may take to send a body.
+// bodyTime is how long a client may take to send a body, from the beginning of its request.
 const bodyTime = 30 * time.Second
 
 // readBody reads the body of a request, as long as it may be.
@@ -116,9 +116,6 @@ func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error
 	if r.ContentLength > most {
 		return nil, refuse(CodeTooLarge, "the body has %d bytes, at most %d are allowed", r.ContentLength, most)
 	}
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // what has no deadlines is a test's
-	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, refuse(CodeTooLarge, "the body has more than %d bytes", most)
@@ -126,6 +123,7 @@ func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error
 	if err != nil {
 		return nil, refuse(CodeBadRequest, "the body ended before it was complete")
 	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the answer may take longer
 	return body, nil
 }
 

@@ -120,6 +120,24 @@ func TestPullLeases(t *testing.T) {
 	})
 }
 
+// TestPullTellsThatTheBrokersLeaseIsLost: who has lost an event to others is not told that the
+// lease is longer.
+func TestPullTellsThatTheBrokersLeaseIsLost(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		r.publish("orders", "1")
+		got := r.pull(`{"from":"earliest","ackTimeoutMs":600000}`)
+		if err := r.bus.SetCursor(r.Context(), "orders", "g", jetbus.Cursor{}, jetbus.SeekOptions{Force: true}); err != nil {
+			r.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		for _, verb := range []string{"extend", "ack"} {
+			if s := r.settle(verb, got[0].AckID, ``); s != "expired" {
+				r.Errorf("%s: %s", verb, s)
+			}
+		}
+	})
+}
+
 // TestPullMaxLease: a lease is kept for as long as the client asked for, whatever it says meanwhile.
 func TestPullMaxLease(t *testing.T) {
 	inBubble(t, gateway.Config{}, func(r *wsRig) {
@@ -258,6 +276,30 @@ func TestPullIsBoundedInBytes(t *testing.T) {
 			}
 		}
 		r.do("POST", groupPath+"pull", `{"maxBytes":-1}`).refused(gateway.CodeBadRequest)
+	})
+}
+
+// TestPulledBytes: what the clients of a subject hold is bounded in bytes.
+func TestPulledBytes(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		large := `"` + strings.Repeat("x", 1000<<10) + `"`
+		for range 70 {
+			r.publish("orders", large)
+		}
+		var held []taken
+		for i := 0; len(held) < 66; i++ { // answers have a limit of their own
+			got := r.pull(`{"from":"earliest","max":100,"maxBytes":20000000,"wait":"0"}`)
+			if held = append(held, got...); len(got) == 0 || i > 10 {
+				r.Fatalf("%d events came", len(held))
+			}
+		}
+		r.do("POST", groupPath+"pull", `{"wait":"0"}`).refused(gateway.CodeTooManyInFlight)
+		for _, e := range held[:20] {
+			r.settle("ack", e.AckID, ``)
+		}
+		if got := r.pull(`{"wait":"0"}`); len(got) != 70-len(held) {
+			r.Errorf("%d events came, not %d", len(got), 70-len(held))
+		}
 	})
 }
 

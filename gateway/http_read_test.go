@@ -33,8 +33,13 @@ type sseClient struct {
 // events opens the stream of a topic.
 func (r *wsRig) events(path string, header ...string) *sseClient {
 	r.Helper()
+	return r.eventsBy(r.client(), path, header...)
+}
+
+func (r *wsRig) eventsBy(client *http.Client, path string, header ...string) *sseClient {
+	r.Helper()
 	ctx, cancel := context.WithCancel(r.Context())
-	res, err := r.client().Do(r.request("GET", path, "", append(header, "Accept", "text/event-stream")...).WithContext(ctx))
+	res, err := client.Do(r.request("GET", path, "", append(header, "Accept", "text/event-stream")...).WithContext(ctx))
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -328,6 +333,23 @@ func TestPollBounds(t *testing.T) {
 		c := r.events(ordersPath + "/events")
 		c.block()
 		r.do("GET", ordersPath+"/events?limit=1", "").refused(gateway.CodeRateLimited)
+	})
+}
+
+// TestEventStreamOverHTTP2: a stream on which nothing comes for longer than a write may take
+// goes on, over HTTP/2 too, where a deadline that has passed would end it.
+func TestEventStreamOverHTTP2(t *testing.T) {
+	inBubble(t, gateway.Config{Limits: gateway.Limits{WriteTimeout: time.Second}}, func(r *wsRig) {
+		c := r.eventsBy(r.client2(), ordersPath+"/events?from=earliest")
+		c.block() // when to connect again
+		c.next("caught_up")
+		if b := c.block(); !b.comment { // 15 seconds later
+			r.Errorf("%+v is no heartbeat", b)
+		}
+		time.Sleep(5 * time.Second)
+		r.publish("orders", "1")
+		c.next("event")
+		c.stop()
 	})
 }
 

@@ -22,11 +22,20 @@ type reply struct {
 
 // client makes requests to the gateway.
 func (r *wsRig) client() *http.Client {
-	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
-		c, err := r.net.dial(ctx, network, address)
-		return socket{c}, err
-	}
-	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	return &http.Client{Transport: &http.Transport{DialContext: r.dialNet, DisableKeepAlives: true}}
+}
+
+// client2 makes them over HTTP/2.
+func (r *wsRig) client2() *http.Client {
+	transport := &http.Transport{DialContext: r.dialNet, Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	r.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+func (r *wsRig) dialNet(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := r.net.dial(ctx, network, address)
+	return socket{c}, err
 }
 
 // socket takes what the other end does not read any more, as the buffer of a socket does: a

@@ -13,10 +13,11 @@ import (
 
 // Bounds of the events that clients hold over HTTP.
 const (
-	maxPulled  = 100_000         // by all clients
-	pullTick   = time.Second     // between looks at leases
-	pullGrace  = 5 * time.Second // for acknowledgements when the gateway stops: nobody can tell these clients to go
-	pullAtOnce = 32              // leases that are extended, or end, at the same time
+	maxPulled      = 100_000         // by all clients
+	maxPulledBytes = 64 << 20        // by one subject, besides what its pulls under way bring
+	pullTick       = time.Second     // between looks at leases
+	pullGrace      = 5 * time.Second // for acknowledgements when the gateway stops: nobody can tell these clients to go
+	pullAtOnce     = 32              // leases that are extended, or end, at the same time
 )
 
 // pulled is an event that a client took over HTTP and holds, until its deadline.
@@ -26,6 +27,7 @@ type pulled struct {
 	since, deadline       time.Time
 	kept                  time.Time     // until when the lease lasts whatever an extension says
 	lease                 time.Duration // of an extension that says nothing
+	size                  int           // what it counts for
 	busy                  bool          // it is being settled
 }
 
@@ -35,6 +37,7 @@ type pulls struct {
 	mu      sync.Mutex
 	held    map[string]*pulled
 	of      map[string]int // held or asked for, by subject
+	bytes   map[string]int // of what is held, by subject
 	total   int
 	running bool          // keepPulled does
 	ended   bool          // it has, for good
@@ -43,20 +46,36 @@ type pulls struct {
 }
 
 func (p *pulls) init() {
-	p.held, p.of, p.over = map[string]*pulled{}, map[string]int{}, make(chan struct{})
+	p.held, p.of, p.bytes, p.over = map[string]*pulled{}, map[string]int{}, map[string]int{}, make(chan struct{})
 }
 
-// reserve makes room for up to n events of a subject.
-func (p *pulls) reserve(subject string, n, most int) (int, error) {
+// reserve makes room for up to n events of a subject, and says how many bytes these may have.
+func (p *pulls) reserve(subject string, n, most int) (events, bytes int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n = min(n, most-p.of[subject], maxPulled-p.total)
-	if n <= 0 {
-		return 0, refuse(CodeTooManyInFlight, "%d events are held already; acknowledge some of them", p.of[subject])
+	n, bytes = min(n, most-p.of[subject], maxPulled-p.total), maxPulledBytes-p.bytes[subject]
+	if n <= 0 || bytes <= 0 {
+		return 0, 0, refuse(CodeTooManyInFlight, "%d events of %d bytes are held already; acknowledge some of them", p.of[subject], p.bytes[subject])
 	}
 	p.of[subject] += n
 	p.total += n
-	return n, nil
+	return n, bytes, nil
+}
+
+// putLocked has an event held, for which room was made.
+func (p *pulls) putLocked(token string, h *pulled) {
+	h.size = sizeOf(h.d)
+	p.held[token] = h
+	p.bytes[h.subject] += h.size
+}
+
+// removeLocked lets go of an event.
+func (p *pulls) removeLocked(token string, h *pulled) {
+	delete(p.held, token)
+	if p.bytes[h.subject] -= h.size; p.bytes[h.subject] == 0 {
+		delete(p.bytes, h.subject)
+	}
+	p.unreserveLocked(h.subject, 1)
 }
 
 func (p *pulls) unreserveLocked(subject string, n int) {
@@ -92,21 +111,25 @@ func (g *Gateway) holdPulled(ctx context.Context, h *pulled) string {
 		p.running = true
 		go g.keepPulled(context.WithoutCancel(ctx)) // ends when nothing is held, and Drain waits for it
 	}
-	p.held[token] = h
+	p.putLocked(token, h)
 	return token
 }
 
 // take finds an event that a client holds. With settle it is the caller's from then on, to
-// be given to drop or back. Nil: the token is of somebody else, or the time is over.
-func (p *pulls) take(token, subject, topic, group string, settle bool) *pulled {
+// be given to drop or back. Nil: the token is of somebody else, or the time is over, or, busy, it
+// is being settled.
+func (p *pulls) take(token, subject, topic, group string, settle bool) (h *pulled, busy bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.held[token]
-	if h == nil || h.busy || h.subject != subject || h.topic != topic || h.group != group || !time.Now().Before(h.deadline) {
-		return nil
+	h = p.held[token]
+	if h == nil || h.subject != subject || h.topic != topic || h.group != group || !h.busy && !time.Now().Before(h.deadline) {
+		return nil, false
+	}
+	if h.busy {
+		return nil, true
 	}
 	h.busy = settle
-	return h
+	return h, false
 }
 
 // drop forgets an event that was settled.
@@ -114,8 +137,7 @@ func (p *pulls) drop(token string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if h := p.held[token]; h != nil {
-		delete(p.held, token)
-		p.unreserveLocked(h.subject, 1)
+		p.removeLocked(token, h)
 	}
 }
 
@@ -193,8 +215,7 @@ func (g *Gateway) lookPulled(ctx context.Context) bool {
 		case h.busy:
 		case !now.Before(h.deadline):
 			ended = append(ended, h)
-			delete(p.held, token)
-			p.unreserveLocked(h.subject, 1)
+			p.removeLocked(token, h)
 		case h.deadline.After(h.d.Deadline()) && h.d.Deadline().Sub(now) < groupAckTimeout*2/3:
 			short = append(short, h)
 		}
@@ -219,8 +240,7 @@ func (g *Gateway) givePulledBack(ctx context.Context) {
 		if !h.busy {
 			all = append(all, h)
 		}
-		delete(p.held, token)
-		p.unreserveLocked(h.subject, 1)
+		p.removeLocked(token, h)
 	}
 	p.mu.Unlock()
 	giveBack(ctx, all)

@@ -84,9 +84,11 @@ func (g *Gateway) pull(w http.ResponseWriter, r *http.Request, who Principal, to
 	kept := o.MaxLease
 	o.MaxLease = 0 // see keepPulled
 	p := &g.pulls
-	if o.Max, err = p.reserve(who.Subject, o.Max, g.c.Limits.InFlight); err != nil {
+	var bytes int
+	if o.Max, bytes, err = p.reserve(who.Subject, o.Max, g.c.Limits.InFlight); err != nil {
 		return err
 	}
+	o.MaxBytes = min(o.MaxBytes, int64(bytes))
 	got, err := g.receive(ctx, topic, group, o)
 	p.unreserve(who.Subject, o.Max-len(got))
 	if ctx.Err() != nil || err != nil { // nobody is there to take them
@@ -114,7 +116,7 @@ func (g *Gateway) pull(w http.ResponseWriter, r *http.Request, who Principal, to
 	answerText(w, http.StatusOK, append(b, "]}\n"...))
 	if http.NewResponseController(w).Flush() != nil { // the answer is not on its way
 		for _, token := range tokens {
-			if h := p.take(token, who.Subject, topic, group, true); h != nil {
+			if h, _ := p.take(token, who.Subject, topic, group, true); h != nil {
 				p.drop(token)
 				giveBack(ctx, []*pulled{h})
 			}
@@ -250,11 +252,18 @@ func (g *Gateway) settleOne(ctx context.Context, token string, who Principal, to
 	yes, no := true, false
 	out := settled{Result: frame.Result{AckID: cut(token, frame.MaxCorr), Applied: &no, Reason: "expired"}}
 	longer := v.op == "modack" || v.op == "extend"
-	h := g.pulls.take(token, who.Subject, topic, group, !longer)
+	h, busy := g.pulls.take(token, who.Subject, topic, group, !longer)
+	if busy {
+		return settled{Result: failedResult(out.AckID)}
+	}
 	if h == nil {
 		return out
 	}
 	out.ID = h.d.ID
+	if longer && !time.Now().Before(h.d.Deadline()) { // the group was moved by force, or the broker was away
+		g.pulls.drop(token)
+		return out
+	}
 	if longer {
 		left := g.pulls.extend(h, v.by, g.c.Limits)
 		if out.Reason = "limit"; left > 0 {

@@ -23,19 +23,20 @@ type session struct {
 	work   sync.WaitGroup // settling, and what subscriptions run
 	over   chan struct{}  // closed by end
 
-	mu      sync.Mutex
-	conn    *conn         // nil: it broke
-	moved   chan struct{} // closed when conn changes
-	parked  chan struct{} // closed when what follows from a broken connection is done
-	subject string        // of the connection that broke
-	subs    map[string]*sub
-	holds   map[string]*hold // by ack id
-	bytes   int              // of what is held
-	lighter chan struct{}    // closed, and made anew, when there is less held and somebody waits for that; nil: nobody does
-	issued  uint64           // ack ids
-	expired []string         // the last ack ids whose leases ran out
-	names   int              // names of subscriptions that were made up
-	ended   bool
+	mu       sync.Mutex
+	conn     *conn         // nil: it broke
+	moved    chan struct{} // closed when conn changes
+	parked   chan struct{} // closed when what follows from a broken connection is done
+	subject  string        // of the connection that broke
+	subs     map[string]*sub
+	holds    map[string]*hold         // by ack id
+	settling map[string]chan struct{} // what was taken out of the client's hands, until that is applied or was in vain
+	bytes    int                      // of what is held
+	lighter  chan struct{}            // closed, and made anew, when there is less held and somebody waits for that; nil: nobody does
+	issued   uint64                   // ack ids
+	expired  []string                 // the last ack ids whose leases ran out
+	names    int                      // names of subscriptions that were made up
+	ended    bool
 
 	timer *time.Timer // of one that is kept; guarded by life.mu
 }
@@ -43,7 +44,7 @@ type session struct {
 func newSession(c *conn) *session {
 	return &session{
 		g: c.g, id: rand.Text(), prefix: rand.Text()[:12] + ".", sketch: c.sketch, conn: c,
-		over: make(chan struct{}), moved: make(chan struct{}), parked: make(chan struct{}), subs: map[string]*sub{}, holds: map[string]*hold{},
+		over: make(chan struct{}), moved: make(chan struct{}), parked: make(chan struct{}), subs: map[string]*sub{}, holds: map[string]*hold{}, settling: map[string]chan struct{}{},
 	}
 }
 

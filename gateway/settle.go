@@ -62,13 +62,18 @@ func (c *conn) settle(req frame.Request) {
 	err := v.check(ms)
 	var h *hold
 	var why string
+	var under <-chan struct{}
 	if err == nil {
-		h, why, err = c.ses.resolve(&req, v)
+		h, why, under, err = c.ses.resolve(&req, v)
 	}
 	answer := func(r frame.Result, left time.Duration, err error) { c.settledOne(&req, r, left, err) }
 	switch {
 	case err != nil:
 		c.refuse(req.Corr, err)
+	case under != nil:
+		taken = true
+		ses := c.ses
+		c.task(func() { answer(ses.applyBehind(c, under, req.AckID, v), 0, nil) })
 	case h == nil:
 		no := false
 		answer(frame.Result{AckID: req.AckID, ID: req.ID, Applied: &no, Reason: why}, 0, nil)
@@ -118,20 +123,23 @@ func (c *conn) settleAll(req frame.Request) {
 	}
 	c.tasks <- struct{}{}
 	var failed []frame.Result
-	var todo []func() frame.Result
+	var todo, behind []func() frame.Result // what waits for another frame comes last: that may wait for this one
 	ses := c.ses
 	one := func(ackID string, ms int64, v verdict) {
 		err := v.check(ms)
 		var h *hold
 		var why string
+		var under <-chan struct{}
 		if err == nil {
-			h, why, err = ses.resolve(&frame.Request{AckID: ackID}, v)
+			h, why, under, err = ses.resolve(&frame.Request{AckID: ackID}, v)
 		}
 		no := false
 		switch {
 		case err != nil:
 			f := explain(err)
 			failed = append(failed, frame.Result{AckID: ackID, Applied: &no, Code: string(f.Code), Msg: f.Msg})
+		case under != nil:
+			behind = append(behind, func() frame.Result { return ses.applyBehind(c, under, ackID, v) })
 		case h == nil:
 			failed = append(failed, frame.Result{AckID: ackID, Applied: &no, Reason: why})
 		case v.op == frame.ModAck:
@@ -152,7 +160,7 @@ func (c *conn) settleAll(req frame.Request) {
 		one(m.AckID, m.ExtendMs, verdict{op: frame.ModAck})
 	}
 	c.task(func() {
-		for _, f := range todo {
+		for _, f := range append(todo, behind...) {
 			if r := f(); r.Code != "" || !*r.Applied {
 				failed = append(failed, r)
 			}
@@ -164,12 +172,13 @@ func (c *conn) settleAll(req frame.Request) {
 }
 
 // resolve finds what a frame speaks of, and takes it out of the client's hands unless it is
-// to stay there for longer. Nil without an error: it is not there, for the reason returned.
-func (s *session) resolve(req *frame.Request, v verdict) (h *hold, why string, err error) {
+// to stay there for longer. Nil without an error: it is not there, for the reason returned; or it
+// is being settled, as an earlier frame said, until under is closed.
+func (s *session) resolve(req *frame.Request, v verdict) (h *hold, why string, under <-chan struct{}, err error) {
 	if req.AckID == "" {
 		one, err := s.find(req)
 		if err != nil {
-			return nil, "", err
+			return nil, "", nil, err
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -178,24 +187,28 @@ func (s *session) resolve(req *frame.Request, v verdict) (h *hold, why string, e
 				continue
 			}
 			if h != nil {
-				return nil, "", refuse(CodeConflict, "several events of the id %.80q are held; settle each by its ack_id", req.ID)
+				return nil, "", nil, refuse(CodeConflict, "several events of the id %.80q are held; settle each by its ack_id", req.ID)
 			}
 			h = held
 		}
 		if h == nil {
-			return nil, "unknown", nil
+			return nil, "unknown", nil, nil
 		}
 	} else {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if h = s.holds[req.AckID]; h == nil {
-			return nil, s.unknownLocked(req.AckID), nil
+			if over, ok := s.settling[req.AckID]; ok && v.op != frame.ModAck {
+				return nil, "", over, nil
+			}
+			return nil, s.unknownLocked(req.AckID), nil, nil
 		}
 	}
 	if v.op != frame.ModAck {
 		h.takeLocked()
+		s.settling[h.id] = make(chan struct{})
 	}
-	return h, "", nil
+	return h, "", nil, nil
 }
 
 // extend moves a deadline.
@@ -227,6 +240,28 @@ func (s *session) extend(h *hold, by time.Duration) (frame.Result, time.Duration
 	return r, left, nil
 }
 
+// applyBehind settles an event that is being settled already: a client whose connection broke
+// says again what it has no answer to, and is to learn what became of that. Where it came to
+// nothing the client has the event again. It does not wait for longer than the connection lasts.
+func (s *session) applyBehind(c *conn, under <-chan struct{}, ackID string, v verdict) frame.Result {
+	for {
+		select {
+		case <-under:
+		case <-c.ended:
+			return failedResult(ackID)
+		}
+		h, why, again, _ := s.resolve(&frame.Request{AckID: ackID}, v) // by its ack id it does not fail
+		switch {
+		case h != nil:
+			return s.apply(h, v)
+		case again == nil:
+			no := false
+			return frame.Result{AckID: ackID, Applied: &no, Reason: why}
+		}
+		under = again
+	}
+}
+
 // apply settles an event that was taken out of the client's hands.
 func (s *session) apply(h *hold, v verdict) frame.Result {
 	ctx, cancel := context.WithTimeout(context.Background(), taskTime)
@@ -244,34 +279,45 @@ func (s *session) apply(h *hold, v verdict) frame.Result {
 	default:
 		err = h.d.Nack(ctx, jetbus.NackOptions{Delay: max(v.by, 0), AtOnce: v.by < 0, Reason: v.reason})
 	}
-	yes, no := true, false
+	yes, no, expired, failed := true, false, false, false
 	r := frame.Result{AckID: h.id, ID: h.d.ID, Applied: &yes}
 	switch {
 	case err == nil:
 	case errors.Is(err, jetbus.ErrLeaseExpired):
-		s.mu.Lock()
-		s.expiredLocked(h.id) // and not settled, should the client ask again
-		s.mu.Unlock()
+		expired = true // and not settled, should the client ask again
 		r.Applied, r.Reason = &no, "expired"
 	case errors.Is(err, jetbus.ErrAlreadySettled), errors.Is(err, jetbus.ErrNotHeld):
 		r.Applied, r.Reason = &no, "settled"
 	default:
-		r.Applied, r.Code, r.Msg, r.Retryable = &no, string(CodeAckFailed), plain[CodeAckFailed], true
-		s.restore(h)
+		failed = true
+		r = failedResult(h.id)
+		r.ID = h.d.ID
 	}
+	s.applied(h, expired, failed)
 	return r
 }
 
-// restore puts an event that could not be settled back into the client's hands, who may try
-// again.
-func (s *session) restore(h *hold) {
+// failedResult says that the broker did not take what was said of an event, or that this is not
+// known: to be said again.
+func failedResult(ackID string) frame.Result {
+	no := false
+	return frame.Result{AckID: ackID, Applied: &no, Code: string(CodeAckFailed), Msg: plain[CodeAckFailed], Retryable: true}
+}
+
+// applied ends what apply did. An event that could not be settled goes back into the client's
+// hands, who may try again, in the same step in which those go on who wait for what becomes of it.
+func (s *session) applied(h *hold, expired, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended || h.s.ended {
-		return // the broker's lease ends by itself
+	switch {
+	case expired, failed && (s.ended || h.s.ended): // the broker's lease ends by itself
+		s.expiredLocked(h.id)
+	case failed:
+		h.putLocked()
+		h.timer.Reset(max(time.Until(h.deadline), 0))
 	}
-	h.putLocked()
-	h.timer.Reset(max(time.Until(h.deadline), 0))
+	close(s.settling[h.id])
+	delete(s.settling, h.id)
 }
 
 // cut is the beginning of a text.

@@ -41,7 +41,7 @@ func (s *eventStream) writeLocked(flush bool, parts ...[]byte) error {
 	if s.err != nil {
 		return s.err
 	}
-	_ = s.rc.SetWriteDeadline(time.Now().Add(s.time)) // what has no deadlines is a test's
+	s.hurry()
 	for _, b := range parts {
 		if _, s.err = s.w.Write(b); s.err != nil {
 			return s.err
@@ -50,7 +50,15 @@ func (s *eventStream) writeLocked(flush bool, parts ...[]byte) error {
 	if flush {
 		s.err = s.rc.Flush()
 	}
+	if s.err == nil { // over HTTP/2 a deadline that passes ends the stream, though nothing is being written
+		_ = s.rc.SetWriteDeadline(time.Time{})
+	}
 	return s.err
+}
+
+// hurry gives what is written next its time.
+func (s *eventStream) hurry() {
+	_ = s.rc.SetWriteDeadline(time.Now().Add(s.time)) // what has no deadlines is a test's
 }
 
 // send sends an event with its data, which has several lines where JSON does. An offset that
@@ -114,6 +122,7 @@ func (g *Gateway) stream(ctx context.Context, w http.ResponseWriter, t *tail) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	s := &eventStream{w: w, rc: http.NewResponseController(w), time: g.c.Limits.WriteTimeout, at: t.token()}
 	s.next = s.at
+	defer s.hurry() // net/http writes what is not flushed
 	w.WriteHeader(http.StatusOK)
 	if s.write(true, fmt.Appendf(nil, "retry: %d\n\n", reconnect)) != nil {
 		return

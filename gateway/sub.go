@@ -151,6 +151,7 @@ func (s *sub) setLimits(l Limits) error {
 	if s.inFlight == 0 {
 		s.inFlight = min(defaultInFlight, l.InFlight)
 	}
+	s.o.MaxInFlightBytes = min(s.o.MaxInFlightBytes, jetbus.DefaultMaxInFlightBytes)
 	s.most = int(cmp.Or(s.o.MaxInFlightBytes, jetbus.DefaultMaxInFlightBytes))
 	s.grace = time.Duration(s.o.Gateway.ResumeGraceMs) * time.Millisecond
 	if s.ses.sketch {

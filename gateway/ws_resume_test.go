@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -185,4 +186,42 @@ func TestALeaseThatRanOutIsNeverSettled(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAnAckUnderWayIsNotSettled: a client that comes back and says again what it has no answer to
+// learns what became of it, and not that it is settled while it is not known.
+func TestAnAckUnderWayIsNotSettled(t *testing.T) {
+	for what, say := range map[string]string{"ACK": `{"op":"ACK","ack_id":%q,"corr":"x"}`, "ACKS": `{"op":"ACKS","ack":[%q],"corr":"x"}`} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, gateway.Config{}, func(r *wsRig) {
+				c, session := r.kept(`,"ackTimeoutMs":600000`)
+				r.publish("orders", "1")
+				e := c.next(frame.Event)
+				if err := r.broker.Kill(r.Context()); err != nil {
+					r.Fatal(err)
+				}
+				c.send(fmt.Sprintf(say, e.AckID))
+				time.Sleep(time.Second)
+				_ = c.ws.CloseNow()
+				time.Sleep(time.Second)
+				again := r.dial()
+				again.next(frame.Hello)
+				if m := again.ask(`{"op":"AUTH","session":"`+session+`"}`, frame.OK); !*m.Recovered {
+					r.Fatalf("%+v", m)
+				}
+				restarted := make(chan error, 1)
+				time.AfterFunc(13*time.Second, func() { restarted <- r.broker.Restart(r.Context()) }) // the first one has failed by then
+				if m := again.ask(fmt.Sprintf(say, e.AckID), frame.OK); m.Applied != nil && !*m.Applied || len(m.Results) > 0 {
+					r.Errorf("%+v", m)
+				}
+				if err := <-restarted; err != nil {
+					r.Fatal(err)
+				}
+				time.Sleep(time.Minute)
+				if got := r.free(); len(got) > 0 {
+					r.Errorf("%d events are free", len(got))
+				}
+			})
+		})
+	}
 }

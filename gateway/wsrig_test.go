@@ -63,7 +63,9 @@ func (r *wsRig) serveBus(b jetbus.Backend, c gateway.Config) {
 	}
 	network := newPipeNet()
 	r.g, r.net = g, network
-	server := &http.Server{Handler: g, ReadHeaderTimeout: time.Minute}
+	server := &http.Server{Handler: g, ReadHeaderTimeout: time.Minute, Protocols: new(http.Protocols)}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
 	var served sync.WaitGroup
 	served.Go(func() { _ = server.Serve(network) })
 	r.Cleanup(func() {

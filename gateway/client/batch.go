@@ -11,7 +11,8 @@ import (
 
 // PublishBatch implements [jetbus.Batcher]. One that is atomic or chained must fit into one
 // frame of the gateway, else it is [jetbus.ErrUnsupported]. An atomic one is not sent again when the
-// connection breaks before the answer, but is an error with [jetbus.StoredUnknown].
+// connection breaks before the answer, or that says that it may be stored, but is an error with
+// [jetbus.StoredUnknown].
 func (c *Client) PublishBatch(ctx context.Context, events []jetbus.Event, o jetbus.BatchOptions) ([]jetbus.Receipt, error) {
 	b := &batch{c: c, o: o, receipts: make([]jetbus.Receipt, len(events))}
 	err := b.prepare(events)
@@ -33,6 +34,7 @@ type batch struct {
 	items    []frame.PublishItem
 	fresh    []bool // its id was made up here
 	sizes    []int
+	unknown  int // the events up to there that have no receipt may be stored all the same
 }
 
 // prepare checks all events before the first is sent.
@@ -106,44 +108,49 @@ func (b *batch) publish(ctx context.Context) error {
 	ctx, cancel := b.c.bound(ctx)
 	defer cancel()
 	if err := b.c.enter(ctx); err != nil {
-		return b.failed(0, err, jetbus.StoredNo)
+		return b.failed(0, err)
 	}
 	defer b.c.exit()
 	wait := retryWait
 	for next := 0; next < len(b.items); {
 		if err := b.whole(); err != nil { // it is another gateway, after a connection that broke
-			return b.failed(0, err, jetbus.StoredNo)
+			return b.failed(0, err)
 		}
 		n := b.fits(next)
 		m, wrote, err := b.l.do(ctx, b.request(next, n), b.o.Atomic)
-		stored := jetbus.StoredNo
-		if err == nil {
+		switch {
+		case err == nil:
 			var done int
-			if done, stored, err = b.take(next, n, m); done > 0 {
+			if done, err = b.take(next, n, m); done > 0 {
 				wait = retryWait
 			}
 			next += done
-		} else if wrote {
-			stored = storedBy(err)
+		case wrote && storedBy(err) == jetbus.StoredUnknown:
+			b.unknown = max(b.unknown, next+n)
 		}
 		if err == nil {
 			continue
 		}
-		if (passes(err) || !wrote && errors.Is(err, errBroken)) && sleep(ctx, max(wait, retryAfter(err))) == nil { // what was stored is told as a duplicate
+		again := passes(err) || !wrote && errors.Is(err, errBroken)
+		if b.o.Atomic && b.unknown > 0 { // what is stored already would be refused, and told as not stored
+			again = false
+		}
+		if again && sleep(ctx, max(wait, retryAfter(err))) == nil { // what was stored is told as a duplicate
 			wait = min(2*wait, maxRetryWait)
 			continue
 		}
-		return b.failed(next, err, stored)
+		return b.failed(next, err)
 	}
 	return nil
 }
 
 // take takes the results of a frame: how many events of its beginning are stored, and what is
 // wrong with the next one.
-func (b *batch) take(from, n int, m *frame.Message) (done int, stored jetbus.Stored, err error) {
+func (b *batch) take(from, n int, m *frame.Message) (done int, err error) {
 	for i := range n {
 		if i >= len(m.Results) {
-			return done, jetbus.StoredUnknown, fmt.Errorf("%w: the gateway's answer has %d results for %d events", jetbus.ErrUnavailable, len(m.Results), n)
+			b.unknown = max(b.unknown, from+n)
+			return done, fmt.Errorf("%w: the gateway's answer has %d results for %d events", jetbus.ErrUnavailable, len(m.Results), n)
 		}
 		r := &m.Results[i]
 		if r.Code == "" {
@@ -155,21 +162,25 @@ func (b *batch) take(from, n int, m *frame.Message) (done int, stored jetbus.Sto
 			}
 			continue
 		}
+		if r.Stored != jetbus.StoredNo.String() {
+			b.unknown = max(b.unknown, from+i+1)
+		}
 		if err == nil {
 			err = refusal(&frame.Message{Code: r.Code, Msg: r.Msg, Retryable: r.Retryable, Details: r.Details})
-			if r.Stored != jetbus.StoredNo.String() {
-				stored = jetbus.StoredUnknown
-			}
 		}
 	}
-	return done, stored, err
+	return done, err
 }
 
 // failed is the error for what has no receipt.
-func (b *batch) failed(from int, err error, stored jetbus.Stored) error {
+func (b *batch) failed(from int, err error) error {
 	out := &jetbus.BatchError{Total: len(b.items)}
 	for i := from; i < len(b.receipts); i++ {
 		if e := b.receipts[i].Event; e.Seq == 0 {
+			stored := jetbus.StoredNo
+			if i < b.unknown {
+				stored = jetbus.StoredUnknown
+			}
 			out.Failed = append(out.Failed, &jetbus.PublishError{Event: e, Stored: stored, Err: err})
 		}
 	}

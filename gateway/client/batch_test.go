@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/gateway"
+	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
 // TestChain: what does not fit behind a chain says so as the bus does.
@@ -41,5 +42,42 @@ func TestChain(t *testing.T) {
 	_, err = bus.PublishBatch(t.Context(), []jetbus.Event{{Topic: "orders"}, {Topic: "none"}}, jetbus.BatchOptions{Chain: &after})
 	if !errors.Is(err, jetbus.ErrConflict) && !errors.Is(err, jetbus.ErrNoTopic) {
 		t.Errorf("of two topics: %v", err)
+	}
+}
+
+// TestWhatMayBeStoredIsNotToldAsRefused: an answer that says nothing of an earlier try leaves open
+// what became of that; and an atomic batch that may be stored is not sent again, since it would be
+// refused for what it has stored itself.
+func TestWhatMayBeStoredIsNotToldAsRefused(t *testing.T) {
+	for what, c := range map[string]struct {
+		o      jetbus.BatchOptions
+		frames int
+	}{
+		"one by one": {jetbus.BatchOptions{}, 2},
+		"atomic":     {jetbus.BatchOptions{Atomic: true}, 1},
+	} {
+		t.Run(what, func(t *testing.T) {
+			first := true
+			inScript(t, func(_ *line, r *frame.Request) string {
+				if r.Op != frame.PublishBatch {
+					return yes(r)
+				}
+				code, retryable, stored := "topic_full", false, "no"
+				if first {
+					first, code, retryable, stored = false, "broker_unavailable", true, "unknown"
+				}
+				return fmt.Sprintf(`{"op":"ERR","corr":%q,"code":%q,"msg":"no","retryable":%v,"details":{"stored":%q}}`, r.Corr, code, retryable, stored)
+			}, func(s *standIn) {
+				bus, _ := s.dial(nil)
+				_, err := bus.PublishBatch(s.Context(), []jetbus.Event{{Topic: "orders"}, {Topic: "orders"}}, c.o)
+				b, ok := errors.AsType[*jetbus.BatchError](err)
+				if !ok || len(b.Failed) != 2 || b.Failed[0].Stored != jetbus.StoredUnknown || b.Failed[1].Stored != jetbus.StoredUnknown {
+					s.Errorf("got %v, %+v", err, b)
+				}
+				if n := len(s.said(frame.PublishBatch)); n != c.frames {
+					s.Errorf("%d frames, want %d", n, c.frames)
+				}
+			})
+		})
 	}
 }

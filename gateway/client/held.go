@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,6 +88,13 @@ func (c *Client) holdLease(key heldKey, l jetbus.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.held[key] = append(c.held[key], l)
+}
+
+// leases are those that are held of an event.
+func (c *Client) leases(key heldKey) []jetbus.Lease {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.held[key])
 }
 
 func (c *Client) dropLease(key heldKey, l jetbus.Lease) {

@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"sync"
@@ -67,6 +68,11 @@ func (c *Client) receive(ctx context.Context, topic, group string, o jetbus.Rece
 		p.mu.Lock()
 		p.timer = time.AfterFunc(time.Until(p.deadline), p.expire)
 		p.mu.Unlock()
+		for _, l := range c.leases(p.key) {
+			if before, ok := l.(*pulled); ok {
+				before.overtake()
+			}
+		}
 		c.holdLease(p.key, p)
 		out = append(out, d)
 	}
@@ -82,8 +88,20 @@ type pulled struct {
 
 	mu       sync.Mutex
 	state    state
+	doubtful bool // it may be settled
 	deadline time.Time
 	timer    *time.Timer
+}
+
+// overtake ends a lease that may be settled: its event has come again.
+func (p *pulled) overtake() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.doubtful && p.state == open {
+		p.state = lost
+		p.timer.Stop()
+		p.c.dropLease(p.key, p)
+	}
 }
 
 // expire forgets a lease that nobody extended.
@@ -140,12 +158,27 @@ func (p *pulled) say(ctx context.Context, verb string, req settleRequest) error 
 		err = p.take(verb != "extend")
 	}
 	if err == nil {
-		err = p.tell(ctx, verb, req)
+		if err = p.tell(ctx, verb, req); err != nil && verb != "extend" && !errors.Is(err, jetbus.ErrLeaseExpired) && !errors.Is(err, jetbus.ErrAlreadySettled) {
+			p.reopen()
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s %s: %w", verb, p.key.topic, p.key.id, err)
 	}
 	return nil
+}
+
+// reopen leaves a lease with its holder where it is not known to be settled: the broker did not
+// take what was said of it, or no answer came. Where it was settled all the same, what is said
+// next finds it expired.
+func (p *pulled) reopen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state == settled {
+		p.state, p.doubtful = open, true
+		p.c.holdLease(p.key, p)
+		p.timer.Reset(time.Until(p.deadline))
+	}
 }
 
 func (p *pulled) tell(ctx context.Context, verb string, req settleRequest) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -602,6 +603,90 @@ func TestMembersJoinWhileItConnects(t *testing.T) {
 			if err := m.Stop(s.Context()); err != nil {
 				s.Error(err)
 			}
+		}
+	})
+}
+
+// TestAnEventThatCameAgainIsTheOneThatIsHeld: what was settled by a request whose answer was lost is
+// not in the way of the next delivery; nor does an extension that fails open what is settled.
+func TestAnEventThatCameAgainIsTheOneThatIsHeld(t *testing.T) {
+	inScript(t, answer, func(s *standIn) {
+		pulls, nacks := 0, 0
+		s.web = func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case strings.HasSuffix(r.URL.Path, ":pull"):
+				pulls++
+				_, _ = fmt.Fprintf(w, `{"events":[{"ack_id":"a%d","ctx":{"attempt":1,"ack_deadline_ms":600000},"event":{"id":"1","topic":"orders","payload":1}}]}`, pulls)
+			case strings.HasSuffix(r.URL.Path, ":nack") && nacks == 0:
+				nacks++
+				panic(http.ErrAbortHandler)
+			case strings.HasSuffix(r.URL.Path, ":extend"):
+				panic(http.ErrAbortHandler)
+			default:
+				_, _ = w.Write([]byte(`{"results":[{"ack_id":"a","applied":true}]}`))
+			}
+		}
+		bus, _ := s.dial(nil)
+		receive := func() *jetbus.Delivery {
+			ds, err := bus.Receive(s.Context(), "orders", "g", jetbus.ReceiveOptions{})
+			if err != nil || len(ds) != 1 {
+				s.Fatal(ds, err)
+			}
+			return ds[0]
+		}
+		first := receive()
+		if err := first.Nack(s.Context(), jetbus.NackOptions{}); !errors.Is(err, jetbus.ErrUnavailable) {
+			s.Errorf("got %v", err)
+		}
+		second := receive()
+		if err := bus.Ack(s.Context(), "orders", "g", "1"); err != nil {
+			s.Errorf("the one that is held: %v", err)
+		}
+		if err := first.Ack(s.Context()); !errors.Is(err, jetbus.ErrLeaseExpired) {
+			s.Errorf("the one before: %v", err)
+		}
+		_ = second.Extend(s.Context(), time.Minute)
+		if err := second.Ack(s.Context()); !errors.Is(err, jetbus.ErrAlreadySettled) {
+			s.Errorf("settled, and then %v", err)
+		}
+	})
+}
+
+// TestASettlementThatFailedCanBeSaidAgain: what the broker did not take, or whose answer was lost,
+// leaves the event with its holder.
+func TestASettlementThatFailedCanBeSaidAgain(t *testing.T) {
+	inScript(t, answer, func(s *standIn) {
+		acks := 0
+		s.web = func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case strings.HasSuffix(r.URL.Path, ":pull"):
+				_, _ = w.Write([]byte(`{"events":[{"ack_id":"a","ctx":{"attempt":1,"ack_deadline_ms":60000},"event":{"id":"1","topic":"orders","payload":1}}]}`))
+			case acks == 0:
+				acks++
+				_, _ = w.Write([]byte(`{"results":[{"ack_id":"a","applied":false,"code":"ack_failed","msg":"try again","retryable":true}]}`))
+			case acks == 1:
+				acks++
+				panic(http.ErrAbortHandler)
+			default:
+				acks++
+				_, _ = w.Write([]byte(`{"results":[{"ack_id":"a","applied":true}]}`))
+			}
+		}
+		bus, _ := s.dial(nil)
+		ds, err := bus.Receive(s.Context(), "orders", "g", jetbus.ReceiveOptions{})
+		if err != nil || len(ds) != 1 {
+			s.Fatal(ds, err)
+		}
+		for range 2 {
+			if err := ds[0].Ack(s.Context()); !errors.Is(err, jetbus.ErrUnavailable) {
+				s.Errorf("got %v", err)
+			}
+		}
+		if err := bus.Ack(s.Context(), "orders", "g", "1"); err != nil || acks != 3 {
+			s.Errorf("the third time: %v, %d requests", err, acks)
+		}
+		if err := ds[0].Ack(s.Context()); !errors.Is(err, jetbus.ErrAlreadySettled) {
+			s.Errorf("settled, and then %v", err)
 		}
 	})
 }

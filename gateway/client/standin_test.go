@@ -24,7 +24,8 @@ type standIn struct {
 	lines chan *line // connections that AUTH was answered on
 	reply func(c *line, r *frame.Request) string
 
-	away atomic.Bool // nobody is let in
+	away atomic.Bool      // nobody is let in
+	web  http.HandlerFunc // answers what is no connection; nil: none comes
 
 	mu   sync.Mutex
 	got  []frame.Request
@@ -59,6 +60,10 @@ func inScript(t *testing.T, reply func(c *line, r *frame.Request) string, f func
 func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.away.Load() {
 		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	if s.web != nil && r.Method == http.MethodPost {
+		s.web(w, r)
 		return
 	}
 	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{frame.Subprotocol}})
