@@ -279,30 +279,6 @@ func TestPullIsBoundedInBytes(t *testing.T) {
 	})
 }
 
-// TestPulledBytes: what the clients of a subject hold is bounded in bytes.
-func TestPulledBytes(t *testing.T) {
-	inBubble(t, gateway.Config{}, func(r *wsRig) {
-		large := `"` + strings.Repeat("x", 1000<<10) + `"`
-		for range 70 {
-			r.publish("orders", large)
-		}
-		var held []taken
-		for i := 0; len(held) < 66; i++ { // answers have a limit of their own
-			got := r.pull(`{"from":"earliest","max":100,"maxBytes":20000000,"wait":"0"}`)
-			if held = append(held, got...); len(got) == 0 || i > 10 {
-				r.Fatalf("%d events came", len(held))
-			}
-		}
-		r.do("POST", groupPath+"pull", `{"wait":"0"}`).refused(gateway.CodeTooManyInFlight)
-		for _, e := range held[:20] {
-			r.settle("ack", e.AckID, ``)
-		}
-		if got := r.pull(`{"wait":"0"}`); len(got) != 70-len(held) {
-			r.Errorf("%d events came, not %d", len(got), 70-len(held))
-		}
-	})
-}
-
 // TestPullAndDrain: what is held can be acknowledged for a while, and is given back then. A client that goes away while it waits takes nothing with it.
 func TestPullAndDrain(t *testing.T) {
 	inBubble(t, gateway.Config{}, func(r *wsRig) {

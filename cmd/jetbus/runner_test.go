@@ -21,7 +21,10 @@ func TestInterruptedAtStart(t *testing.T) {
 		"dev":        {"dev", "--listen", "127.0.0.1:0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := begin(t, nil, append([]string{"--server", b.url}, args...)...)
+			if name != "serve" && name != "dev" { // which are servers themselves, and refuse it
+				args = append([]string{"--server", b.url}, args...)
+			}
+			r := begin(t, nil, args...)
 			if code := r.end(); code != 0 || strings.Contains(r.err.String(), context.Canceled.Error()) {
 				t.Errorf("exit code %d: %s", code, r.err)
 			}
