@@ -185,6 +185,9 @@ func TestAccountModel(t *testing.T) {
 					m.settle(seq, true)
 				}
 			}
+			if len(m.pending) > 0 { // the lease of what was lost runs out
+				m.arrive(m.pending[0], true)
+			}
 		}
 		if len(m.settled) != modelEvents {
 			t.Fatalf("%d of %d events came", len(m.settled), modelEvents)

@@ -676,6 +676,31 @@ func TestPauseBesideJoiningPartitions(t *testing.T) {
 	}
 }
 
+// Partitions that join are paused as long as the one of the group that is longest: whoever was
+// pausing it may have come no further than that one.
+func TestJoiningPartitionsTakeTheLatestPause(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.partitioned(2, inPartition(1))
+		stream := must(r.JS.Stream(r.Context(), "EV_A"))(t)
+		var names []string
+		for name := range stream.ConsumerNames(r.Context()).Name() {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		until := time.Now().Add(time.Hour)
+		must(r.JS.PauseConsumer(r.Context(), "EV_A", names[1], until))(t)
+		must(r.Bus.Repartition(r.Context(), "a", 4))(t)
+		r.OK(r.Bus.JoinPartitions(r.Context(), "a", "g", inPartition(1)))
+		paused := 0
+		for c := range stream.ListConsumers(r.Context()).Info() {
+			if at := c.Config.PauseUntil; c.Paused && at.Equal(until) {
+				paused++
+			}
+		}
+		r.Equal("durables that are paused as long", paused, 1+4)
+	})
+}
+
 // A group that is deleted ends its members; nothing of it is left for another of the
 // same name.
 func TestPartitionDeleteGroup(t *testing.T) {

@@ -146,37 +146,18 @@ func confirm(cmd *cobra.Command, what string, n int) error {
 	if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s; type their number to go on: ", what); err != nil {
 		return err
 	}
-	line, err := answer(cmd.Context(), cmd.InOrStdin())
-	if err != nil {
-		return err
+	line, err := readUntilDone(cmd.Context(), func() (string, error) { return bufio.NewReader(cmd.InOrStdin()).ReadString('\n') })
+	switch {
+	case cmd.Context().Err() != nil:
+		return errors.New("interrupted before it was confirmed: nothing was changed")
+	case err != nil && !errors.Is(err, io.EOF):
+		return fmt.Errorf("read standard input: %w", err)
 	}
 	fmt.Fprintln(cmd.ErrOrStderr())
 	if strings.ReplaceAll(strings.TrimSpace(line), ",", "") != strconv.Itoa(n) {
 		return usagef("not confirmed, nothing was changed; type %d, or add --yes (see %s --help)", n, cmd.CommandPath())
 	}
 	return nil
-}
-
-// answer reads one line. As in readPayload, a read that has nothing to read goes on when ctx ends.
-func answer(ctx context.Context, in io.Reader) (string, error) {
-	type read struct {
-		line string
-		err  error
-	}
-	done := make(chan read, 1)
-	go func() {
-		line, err := bufio.NewReader(in).ReadString('\n')
-		done <- read{line, err}
-	}()
-	select {
-	case r := <-done:
-		if r.err != nil && !errors.Is(r.err, io.EOF) {
-			return "", fmt.Errorf("read standard input: %w", r.err)
-		}
-		return r.line, nil
-	case <-ctx.Done():
-		return "", errors.New("interrupted before it was confirmed: nothing was changed")
-	}
 }
 
 func newDLQPurge(a *app) *cobra.Command {

@@ -107,23 +107,13 @@ func (a *app) pub(cmd *cobra.Command, o pubOptions, args []string) error {
 	})
 }
 
-// readPayload reads the payload of one event. A read that has nothing to read goes on when
-// ctx ends, and ends with the process.
+// readPayload reads the payload of one event.
 func readPayload(ctx context.Context, in io.Reader) ([]byte, error) {
-	var payload []byte
-	read := make(chan error, 1)
-	go func() {
-		text, err := io.ReadAll(io.LimitReader(in, maxPayload+1))
-		payload = text
-		read <- err
-	}()
-	var err error
-	select {
-	case err = <-read:
-	case <-ctx.Done():
+	payload, err := readUntilDone(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, maxPayload+1)) })
+	switch {
+	case ctx.Err() != nil:
 		return nil, errors.New("interrupted before standard input ended: nothing is published")
-	}
-	if err != nil {
+	case err != nil:
 		return nil, fmt.Errorf("read standard input: %w", err)
 	}
 	if len(payload) > maxPayload {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"os"
 
@@ -31,6 +32,26 @@ func isFed(r io.Reader) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && (info.Mode().IsRegular() || info.Mode()&os.ModeNamedPipe != 0)
+}
+
+// readUntilDone returns what read returns, or the error of ctx once that has ended. A read that
+// has nothing to read goes on then, and ends with the process.
+func readUntilDone[T any](ctx context.Context, read func() (T, error)) (text T, err error) {
+	type result struct {
+		text T
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		text, err := read()
+		done <- result{text, err}
+	}()
+	select {
+	case r := <-done:
+		return r.text, r.err
+	case <-ctx.Done():
+		return text, ctx.Err()
+	}
 }
 
 // windowOf returns the size of a terminal in characters, or a usual one if it does not say.
