@@ -19,7 +19,8 @@
 //     does not know yet that it lost the lock is a question of the [Mode].
 //   - Nothing ends in silence. What cannot be published is treated as the options
 //     say, and by default becomes a dead letter or ends the feed with an error
-//     (Feed.Err, Feed.Done); lost history is never skipped without a gap event.
+//     (Feed.Err, Feed.Done); lost history is never skipped without a gap event. A topic
+//     that was deleted and made anew has lost it, too.
 //   - Memory is bounded: while the broker is away, the feed stops reading.
 //   - Filtered changes, and a quiet collection in a busy deployment, move the position
 //     as well: it is saved in a [TokenStore] at most every ProgressInterval.
@@ -54,4 +55,6 @@
 // sharded collection reads its shard key, for which the user needs the action find on
 // config.collections. An atomic batch that
 // does not fit into a topic that is full (DiscardNew) waits for room for all of it.
+// Whether a topic was made anew is told by its stream: in one that others share it cannot be
+// told from a topic whose events have all left it, and the feed goes on where it was.
 package changefeed

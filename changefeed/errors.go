@@ -14,7 +14,8 @@ import (
 var (
 	// ErrHistoryLost: MongoDB no longer has the changes behind the feed's position
 	// (its oplog is too small for how long the feed was away), or has not come that far
-	// (it is another deployment, or one that was restored), and OnHistoryLost is Fail.
+	// (it is another deployment, or one that was restored), or the topic was deleted and made
+	// anew, so that it has nothing of them, and OnHistoryLost is Fail.
 	// Start the feed with another OnHistoryLost to go on with a gap.
 	ErrHistoryLost = errors.New("the history behind the feed's position is lost")
 	// ErrInvalidated: the collection was dropped or renamed, or its database dropped,
@@ -76,6 +77,13 @@ func codeOf(err error) int32 {
 		return e.Code
 	}
 	return 0
+}
+
+// isFinal reports whether an error of our own ends the feed.
+func isFinal(err error) bool {
+	_, panicked := errors.AsType[*jetbus.PanicError](err)
+	return panicked || errors.Is(err, ErrInvalidated) || errors.Is(err, ErrLoop) || errors.Is(err, ErrHistoryLost) ||
+		errors.Is(err, ErrFenced) || errors.Is(err, ErrStream)
 }
 
 // refusal names an error that opening again does not cure; nil for the others.

@@ -42,9 +42,9 @@ type Feed struct {
 	o       Options
 	b       Backend
 	client  *mongo.Client
-	split   bool   // the server splits large events
-	stream  string // of the topic
-	created time.Time
+	split   bool      // the server splits large events
+	stream  string    // of the topic, as locate has found it
+	created time.Time // when that was made
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed when nothing of the feed runs any more
@@ -117,7 +117,6 @@ func (f *Feed) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.stream, f.created = info.Stream, info.Created
 	mode, err := f.modeFor(&info)
 	if err != nil {
 		return err
@@ -256,9 +255,15 @@ type position struct {
 	unsaid bool
 	at     *bson.Timestamp // instead of token: the first time that is wanted
 	upTo   Token           // what was seen already, when at is earlier than that
-	chain  jetbus.Chain
-	saved  Progress
+	// created is when the topic was made that has what was published up to token: another
+	// time than the topic's says that it has nothing of that.
+	created time.Time
+	chain   jetbus.Chain
+	saved   Progress
 }
+
+// made is when the topic was made, as precisely as all stores and buses say it.
+func (f *Feed) made() time.Time { return f.created.UTC().Truncate(time.Millisecond) }
 
 // locate finds the position: that of the topic's last event, or that of the store
 // if it is ahead.
@@ -273,26 +278,25 @@ func (f *Feed) locate(ctx context.Context) (position, error) {
 		return p, err
 	}
 	f.status.use(mode)
+	f.stream, f.created = info.Stream, info.Created
+	p.created = f.made()
 	e, found, err := lastEvent(ctx, f.b, &info)
 	if err != nil {
 		return p, err
 	}
-	if p.chain.AfterSeq = e.Seq; mode == Chain {
+	if mode == Chain || info.Events > 0 { // other modes only say by it that there is something
 		p.chain.AfterSeq = info.LastSeq
 	}
-	if found && !f.isMarker(&e) { // otherwise the position is in the store by then
+	if found {
 		if e.Headers[HeaderFeed] != f.o.Name {
 			return p, fmt.Errorf("%w: topic %s ends with event %s, which is not of feed %s", ErrForeign, f.o.Topic, e.ID, f.o.Name)
 		}
-		p.chain = jetbus.Chain{AfterID: e.ID, AfterSeq: e.Seq}
-		if p.token, err = ParseToken(e.Headers[HeaderToken]); err != nil {
+		if e.Seq >= info.LastSeq { // else the end is a marker of the broker, which has no id, or is gone
+			p.chain = jetbus.Chain{AfterID: e.ID, AfterSeq: e.Seq}
+		}
+		if err := p.goBehind(&e); err != nil {
 			return p, fmt.Errorf("event %s of topic %s: %w", e.ID, f.o.Topic, err)
 		}
-		if p.copy, err = parseCopy(e.Headers[HeaderCopy]); err != nil {
-			return p, fmt.Errorf("event %s of topic %s: %w", e.ID, f.o.Topic, err)
-		}
-		op := e.Headers[HeaderOp]
-		p.unsaid = (op == opInvalidate || op == opRename) && p.copy != nil && p.copy.Start == p.token
 	}
 	if p.saved, err = f.o.TokenStore.Load(ctx, f.o.Name); err != nil {
 		return p, fmt.Errorf("load the position: %w", err)
@@ -303,13 +307,23 @@ func (f *Feed) locate(ctx context.Context) (position, error) {
 	if p.saved.Token.Compare(p.token) > 0 {
 		p.token, p.copy, p.unsaid = p.saved.Token, p.saved.Copy, false
 	}
+	if !found && p.saved.Token != "" && !p.saved.Created.IsZero() { // older versions did not save it
+		p.created = p.saved.Created
+	}
 	return p, nil
 }
 
-// isMarker reports whether the broker wrote the event itself, for a key of a compacted
-// topic whose last event ended.
-func (f *Feed) isMarker(e *jetbus.Event) bool {
-	return e.IsTombstone() && e.Headers[HeaderOp] == "" && e.ID == fmt.Sprintf("%s-%d", f.stream, e.Seq)
+// goBehind makes the position the one behind an event of the feed.
+func (p *position) goBehind(e *jetbus.Event) (err error) {
+	if p.token, err = ParseToken(e.Headers[HeaderToken]); err != nil {
+		return err
+	}
+	if p.copy, err = parseCopy(e.Headers[HeaderCopy]); err != nil {
+		return err
+	}
+	op := e.Headers[HeaderOp]
+	p.unsaid = (op == opInvalidate || op == opRename) && p.copy != nil && p.copy.Start == p.token
+	return nil
 }
 
 // lead reads and publishes for as long as the lock is ours.
@@ -323,7 +337,7 @@ func (f *Feed) lead(ctx context.Context) error {
 	defer writing.Wait() // where something panics
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := &writer{f: f, in: make(chan batch), chain: p.chain, saved: p.saved, holder: jetbus.NewID(), token: p.token, copy: p.copy}
+	w := &writer{f: f, in: make(chan batch), chain: p.chain, saved: p.saved, holder: jetbus.NewID(), token: p.token, copy: p.copy, created: p.created}
 	r := &reader{f: f, w: w, pos: p}
 	writing.Go(func() {
 		if err := w.run(ctx); err != nil {

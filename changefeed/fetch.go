@@ -49,6 +49,8 @@ func (f *Feed) watch(ctx context.Context, p position, await time.Duration) (*mon
 		o.SetStartAtOperationTime(p.at)
 	case p.token != "":
 		o.SetStartAfter(p.token.doc())
+	default: // where it begins is only said in an answer without changes, and one may come at once
+		o.SetBatchSize(0)
 	}
 	pipeline := []bson.D{}
 	for _, stage := range f.o.Pipeline {

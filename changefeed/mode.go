@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"strings"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -77,16 +78,20 @@ type scanner interface {
 	Scan(ctx context.Context, topic string, q jetbus.ScanQuery) iter.Seq2[jetbus.Event, error]
 }
 
-// lastEvent returns the last event of a topic. In a stream of its own it is at the
-// end or has left the stream; in a shared one the events of others may be behind it,
-// and it is looked for in steps that double, and then halve.
+// lastEvent returns the last event of a topic that the broker did not write itself. In a
+// stream of its own it is at the end or has left the stream. In a compacted topic markers
+// of the broker may be behind it, or the places of tombstones that ended; in a shared
+// stream the events of others. Then it is looked for in steps that double, and then
+// halve, and what has been looked at is left out: that looks at each marker about twice,
+// and at one event of the rest of the topic in each step.
 func lastEvent(ctx context.Context, b scanner, info *jetbus.TopicInfo) (e jetbus.Event, found bool, err error) {
-	end, topic := info.LastSeq, info.Config.Name
+	end := info.LastSeq
 	if end == 0 {
 		return e, false, nil
 	}
 	step := uint64(1)
-	if e, found, err = firstBehind(ctx, b, topic, end-step); found || err != nil || !isShared(&info.Config) {
+	e, found, err = firstBehind(ctx, b, info, end-step, math.MaxUint64)
+	if found || err != nil || !isShared(&info.Config) && !info.Config.Compact {
 		return e, found, err
 	}
 	none := end // no event is behind it
@@ -95,13 +100,13 @@ func lastEvent(ctx context.Context, b scanner, info *jetbus.TopicInfo) (e jetbus
 			return e, false, nil
 		}
 		step = min(2*step, end)
-		if e, found, err = firstBehind(ctx, b, topic, end-step); err != nil {
+		if e, found, err = firstBehind(ctx, b, info, end-step, none); err != nil {
 			return e, false, err
 		}
 	}
 	for e.Seq < none {
 		middle := e.Seq + (none-e.Seq)/2
-		later, found, err := firstBehind(ctx, b, topic, middle)
+		later, found, err := firstBehind(ctx, b, info, middle, none)
 		switch {
 		case err != nil:
 			return e, false, err
@@ -114,10 +119,24 @@ func lastEvent(ctx context.Context, b scanner, info *jetbus.TopicInfo) (e jetbus
 	return e, true, nil
 }
 
-// firstBehind returns a topic's first event behind a position.
-func firstBehind(ctx context.Context, b scanner, topic string, seq uint64) (jetbus.Event, bool, error) {
-	for e, err := range b.Scan(ctx, topic, jetbus.ScanQuery{From: jetbus.AfterSeq(seq), Limit: 1}) {
-		return e, err == nil, err
+// firstBehind returns a topic's first event behind a position and up to another one that
+// the broker did not write itself.
+func firstBehind(ctx context.Context, b scanner, info *jetbus.TopicInfo, seq, upTo uint64) (jetbus.Event, bool, error) {
+	for e, err := range b.Scan(ctx, info.Config.Name, jetbus.ScanQuery{From: jetbus.AfterSeq(seq)}) {
+		switch {
+		case err != nil:
+			return jetbus.Event{}, false, err
+		case e.Seq > upTo:
+			return jetbus.Event{}, false, nil
+		case !isMarker(&e, info.Stream):
+			return e, true, nil
+		}
 	}
 	return jetbus.Event{}, false, nil
+}
+
+// isMarker reports whether the broker wrote an event of a stream itself, for a key of a
+// compacted topic whose last event ended.
+func isMarker(e *jetbus.Event, stream string) bool {
+	return e.IsTombstone() && e.Headers[HeaderOp] == "" && e.ID == fmt.Sprintf("%s-%d", stream, e.Seq)
 }

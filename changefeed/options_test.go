@@ -127,14 +127,14 @@ func TestTokenStores(t *testing.T) {
 		if err != nil || none != (changefeed.Progress{}) {
 			t.Errorf("%+v, %v", none, err)
 		}
-		p := changefeed.Progress{Token: realToken, Source: "d.c", Saved: time.UnixMilli(1000).UTC(), Copy: &changefeed.CopyProgress{Start: highToken, After: "1"}}
+		p := changefeed.Progress{Token: realToken, Source: "d.c", Saved: time.UnixMilli(1000).UTC(), Created: time.UnixMilli(1).UTC(), Copy: &changefeed.CopyProgress{Start: highToken, After: "1"}}
 		_, err = s.Save(t.Context(), "f", p)
 		r.must(err)
 		_, err = s.Save(t.Context(), "f", changefeed.Progress{Token: highToken})
 		wantErr(t, err, changefeed.ErrFenced)
 		got, err := s.Load(t.Context(), "f")
 		r.must(err)
-		if got.Token != p.Token || got.Copy == nil || *got.Copy != *p.Copy || got.Revision == 0 || !got.Saved.Equal(p.Saved) {
+		if got.Token != p.Token || got.Copy == nil || *got.Copy != *p.Copy || got.Revision == 0 || !got.Saved.Equal(p.Saved) || !got.Created.Equal(p.Created) {
 			t.Errorf("loaded %+v", got)
 		}
 		_, err = s.Save(t.Context(), "f", got)

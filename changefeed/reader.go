@@ -48,6 +48,9 @@ var errEnded = errors.New("MongoDB has ended the change stream without an error"
 // errAhead: MongoDB has not come to the position, and would say nothing until then.
 var errAhead = errors.New("MongoDB is not as far as the feed's position, which is of another deployment, or from before this one was restored")
 
+// errAnew: the topic has nothing of what was published up to the position.
+var errAnew = errors.New("the topic was deleted and made anew since the position was saved")
+
 // aheadSlack is how many seconds the routers of a sharded cluster may differ by.
 const aheadSlack = 60
 
@@ -102,17 +105,10 @@ func (r *reader) judge(ctx context.Context, err error) error {
 		ts := r.pos.token.Timestamp()
 		r.pos.at, r.pos.upTo = &ts, r.pos.token
 		return nil
-	case code == codeHistoryLost, code == codeCappedLost, code == codeStreamFatal, errors.Is(err, errAhead):
+	case code == codeHistoryLost, code == codeCappedLost, code == codeStreamFatal, errors.Is(err, errAhead), errors.Is(err, errAnew):
 		return r.historyLost(ctx, err)
 	}
 	return nil // 260, too: the driver resumes behind an invalidate token in a way that is refused, and we do not
-}
-
-// isFinal reports whether an error of our own ends the feed.
-func isFinal(err error) bool {
-	_, panicked := errors.AsType[*jetbus.PanicError](err)
-	return panicked || errors.Is(err, ErrInvalidated) || errors.Is(err, ErrLoop) || errors.Is(err, ErrHistoryLost) ||
-		errors.Is(err, ErrFenced) || errors.Is(err, ErrStream)
 }
 
 // historyLost goes on with a gap, where that is wanted.
@@ -125,9 +121,9 @@ func (r *reader) historyLost(ctx context.Context, err error) error {
 	token, err := f.present(ctx)
 	if err != nil {
 		f.status.reading(err)
-		return nil // the change stream will be asked again, and answer the same
+		return nil // it will be found out again
 	}
-	r.pos.token, r.pos.at, r.pos.upTo, r.pos.copy, r.fatals = token, nil, "", nil, 0
+	r.pos.token, r.pos.at, r.pos.upTo, r.pos.copy, r.pos.created, r.fatals = token, nil, "", nil, f.made(), 0
 	if f.o.OnHistoryLost == Resync {
 		r.pos.copy = &CopyProgress{Start: token}
 	}
@@ -159,10 +155,16 @@ func (r *reader) gap(ctx context.Context, from Token, policy Policy) error {
 // begin makes sure that there is a position, and that it is stored: changes from
 // here on would be missed otherwise, if the feed ended before the first one.
 func (r *reader) begin(ctx context.Context) error {
+	start := r.f.o.Start
+	if made := r.f.made(); !r.pos.created.Equal(made) {
+		if start.mode != startCopy {
+			return fmt.Errorf("%w: %s, made at %s", errAnew, r.f.o.Topic, made.Format(time.RFC3339Nano))
+		}
+		r.pos.token, r.pos.copy, r.pos.created = "", nil, made // a copy has what is missing
+	}
 	if r.pos.token != "" || r.pos.at != nil {
 		return nil
 	}
-	start := r.f.o.Start
 	switch start.mode {
 	case startToken:
 		r.pos.token = start.token

@@ -110,7 +110,7 @@ func (f *Feed) reset(ctx context.Context, begin bool) (Token, error) {
 	if wait > 0 && (f.o.Start.mode == startCopy || token.Compare(p.token) < 0) {
 		return "", fmt.Errorf("%w: topic %s has events of less than its DuplicateWindow ago, which would not be stored again: reset it in %v", jetbus.ErrConflict, f.o.Topic, wait)
 	}
-	progress := Progress{Token: token, Source: f.source(), Topic: f.o.Topic, Saved: time.Now().UTC().Truncate(time.Millisecond)}
+	progress := Progress{Token: token, Source: f.source(), Topic: f.o.Topic, Saved: time.Now().UTC().Truncate(time.Millisecond), Created: f.made()}
 	if f.o.Start.mode == startCopy {
 		progress.Copy = &CopyProgress{Start: token}
 	}
@@ -142,7 +142,6 @@ func (f *Feed) ends(ctx context.Context) (p position, wait time.Duration, err er
 	if info.LastSeq > 0 {
 		wait = (info.Config.DuplicateWindow - time.Since(info.LastTime)).Round(time.Second) + time.Second
 	}
-	f.stream, f.created = info.Stream, info.Created
 	p, err = f.locate(ctx)
 	if errors.Is(err, ErrOtherSource) {
 		err = nil // that position is to be forgotten
@@ -169,7 +168,7 @@ func (f *Feed) putGap(ctx context.Context, p position, to Progress) error {
 			return err
 		}
 	}
-	w := &writer{f: f, chain: p.chain, holder: jetbus.NewID(), token: p.token, copy: p.copy}
+	w := &writer{f: f, chain: p.chain, holder: jetbus.NewID(), token: p.token, copy: p.copy, created: p.created}
 	return w.publish(ctx, []outgoing{{event: e, change: c}})
 }
 

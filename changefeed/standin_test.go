@@ -28,6 +28,7 @@ var standInOnly = []string{
 	"TestA7Row20FilteredChangesMoveThePosition",
 	"TestA7Row24MajorityLost",
 	"TestA7Row26WritesDuringCopy",
+	"TestChangeInTheMomentOfTheStart",
 	"TestConnectionCutInAuthentication",
 	"TestCredentials",
 	"TestStandalone",

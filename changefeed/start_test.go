@@ -1,9 +1,12 @@
 package changefeed_test
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/seed-63e9a637/jetbus/changefeed"
 )
 
 // A connection that ends while Start lets go of the change stream that it tried is no
@@ -14,4 +17,24 @@ func TestConnectionCutAtTheEndOfStart(t *testing.T) {
 	r.start(r.options())
 	r.insert("a")
 	r.wants("insert a")
+}
+
+// What commits in the moment in which the feed begins is behind its position, and no
+// reason to end.
+func TestChangeInTheMomentOfTheStart(t *testing.T) {
+	r := newStandInRig(t)
+	var opened atomic.Int32
+	r.Cleanup(r.standIn().OnWatch(func(string) {
+		switch opened.Add(1) {
+		case 1: // by Start, to see whether there are change streams
+			_, _ = r.coll.InsertOne(r.Context(), bson.M{"_id": "a"}) // what is not inserted does not come
+		case 2: // to see where it begins
+			_, _ = r.coll.InsertOne(r.Context(), bson.M{"_id": "b"})
+		}
+	}))
+	f := r.start(r.options())
+	if s := f.Status(); s.State != changefeed.Streaming {
+		t.Fatalf("status %+v", s)
+	}
+	r.wants("insert b")
 }

@@ -23,6 +23,9 @@ type Progress struct {
 	Copy   *CopyProgress `json:"copy,omitempty" bson:"copy,omitempty"`
 	Holder string        `json:"holder,omitempty" bson:"holder,omitempty"` // a random id of who saved it
 	Saved  time.Time     `json:"saved" bson:"saved"`                       // by the clock of who saved it, for people
+	// Created is when the topic was made that has what was published up to Token, to the
+	// millisecond: one that was made anew since has not. Zero: not known.
+	Created time.Time `json:"created,omitzero" bson:"created,omitempty"`
 	// Revision is what the store knows it by; 0: there is none yet.
 	Revision uint64 `json:"-" bson:"-"`
 }

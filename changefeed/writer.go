@@ -40,8 +40,9 @@ type writer struct {
 	holder string
 	fenced time.Time // when the position was saved to find out whether the turn is over
 
-	token Token // behind which everything is published
-	copy  *CopyProgress
+	token   Token // behind which everything is published
+	copy    *CopyProgress
+	created time.Time // when the topic was made into which that was published
 }
 
 // run publishes until in is closed. When ctx ends, nothing more is published, and
@@ -93,7 +94,7 @@ func (w *writer) batch(ctx context.Context, b batch) error {
 		return err
 	}
 	w.f.status.count(func(s *Stats) { s.InFlight -= b.changes })
-	w.token, w.copy = b.upTo, b.copy
+	w.token, w.copy, w.created = b.upTo, b.copy, w.f.made()
 	if b.saved == nil && time.Since(w.last) < w.f.o.ProgressInterval {
 		w.f.status.written(w.token)
 		return nil
@@ -115,7 +116,8 @@ func (w *writer) batch(ctx context.Context, b batch) error {
 
 // save stores the position, if it has moved.
 func (w *writer) save(ctx context.Context) error {
-	if w.token == "" || w.isLong() || w.token == w.saved.Token && w.copy == nil && w.saved.Copy == nil {
+	same := w.token == w.saved.Token && w.copy == nil && w.saved.Copy == nil && w.created.Equal(w.saved.Created)
+	if w.token == "" || w.isLong() || same {
 		return nil
 	}
 	return w.saveNow(ctx)
@@ -131,13 +133,13 @@ func (w *writer) isLong() bool {
 }
 
 func (w *writer) saveNow(ctx context.Context) error {
-	token, progress := w.token, w.copy
+	token, progress, created := w.token, w.copy, w.created
 	if w.isLong() {
-		token, progress = w.saved.Token, w.saved.Copy
+		token, progress, created = w.saved.Token, w.saved.Copy, w.saved.Created
 	}
 	p := Progress{
 		Token: token, Source: w.f.source(), Topic: w.f.o.Topic, Copy: progress, Holder: w.holder,
-		Saved: time.Now().UTC().Truncate(time.Millisecond), Revision: w.saved.Revision,
+		Saved: time.Now().UTC().Truncate(time.Millisecond), Created: created, Revision: w.saved.Revision,
 	}
 	revision, err := w.f.o.TokenStore.Save(ctx, w.f.o.Name, p)
 	if err != nil {

@@ -83,14 +83,15 @@ func (k *call) watch(pipeline bson.A, opts bson.D) (bson.D, error) {
 	if err := cs.seek(k.st, spec); err != nil {
 		return nil, err
 	}
+	ns := k.db + ".$cmd.aggregate"
+	if cs.scope == scopeCollection {
+		ns = k.db + "." + cs.coll
+	}
+	k.srv.raceWatch(ns)
 	n := asInt(field(opts, "batchSize"), defaultBatch)
 	batch, err := cs.batch(k.st, int(min(max(n, 0), math.MaxInt32)))
 	if err != nil {
 		return nil, err
-	}
-	ns := k.db + ".$cmd.aggregate"
-	if cs.scope == scopeCollection {
-		ns = k.db + "." + cs.coll
 	}
 	c, err := k.srv.newCursor(&cursor{ns: ns, cs: cs})
 	if err != nil {

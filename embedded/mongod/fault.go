@@ -31,6 +31,12 @@ type upsertHook struct {
 
 type upsertHooks []*upsertHook
 
+type watchHook struct {
+	f func(namespace string)
+}
+
+type watchHooks []*watchHook
+
 // OnCommand has f called before each command is run, in the order of the calls of
 // OnCommand, until remove is called. If f returns nil, the command goes on. A
 // [*CommandError] is sent to the client instead of running the command; [ErrCut]
@@ -53,6 +59,13 @@ func (s *Server) OnReply(f func(Command) error) (remove func()) {
 // filter does not give it. f is not called within transactions.
 func (s *Server) OnUpsert(f func(namespace string, id any)) (remove func()) {
 	return addHook(s, &s.upserts, &upsertHook{f})
+}
+
+// OnWatch has f called when a change stream knows where it begins and before its first
+// batch is read. f may write to what it watches from another connection: this is the
+// race in which a stream that begins now has changes in its first batch.
+func (s *Server) OnWatch(f func(namespace string)) (remove func()) {
+	return addHook(s, &s.watches, &watchHook{f})
 }
 
 // Delay has the named commands, or all if none is named, wait for d before they
@@ -117,6 +130,21 @@ func (s *Server) raceUpsert(ns string, id any) bool {
 		h.f(ns, id)
 	}
 	return true
+}
+
+// raceWatch calls the watch hooks without the mutex.
+func (s *Server) raceWatch(ns string) {
+	s.hookMu.RLock()
+	hs := s.watches
+	s.hookMu.RUnlock()
+	if len(hs) == 0 {
+		return
+	}
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	for _, h := range hs {
+		h.f(ns)
+	}
 }
 
 // fault logs a fault that was asked for.

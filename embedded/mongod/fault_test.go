@@ -172,6 +172,23 @@ func TestHooks(t *testing.T) {
 	}
 }
 
+// TestChangeWithinWatch has a change commit between the moment in which a stream begins and
+// its first batch, which has it unless it is to have none.
+func TestChangeWithinWatch(t *testing.T) {
+	for _, size := range []int32{0, 10} {
+		r := newRig(t)
+		remove := r.srv.OnWatch(func(string) {
+			_, _ = r.c.InsertOne(r.ctx, bson.D{{Key: "_id", Value: int32(1)}}) // it is read below
+		})
+		s := r.watch(r.c, options.ChangeStream().SetBatchSize(size))
+		remove()
+		if says := s.ResumeToken() != nil; says != (size == 0) {
+			t.Errorf("batch size %d: the stream says where it begins: %v", size, says)
+		}
+		s.wantOps("insert 1")
+	}
+}
+
 // TestStepDownWithinCommand has a member step down while it runs a bulk: the
 // statements up to then are done, and the driver's retry does the others.
 func TestStepDownWithinCommand(t *testing.T) {

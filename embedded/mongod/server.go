@@ -33,6 +33,7 @@ type Server struct {
 	before  hooks
 	after   hooks
 	upserts upsertHooks
+	watches watchHooks
 
 	mu        sync.Mutex
 	st        *store
