@@ -33,7 +33,8 @@ type Lock struct {
 	// Bucket is where the lock is kept. Defaults to DefaultLockBucket.
 	Bucket string
 	// Key is the name of the lock, 1 to 240 bytes, not ending in "#held". Whoever
-	// names the same bucket and key competes for the same lock. No default.
+	// names the same bucket and key, on a bus of the same prefix, competes for the same
+	// lock. No default.
 	Key string
 	// Owner says in the bucket who holds the lock, for people who look; it decides
 	// nothing. Defaults to a random id.
@@ -112,7 +113,8 @@ func (l Lock) normalize() (Lock, error) {
 //
 // The error wraps [ErrLockLost] when the lock was lost before f returned. Other
 // errors are those of ctx, of a lock that is not valid ([ErrInvalidOption]), of
-// the broker where it is not to be waited for ([ErrClosed], [ErrDenied]), of a bucket
+// the broker where it is not to be waited for ([ErrClosed], [ErrDenied]: also for who may not
+// watch a lock that somebody else has), of a bucket
 // whose keys cannot expire ([ErrUnsupported]), and [ErrUnavailable] where f went
 // well and the lock could not be released: it then ends with its TTL and is not
 // clean. A panic of f is a [PanicError].
@@ -153,7 +155,7 @@ func (h *holder) surely() time.Duration { return h.TTL - h.TTL/5 }
 
 // acquire waits until the lock is ours.
 func (h *holder) acquire(ctx context.Context) error {
-	changed := make(chan struct{}, 1)
+	changed, blind := make(chan struct{}, 1), make(chan error, 1)
 	watching, stop := context.WithCancel(ctx)
 	var watcher sync.WaitGroup
 	defer watcher.Wait()
@@ -177,7 +179,7 @@ func (h *holder) acquire(ctx context.Context) error {
 			h.undo(ctx)
 			return err
 		case first:
-			watcher.Go(func() { h.watch(watching, changed) })
+			watcher.Go(func() { h.watch(watching, changed, blind) })
 		}
 		pause := h.TTL / 2 // an expiry may go unnoticed
 		if err != nil {
@@ -185,6 +187,9 @@ func (h *holder) acquire(ctx context.Context) error {
 		}
 		select {
 		case <-changed:
+		case err := <-blind:
+			h.undo(ctx)
+			return err
 		case <-time.After(pause):
 		case <-ctx.Done():
 		}
@@ -255,11 +260,16 @@ func (h *holder) drop() {
 	h.lose(ErrLockLost)
 }
 
-// watch tells of changes of the lock until ctx ends.
-func (h *holder) watch(ctx context.Context, changed chan<- struct{}) {
+// watch tells of changes of the lock until ctx ends. Where there is no point in watching again it tells
+// blind why: the lock would be looked at now and then, and nobody would know.
+func (h *holder) watch(ctx context.Context, changed chan<- struct{}, blind chan<- error) {
 	for ctx.Err() == nil {
 		pause := h.TTL / 2
 		for e, err := range h.keys.KeyWatch(ctx, h.Bucket, h.Key) {
+			if err != nil && isFinal(err) {
+				blind <- err
+				return
+			}
 			if err != nil {
 				break
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"runtime"
 	"slices"
 	"strings"
@@ -402,5 +403,35 @@ func TestLockGivenUpWhileTaking(t *testing.T) {
 			r.Error("not clean, though nothing was done under it")
 		}
 		r.took("taken", time.Since(began), 0, 100*time.Millisecond)
+	})
+}
+
+// blindKeys cannot be watched.
+type blindKeys struct {
+	jetbus.Keys
+	why error
+}
+
+func (k blindKeys) KeyWatch(context.Context, string, string) iter.Seq2[jetbus.KeyEntry, error] {
+	return func(yield func(jetbus.KeyEntry, error) bool) { yield(jetbus.KeyEntry{}, k.why) }
+}
+
+// Who waits for a lock and may not watch it is told so; one whose watch fails otherwise looks for itself.
+func TestLockBlind(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		_, end := r.hold(r.bus)
+		ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		r.wantErr(testLock.Hold(ctx, blindKeys{r.bus, jetbus.ErrDenied}, nil), jetbus.ErrDenied)
+		r.took("told", time.Since(began), 0, time.Second)
+
+		next := make(chan jetbus.Held)
+		go func() { next <- r.turn(blindKeys{r.bus, jetbus.ErrUnavailable}, true) }()
+		time.Sleep(time.Minute)
+		released := time.Now()
+		r.ok(end())
+		<-next
+		r.took("taken over", time.Since(released), 0, testLock.TTL/2+time.Second)
 	})
 }

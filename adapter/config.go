@@ -12,7 +12,8 @@ import (
 // Config configures a bus. The zero value is usable.
 type Config struct {
 	// Prefix is the first token of every subject: one lower-case subject token,
-	// or several separated by dots. Buses with different prefixes do not see each other. Defaults to "ev".
+	// or several separated by dots. Buses with different prefixes do not see each other, nor
+	// what the others keep in buckets (jetbus.Keys): locks, positions. Defaults to "ev".
 	Prefix string
 	// AutoCreate declares a topic with defaults at its first publish, subscribe or
 	// read. Off, an undeclared topic is an error. Defaults to off.

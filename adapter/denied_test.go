@@ -98,6 +98,22 @@ func TestDeniedKeyWatch(t *testing.T) {
 	}, "$JS.API.CONSUMER.CREATE.KV_x.>")
 }
 
+// A member of an ordered group that stands by watches who has the topic.
+func TestDeniedStandBy(t *testing.T) {
+	denied(t, func(t *testing.T, root, b *adapter.Bus) {
+		o := jetbus.SubscribeOptions{Order: jetbus.PerKey}
+		must(root.Subscribe(t.Context(), "a", "g", adaptertest.Ignore, o))(t)
+		time.Sleep(time.Second) // it takes the topic
+		sub := must(b.Subscribe(t.Context(), "a", "g", adaptertest.Ignore, o))(t)
+		select {
+		case <-sub.Done():
+		case <-time.After(time.Minute):
+			t.Error("it stands by without a word")
+		}
+		wantDenied(t, sub.Err(), "$JS.API.CONSUMER.CREATE.KV_JETBUS_GROUPS.")
+	}, "$JS.API.CONSUMER.CREATE.KV_JETBUS_GROUPS.>")
+}
+
 func TestDeniedPull(t *testing.T) {
 	for name, order := range orders {
 		t.Run(name, func(t *testing.T) {

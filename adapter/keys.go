@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 // markerTTL is how long the server remembers that a key expired, for watchers
@@ -39,7 +40,7 @@ func (b *Bus) KeyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, 
 		return jetbus.KeyEntry{}, fmt.Errorf("%s: %w", op, err)
 	}
 	defer b.calls.end()
-	return b.readKey(ctx, op, bucket, key)
+	return b.readKey(ctx, op, bucketOf(b.cfg.Prefix, bucket), key)
 }
 
 func (kv *buckets) readKey(ctx context.Context, op, bucket, key string) (jetbus.KeyEntry, error) {
@@ -183,7 +184,7 @@ func (b *Bus) keyWrite(ctx context.Context, op, bucket, key string, value []byte
 		return 0, fmt.Errorf("%s: %w", op, err)
 	}
 	defer b.calls.end()
-	return b.writeKey(ctx, op, bucket, key, value, h, revision)
+	return b.writeKey(ctx, op, bucketOf(b.cfg.Prefix, bucket), key, value, h, revision)
 }
 
 // writeKey is keyWrite for what a call writes that is under way, and that Close waits for.
@@ -335,6 +336,15 @@ func validKey(bucket, key string) error {
 		return fmt.Errorf("%w: key %q: use 1 to %d bytes of UTF-8 without control characters", jetbus.ErrInvalidOption, key, jetbus.MaxKeyBytes)
 	}
 	return nil
+}
+
+// bucketOf is the bucket that users of a bus mean by a name: buses of each prefix have their own. Those
+// of the bus itself all prefixes share, as what they hold has the names of streams.
+func bucketOf(prefix, name string) string {
+	if prefix == "ev" || name == attemptsBucket || name == locksBucket || name == ownersBucket {
+		return name
+	}
+	return name + "_" + strings.ReplaceAll(prefix, ".", "_") + "__" + ce.ShortHash(prefix)
 }
 
 func bucketStream(bucket string) string { return "KV_" + bucket }

@@ -30,7 +30,7 @@ func (b *Bus) KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[jet
 		if err := validKey(bucket, cmp.Or(prefix, "x")); err != nil {
 			return err
 		}
-		w, present, err := b.watchKeys(ctx, bucket, prefix)
+		w, present, err := b.watchKeys(ctx, bucketOf(b.cfg.Prefix, bucket), prefix)
 		if err != nil {
 			return err
 		}

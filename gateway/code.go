@@ -88,7 +88,11 @@ type failure struct {
 	Msg     string        // for people; one line, nothing secret
 	Details any           // for programs, as JSON. Nil: none
 	After   time.Duration // when to try again. Zero: not known
+	Final   bool          // the same request must not be tried again, whatever its code says
 }
+
+// retryable reports whether the same request may succeed later.
+func (f *failure) retryable() bool { return f.Code.Retryable() && !f.Final }
 
 // Error gives code and text.
 func (f *failure) Error() string { return string(f.Code) + ": " + f.Msg }

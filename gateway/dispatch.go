@@ -96,7 +96,7 @@ func frameFailure(err error) error {
 
 // errorFrame is an ERR frame.
 func errorFrame(corr string, f *failure) *frame.Message {
-	m := &frame.Message{Op: frame.Err, Corr: corr, Code: string(f.Code), Msg: f.Msg, Retryable: f.Code.Retryable(), RetryAfterMs: f.After.Milliseconds()}
+	m := &frame.Message{Op: frame.Err, Corr: corr, Code: string(f.Code), Msg: f.Msg, Retryable: f.retryable(), RetryAfterMs: f.After.Milliseconds()}
 	if f.Details != nil {
 		if text, err := json.Marshal(f.Details); err == nil {
 			m.Details = text

@@ -52,10 +52,8 @@ func TestPull(t *testing.T) {
 		if len(got) != 2 || string(got[0].Event.Payload) != `{"n": 1.0}` || got[0].Ctx.Attempt != 1 || got[0].Ctx.AckDeadlineMs != 30_000 || got[1].Seq != 2 || got[0].AckID == got[1].AckID {
 			r.Fatalf("%+v", got)
 		}
-		for _, want := range []string{"applied", "expired"} { // the second time there is nothing any more
-			if s := r.settle("ack", got[0].AckID, ``); s != want {
-				r.Errorf("ack: %s, not %s", s, want)
-			}
+		if s := r.settle("ack", got[0].AckID, ``); s != "applied" {
+			r.Errorf("ack: %s", s)
 		}
 		if s := r.settle("nack", got[1].AckID, `,"delay_ms":-1,"reason":"no"`); s != "applied" {
 			r.Errorf("nack: %s", s)
@@ -215,6 +213,52 @@ func TestPullTokens(t *testing.T) {
 		}
 		r.do("POST", "/v1/groups/orders/u.ann:pull", `{"wait":"0"}`, "Authorization", "Bearer ann topic:read:>").is(200)
 		r.do("POST", "/v1/groups/orders/u.bob:pull", `{"wait":"0"}`, "Authorization", "Bearer ann topic:read:>").refused(gateway.CodeForbidden)
+	})
+}
+
+// TestPullSaidAgain: a client whose answer was lost says the same again, and is answered as the first time, for a
+// while. Anything else that is said of what is settled is not applied.
+func TestPullSaidAgain(t *testing.T) {
+	const (
+		ann = "Bearer ann topic:read:> group:join:>"
+		bob = "Bearer bob topic:read:> group:join:>"
+	)
+	inBubble(t, withTokens(), func(r *wsRig) {
+		r.publish("orders", "1", "2")
+		got := r.pull(`{"from":"earliest"}`, "Authorization", ann)
+		if len(got) != 2 {
+			r.Fatalf("%+v", got)
+		}
+		for _, c := range []struct{ verb, id, rest, who, want string }{
+			{"ack", got[0].AckID, ``, ann, "applied"},
+			{"ack", got[0].AckID, ``, ann, "applied"},
+			{"nack", got[0].AckID, ``, ann, "settled"},
+			{"extend", got[0].AckID, ``, ann, "settled"},
+			{"ack", got[0].AckID, ``, bob, "expired"},
+			{"nack", got[1].AckID, `,"delay_ms":30000,"reason":"no"`, ann, "applied"},
+			{"nack", got[1].AckID, `,"delay_ms":30000,"reason":"not now"`, ann, "applied"},
+			{"nack", got[1].AckID, `,"delay_ms":1000,"reason":"no"`, ann, "settled"},
+			{"nack", got[1].AckID, `,"dead":true`, ann, "settled"},
+			{"ack", got[1].AckID, ``, ann, "settled"},
+		} {
+			if s := r.settle(c.verb, c.id, c.rest, "Authorization", c.who); s != c.want {
+				r.Errorf("%s of %s%s by %s: %s, not %s", c.verb, c.id, c.rest, c.who, s, c.want)
+			}
+		}
+		time.Sleep(time.Minute)
+		again := r.pull(`{"wait":"30s"}`, "Authorization", ann)
+		if len(again) != 1 || again[0].Seq != 2 || again[0].Ctx.Attempt != 2 { // it was refused once
+			r.Fatalf("%+v", again)
+		}
+		time.Sleep(4*time.Minute + time.Second)
+		for id, want := range map[string]string{got[0].AckID: "expired", again[0].AckID: "expired"} { // forgotten, too late
+			if s := r.settle("ack", id, ``, "Authorization", ann); s != want {
+				r.Errorf("ack after 5 minutes: %s, not %s", s, want)
+			}
+		}
+		for _, e := range r.pull(`{"wait":"60s"}`, "Authorization", ann) {
+			r.settle("ack", e.AckID, ``, "Authorization", ann)
+		}
 	})
 }
 

@@ -32,7 +32,7 @@ func document(err error) problemDocument {
 	status := f.Code.Status()
 	return problemDocument{
 		Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: f.Msg,
-		Code: f.Code, Retryable: f.Code.Retryable(), RetryAfterMS: f.After.Milliseconds(), Details: f.Details,
+		Code: f.Code, Retryable: f.retryable(), RetryAfterMS: f.After.Milliseconds(), Details: f.Details,
 	}
 }
 

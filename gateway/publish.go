@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
@@ -35,7 +36,8 @@ type publishJob struct {
 	bytes int
 	event jetbus.Event
 	o     jetbus.PublishOptions
-	plain bool // without options: it may be published together with others
+	plain bool      // without options, for the first time: it may be published together with others
+	first time.Time // when it was sent first, if it may be stored already; zero: it is not
 	batch []jetbus.Event
 	bad   []error // of the batch: why an event is not published; nil where it is
 	how   jetbus.BatchOptions
@@ -73,7 +75,11 @@ func (c *conn) publish(req frame.Request) {
 	if e.ID == "" {
 		e.ID = jetbus.NewID() // so that it can be published again
 	}
-	c.enqueue(publishJob{corr: req.Corr, bytes: len(e.Payload) + len(req.Opts), event: e, o: o, plain: o.ExpectLastSeq == nil && o.TTL == 0 && o.DeliverAt.IsZero()})
+	first := firstSent(&req)
+	c.enqueue(publishJob{
+		corr: req.Corr, bytes: len(e.Payload) + len(req.Opts), event: e, o: o, first: first,
+		plain: first.IsZero() && o.ExpectLastSeq == nil && o.TTL == 0 && o.DeliverAt.IsZero(),
+	})
 }
 
 // refusePublish answers a PUBLISH that failed. The first clients know one code for that.
@@ -99,7 +105,7 @@ func (c *conn) publishBatch(req frame.Request) {
 		c.refuse(req.Corr, refuse(CodeDraining, "the gateway stops; use another one"))
 		return
 	}
-	job := publishJob{corr: req.Corr, batch: make([]jetbus.Event, len(req.Events)), bad: make([]error, len(req.Events))}
+	job := publishJob{corr: req.Corr, first: firstSent(&req), batch: make([]jetbus.Event, len(req.Events)), bad: make([]error, len(req.Events))}
 	job.how = jetbus.BatchOptions{Atomic: req.Atomic, Chain: req.Chain}
 	each, asks := make([]jetbus.PublishOptions, len(req.Events)), false
 	for i := range req.Events {
@@ -206,7 +212,12 @@ func (c *conn) nextJobs() []publishJob {
 func (c *conn) publishOne(j *publishJob) {
 	ctx, cancel := context.WithTimeout(c.ctx, taskTime)
 	defer cancel()
-	receipt, err := c.g.b.Publish(ctx, j.event, j.o)
+	ctx, release, err := c.whileKnown(ctx, j)
+	defer release()
+	var receipt jetbus.Receipt
+	if err == nil {
+		receipt, err = c.g.b.Publish(ctx, j.event, j.o)
+	}
 	c.published(j.corr, receipt, err)
 }
 
@@ -281,8 +292,9 @@ func (c *conn) publishMany(j *publishJob) {
 		}
 	}
 	var receipts []jetbus.Receipt
-	var err error
-	if len(events) > 0 {
+	ctx, release, err := c.whileKnown(ctx, j)
+	defer release()
+	if err == nil && len(events) > 0 {
 		receipts, err = c.g.b.PublishBatch(ctx, events, how)
 	}
 	if err != nil && j.how.Atomic {

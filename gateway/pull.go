@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +19,8 @@ const (
 	pullTick       = time.Second     // between looks at leases
 	pullGrace      = 5 * time.Second // for acknowledgements when the gateway stops: nobody can tell these clients to go
 	pullAtOnce     = 32              // leases that are extended, or end, at the same time
+	maxSaid        = 20_000          // settlements that are remembered, of all clients
+	saidTime       = 5 * time.Minute // for so long
 )
 
 // pulled is an event that a client took over HTTP and holds, until its deadline.
@@ -31,13 +34,28 @@ type pulled struct {
 	busy                  bool          // it is being settled
 }
 
+// settlement is what a client said of an event that it held, and that was applied.
+type settlement struct {
+	subject, topic, group, id string
+	v                         verdict // without its reason
+	at                        time.Time
+}
+
+// is reports whether v says the same.
+func (s *settlement) is(v verdict) bool {
+	v.reason = ""
+	return s.v == v
+}
+
 // pulls are the events that clients hold over HTTP, by tokens that say nothing to them.
 // Their leases are kept at the broker while there are any.
 type pulls struct {
 	mu      sync.Mutex
 	held    map[string]*pulled
-	of      map[string]int // held or asked for, by subject
-	bytes   map[string]int // of what is held, by subject
+	said    map[string]settlement // of what was held: a client whose answer was lost asks again
+	order   []string              // the tokens of said, oldest first
+	of      map[string]int        // held or asked for, by subject
+	bytes   map[string]int        // of what is held, by subject
 	total   int
 	running bool          // keepPulled does
 	ended   bool          // it has, for good
@@ -47,6 +65,7 @@ type pulls struct {
 
 func (p *pulls) init() {
 	p.held, p.of, p.bytes, p.over = map[string]*pulled{}, map[string]int{}, map[string]int{}, make(chan struct{})
+	p.said = map[string]settlement{}
 }
 
 // reserve makes room for up to n events of a subject, and says how many bytes these may have.
@@ -132,13 +151,40 @@ func (p *pulls) take(token, subject, topic, group string, settle bool) (h *pulle
 	return h, false
 }
 
-// drop forgets an event that was settled.
+// drop forgets an event that was settled, or lost.
 func (p *pulls) drop(token string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.dropLocked(token)
+}
+
+func (p *pulls) dropLocked(token string) {
 	if h := p.held[token]; h != nil {
 		p.removeLocked(token, h)
 	}
+}
+
+// settled forgets an event, but for what its client said of it.
+func (p *pulls) settled(token string, h *pulled, v verdict) {
+	v.reason = ""
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dropLocked(token)
+	for len(p.order) > 0 && (len(p.order) >= maxSaid || now.Sub(p.said[p.order[0]].at) >= saidTime) {
+		delete(p.said, p.order[0])
+		p.order = p.order[1:]
+	}
+	p.said[token] = settlement{h.subject, h.topic, h.group, strings.Clone(h.d.ID), v, now} // the ID may be a part of a large text
+	p.order = append(p.order, token)
+}
+
+// saidOf is what a client said of an event that it held, if that is remembered.
+func (p *pulls) saidOf(token, subject, topic, group string) (s settlement, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, ok = p.said[token]
+	return s, ok && s.subject == subject && s.topic == topic && s.group == group && time.Since(s.at) < saidTime
 }
 
 // back leaves an event that could not be settled where it was.

@@ -219,7 +219,8 @@ type settled struct {
 }
 
 // settlePulls settles or extends what a client holds. Each token has its own result: one that
-// is not, or no longer, the client's has applied false.
+// is not, or no longer, the client's has applied false. What was said before of an event and applied is answered so
+// again, and anything else that is said of it is not applied: it is settled.
 func (g *Gateway) settlePulls(w http.ResponseWriter, r *http.Request, who Principal, topic, group, verb string) error {
 	var req settleRequest
 	if err := g.readJSON(w, r, &req); err != nil {
@@ -257,6 +258,12 @@ func (g *Gateway) settleOne(ctx context.Context, token string, who Principal, to
 		return settled{Result: failedResult(out.AckID)}
 	}
 	if h == nil {
+		if s, ok := g.pulls.saidOf(token, who.Subject, topic, group); ok {
+			out.ID, out.Reason = s.id, "settled"
+			if s.is(v) {
+				out.Applied, out.Reason = &yes, ""
+			}
+		}
 		return out
 	}
 	out.ID = h.d.ID
@@ -277,9 +284,11 @@ func (g *Gateway) settleOne(ctx context.Context, token string, who Principal, to
 		out.Reason, out.Code, out.Msg, out.Retryable = "", string(CodeAckFailed), plain[CodeAckFailed], true
 		return out
 	}
-	g.pulls.drop(token)
-	if out.Reason = reason; reason == "" {
-		out.Applied = &yes
+	if out.Reason = reason; reason != "" {
+		g.pulls.drop(token)
+		return out
 	}
+	g.pulls.settled(token, h, v)
+	out.Applied = &yes
 	return out
 }

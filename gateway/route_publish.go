@@ -333,7 +333,7 @@ func (g *Gateway) publishBatch(w http.ResponseWriter, r *http.Request, who Princ
 		if err != nil {
 			g.report(r, codeOf(err), err)
 			f := explain(err)
-			results[i] = published{Result: frame.Result{ID: b.events[i].ID, Code: string(f.Code), Msg: f.Msg, Retryable: f.Code.Retryable(), Stored: storedOf(err)}}
+			results[i] = published{Result: frame.Result{ID: b.events[i].ID, Code: string(f.Code), Msg: f.Msg, Retryable: f.retryable(), Stored: storedOf(err)}}
 			status = http.StatusMultiStatus
 		}
 	}

@@ -389,7 +389,7 @@ func (s *sub) close(err error) {
 		return
 	}
 	f := c.explain(err)
-	s.ses.say(&frame.Message{Op: frame.SubClosed, Sub: s.id, Topic: s.topics[0], Group: s.group, Code: string(f.Code), Msg: f.Msg, Retryable: f.Code.Retryable()})
+	s.ses.say(&frame.Message{Op: frame.SubClosed, Sub: s.id, Topic: s.topics[0], Group: s.group, Code: string(f.Code), Msg: f.Msg, Retryable: f.retryable()})
 }
 
 // pause lets no more events come; what is held stays.

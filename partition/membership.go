@@ -91,11 +91,12 @@ func join(ctx, life context.Context, k jetbus.Keys, group string, own Own, o Opt
 		return nil, fmt.Errorf("join group %s: %w", group, err)
 	}
 	m := &Membership{
-		o: o, keys: k, group: group, own: own, ctx: context.WithoutCancel(life),
+		o: o, keys: k, group: group, own: own,
 		quit: make(chan struct{}), left: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1),
 		on: on, slots: make(chan struct{}, writeAhead), seen: make(chan struct{}),
 		turns: map[int]*Turn{}, taking: map[int]bool{}, rest: map[int]time.Time{}, troubles: map[string]trouble{},
 	}
+	m.ctx = context.WithValue(context.WithoutCancel(life), insideKey{m}, true)
 	m.life, m.die = context.WithCancelCause(m.ctx)
 	unfollow := context.AfterFunc(life, m.stop)
 	m.work.Go(m.watch)
@@ -150,9 +151,14 @@ func (m *Membership) Owned() []int {
 // when ctx ends first, the contexts of what still runs are canceled ([jetbus.ErrStopped])
 // and Stop waits on for it to return, and returns the error of ctx. It may be called
 // again, and returns nil where the membership has ended. A ctx that was canceled before
-// the call leaves jetbus.DefaultShutdownTimeout, or until its deadline if it has one.
+// the call leaves jetbus.DefaultShutdownTimeout, or until its deadline if it has one. From inside
+// Own it does not wait if ctx is Own's context or one made from it; given another one it would wait
+// for itself, without end.
 func (m *Membership) Stop(ctx context.Context) error {
 	m.stop()
+	if ctx.Value(insideKey{m}) != nil { // whoever asks is one of those to wait for
+		return nil
+	}
 	ctx, release := shutdown.Context(ctx, jetbus.DefaultShutdownTimeout) // what the caller's function does has no bound
 	defer release()
 	select {

@@ -371,6 +371,37 @@ func TestStopWithEndedContext(t *testing.T) {
 	})
 }
 
+// TestStopFromInside: a function that owns a partition may stop its membership, and does not wait for
+// itself.
+func TestStopFromInside(t *testing.T) {
+	bubble(t, 2, func(r *rig) {
+		var m *partition.Membership
+		joined := make(chan struct{})
+		own := func(ctx context.Context, _ *partition.Turn) (bool, error) {
+			<-joined
+			ctx, cancel := context.WithTimeout(ctx, time.Hour) // one made from it
+			defer cancel()
+			stopped := make(chan error, 1)
+			go func() { stopped <- m.Stop(ctx) }() // so that one that waits for itself ends
+			select {
+			case err := <-stopped:
+				r.wants("Stop", err, error(nil))
+			case <-time.After(time.Minute):
+				r.Error("Stop waits for who calls it")
+			}
+			return true, nil
+		}
+		var err error
+		if m, err = partition.Join(r.Context(), r.keys, "g", own, partition.Options{Partitions: 2}); err != nil {
+			r.Fatal(err)
+		}
+		close(joined)
+		<-m.Done()
+		r.wants("its error", m.Err(), error(nil))
+		r.wants("turns given up in order", m.Stats().Released, m.Stats().Acquired)
+	})
+}
+
 // TestContextStops: the end of Join's context is a Stop.
 func TestContextStops(t *testing.T) {
 	bubble(t, 2, func(r *rig) {

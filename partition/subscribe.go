@@ -90,7 +90,7 @@ func subscribe(ctx context.Context, bus Bus, topic, group string, h jetbus.Handl
 		bus: bus, topic: topic, group: group, o: o, handler: h, done: make(chan struct{}), again: make(chan struct{}, 1),
 		generations: map[int]*generation{}, live: map[jetbus.Partition]jetbus.PartitionSubscription{},
 	}
-	s.ctx = context.WithValue(context.WithoutCancel(ctx), insideKey{}, s)
+	s.ctx = context.WithValue(context.WithoutCancel(ctx), insideKey{s}, true)
 	s.life, s.end = context.WithCancelCause(s.ctx)
 	s.gate = gate{turn: make(chan struct{}, 1), look: s.partitions}
 	unfollow := context.AfterFunc(ctx, s.stop)
@@ -114,8 +114,8 @@ func subscribe(ctx context.Context, bus Bus, topic, group string, h jetbus.Handl
 	return s, nil
 }
 
-// insideKey is the key under which handlers' contexts have the subscription.
-type insideKey struct{}
+// insideKey finds, in the context of a handler or an Own, whose it is: the subscription's, the membership's.
+type insideKey struct{ of any }
 
 // Member is the name under which the process is a member.
 func (s *Subscription) Member() string { return s.o.Member }
@@ -227,7 +227,7 @@ func setPaused(l jetbus.PartitionSubscription, paused bool) {
 // A ctx that was canceled before the call shortens nothing.
 func (s *Subscription) Stop(ctx context.Context) error {
 	s.stop()
-	if ctx.Value(insideKey{}) == s {
+	if ctx.Value(insideKey{s}) != nil {
 		return nil
 	}
 	ctx, release := shutdown.Context(ctx, 0)

@@ -92,7 +92,7 @@ func (b *batch) request(from, n int) *frame.Request {
 // fits is how many events from one on fit into a frame.
 func (b *batch) fits(from int) int {
 	l := b.l.allowed()
-	n, bytes := 0, 256
+	n, bytes := 0, 256+ageBytes
 	for _, size := range b.sizes[from:] {
 		bytes += size
 		if n > 0 && (l.MaxMessage > 0 && bytes > l.MaxMessage || l.MaxBatch > 0 && n == l.MaxBatch) {
@@ -112,12 +112,16 @@ func (b *batch) publish(ctx context.Context) error {
 	}
 	defer b.c.exit()
 	wait := retryWait
+	var t tries // of what comes next
 	for next := 0; next < len(b.items); {
 		if err := b.whole(); err != nil { // it is another gateway, after a connection that broke
 			return b.failed(0, err)
 		}
 		n := b.fits(next)
-		m, wrote, err := b.l.do(ctx, b.request(next, n), b.o.Atomic)
+		m, wrote, err := b.l.try(ctx, b.request(next, n), b.o.Atomic, &t)
+		if t.stored() == jetbus.StoredUnknown { // by a frame before, of whose answer nothing is known
+			b.unknown = max(b.unknown, next+n)
+		}
 		switch {
 		case err == nil:
 			var done int
@@ -127,6 +131,11 @@ func (b *batch) publish(ctx context.Context) error {
 			next += done
 		case wrote && storedBy(err) == jetbus.StoredUnknown:
 			b.unknown = max(b.unknown, next+n)
+		}
+		if b.unknown > next {
+			t.failed(jetbus.StoredUnknown)
+		} else {
+			t = tries{}
 		}
 		if err == nil {
 			continue

@@ -22,6 +22,7 @@ type call struct {
 	text   []byte
 	once   bool    // it is of no use over another connection
 	marks  []*mark // of ACKS
+	tries  *tries  // of what is published; nil: it is something else
 	wrote  bool    // it may have come to the gateway
 	answer func(m *frame.Message, err error)
 }
@@ -87,9 +88,29 @@ func plainText(v any) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
 }
 
+// writeLocked notes that the frame is written now, and returns its text.
+func (c *call) writeLocked() []byte {
+	c.wrote = true
+	if c.tries == nil {
+		return c.text
+	}
+	age := c.tries.write(time.Now())
+	if age == 0 {
+		return c.text
+	}
+	return splice(slices.Clone(c.text), "age_ms", strconv.AppendInt(nil, age.Milliseconds(), 10))
+}
+
+// ageBytes is how much longer a frame becomes that says how old it is.
+const ageBytes = 32
+
 // send queues a frame. answer is told how it ended, once; nil: nobody wants to know. It must not block.
-func (l *link) send(req *frame.Request, once bool, answer func(*frame.Message, error)) *call {
-	c := &call{once: once, answer: answer}
+func (l *link) send(req *frame.Request, once bool, answer func(*frame.Message, error)) {
+	l.put(req, &call{once: once, answer: answer})
+}
+
+// put is send of a frame whose call is made.
+func (l *link) put(req *frame.Request, c *call) {
 	l.mu.Lock()
 	l.numbers++
 	c.number = l.numbers
@@ -99,22 +120,26 @@ func (l *link) send(req *frame.Request, once bool, answer func(*frame.Message, e
 	l.mu.Unlock()
 	text, err := requestText(req)
 	c.text = text
+	size := len(text)
+	if c.tries != nil {
+		size += ageBytes
+	}
 	switch {
 	case err != nil:
 	case over != nil:
 		err = over
-	case once && ws == nil:
+	case c.once && ws == nil:
 		err = errBroken
-	case most > 0 && len(text) > most: // it would be the end of the connection
-		err = fmt.Errorf("%w: a frame of %d bytes, the gateway takes %d (Limits.FrameBytes)", jetbus.ErrPayloadTooLarge, len(text), most)
+	case most > 0 && size > most: // it would be the end of the connection
+		err = fmt.Errorf("%w: a frame of %d bytes, the gateway takes %d (Limits.FrameBytes)", jetbus.ErrPayloadTooLarge, size, most)
 	}
 	if err != nil {
 		c.reply(nil, err)
-		return c
+		return
 	}
 	l.mu.Lock()
 	err = l.ended
-	if err == nil && once && l.ws != ws { // broken, or made anew, meanwhile
+	if err == nil && c.once && l.ws != ws { // broken, or made anew, meanwhile
 		err = errBroken
 	}
 	if err == nil {
@@ -124,21 +149,26 @@ func (l *link) send(req *frame.Request, once bool, answer func(*frame.Message, e
 	l.mu.Unlock()
 	if err != nil {
 		c.reply(nil, err)
-		return c
+		return
 	}
 	l.signal()
-	return c
 }
 
 // do sends a frame and waits for its answer. The error is a refusal, that of ctx or one of
 // the link. wrote says whether the frame may have come to the gateway.
 func (l *link) do(ctx context.Context, req *frame.Request, once bool) (m *frame.Message, wrote bool, err error) {
+	return l.try(ctx, req, once, nil)
+}
+
+// try is do for what is published: t takes note of when it is written.
+func (l *link) try(ctx context.Context, req *frame.Request, once bool, t *tries) (m *frame.Message, wrote bool, err error) {
 	type outcome struct {
 		m   *frame.Message
 		err error
 	}
 	done := make(chan outcome, 1)
-	c := l.send(req, once, func(m *frame.Message, err error) { done <- outcome{m, err} })
+	c := &call{once: once, tries: t, answer: func(m *frame.Message, err error) { done <- outcome{m, err} }}
+	l.put(req, c)
 	select {
 	case o := <-done:
 		return o.m, c.wrote, o.err // after done nobody writes it
@@ -201,9 +231,8 @@ func (l *link) take() (text []byte, again time.Duration) {
 	for len(l.queue) > 0 {
 		c := l.queue[0]
 		l.queue = l.queue[1:]
-		c.wrote = true
 		l.sent[c.corr] = c
-		return c.text, 0
+		return c.writeLocked(), 0
 	}
 	return nil, max(again, 0)
 }

@@ -57,28 +57,28 @@ func (c *Client) publish(ctx context.Context, e jetbus.Event, list []jetbus.Publ
 		return jetbus.Receipt{}, &jetbus.PublishError{Event: e, Err: err}
 	}
 	defer c.exit()
-	stored := jetbus.StoredNo
+	var t tries
 	for wait := retryWait; ; wait = min(2*wait, maxRetryWait) {
 		req := &frame.Request{Op: frame.Publish, Topic: item.Topic, Payload: item.Payload, PayloadBase64: item.PayloadBase64, Opts: item.Opts}
 		if most := l.allowed().MaxMessage; most > 0 && len(e.Payload)+len(item.Opts) > most {
 			return jetbus.Receipt{}, fmt.Errorf("publish %s: %w: the gateway takes frames of %d bytes (Limits.FrameBytes)", e.Topic, jetbus.ErrPayloadTooLarge, most)
 		}
-		m, wrote, err := l.do(ctx, req, false)
-		switch {
-		case err == nil:
+		m, wrote, err := l.try(ctx, req, false, &t)
+		if err == nil {
 			receipt := receiptOf(e, m)
 			receipt.Duplicate = receipt.Duplicate && !fresh // else it is what this call published, before the connection broke
 			return receipt, nil
-		case passes(err):
-			stored = max(stored, storedBy(err))
+		}
+		if wrote {
+			t.failed(storedBy(err))
+		}
+		if passes(err) {
 			if sleep(ctx, max(wait, retryAfter(err))) == nil {
 				continue
 			}
 			err = errors.Join(err, cause(ctx))
-		case wrote:
-			stored = max(stored, storedBy(err))
 		}
-		return jetbus.Receipt{}, publishError(e, stored, err)
+		return jetbus.Receipt{}, publishError(e, t.stored(), err)
 	}
 }
 

@@ -169,8 +169,8 @@ func (p *pulled) say(ctx context.Context, verb string, req settleRequest) error 
 }
 
 // reopen leaves a lease with its holder where it is not known to be settled: the broker did not
-// take what was said of it, or no answer came. Where it was settled all the same, what is said
-// next finds it expired.
+// take what was said of it, or no answer came. Where it was settled all the same, the gateway knows for a
+// while what was said, and takes the same once more; anything else finds it settled, or later expired.
 func (p *pulled) reopen() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

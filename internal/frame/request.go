@@ -48,6 +48,7 @@ type Request struct {
 	Events        []PublishItem   `json:"events,omitempty"`
 	Atomic        bool            `json:"atomic,omitempty"` // the first event's options may have a condition on its key
 	Chain         *jetbus.Chain   `json:"chain,omitempty"`  // the events belong behind that one, each directly behind the one before it
+	AgeMs         int64           `json:"age_ms,omitempty"` // it may be stored already: how long ago it was sent first
 
 	// ACK, NACK, MODACK, ACKS
 	ID       string   `json:"id,omitempty"`
