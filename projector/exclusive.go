@@ -146,18 +146,18 @@ func (p *Projection) readFrom(held, hard context.Context, w *writer, at *uint64)
 		return err
 	}
 	reading, stop := context.WithCancel(held)
-	events := make(chan jetbus.Event, 256) // closed by the reader
-	var readErr error                      // set before that
-	go func() {                            // ends with reading; waited for below
-		defer close(events)
-		readErr = p.read(reading, *at, events)
+	waiting := newBacklog() // closed by the reader
+	var readErr error       // set before that
+	go func() {             // ends with reading; waited for below
+		defer close(waiting.events)
+		readErr = p.read(reading, *at, waiting)
 	}()
 	defer func() {
 		stop()
-		for range events { // until the reader has ended
+		for range waiting.events { // until the reader has ended
 		}
 	}()
-	g := &gatherer{events: events, linger: p.o.linger(), most: p.o.MaxBatch}
+	g := &gatherer{waiting: waiting, linger: p.o.linger(), most: p.o.MaxBatch}
 	for {
 		batch := g.next()
 		if len(batch) > 0 && held.Err() == nil {
@@ -177,7 +177,7 @@ func (p *Projection) readFrom(held, hard context.Context, w *writer, at *uint64)
 }
 
 // read passes on the events behind a sequence until ctx ends.
-func (p *Projection) read(ctx context.Context, after uint64, events chan<- jetbus.Event) error {
+func (p *Projection) read(ctx context.Context, after uint64, waiting *backlog) error {
 	o := jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}
 	if after > 0 {
 		o.After = map[string]uint64{p.o.Topic: after}
@@ -187,10 +187,8 @@ func (p *Projection) read(ctx context.Context, after uint64, events chan<- jetbu
 		if err != nil {
 			return err
 		}
-		select {
-		case events <- e:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := waiting.put(ctx, e); err != nil {
+			return err
 		}
 	}
 	return fmt.Errorf("%w: reading %s has ended", jetbus.ErrUnavailable, p.o.Topic)
@@ -199,12 +197,12 @@ func (p *Projection) read(ctx context.Context, after uint64, events chan<- jetbu
 // gatherer makes batches of events as they come: one that comes after a silence is
 // a batch at once, with what came along with it.
 type gatherer struct {
-	events <-chan jetbus.Event
-	linger time.Duration
-	most   int
-	last   time.Time     // when the last event came
-	over   *jetbus.Event // had no room in the batch before
-	ended  bool          // there are no more
+	waiting *backlog
+	linger  time.Duration
+	most    int
+	last    time.Time     // when the last event came
+	over    *jetbus.Event // had no room in the batch before
+	ended   bool          // there are no more
 }
 
 // next waits for a batch. It is empty at the end only.
@@ -214,11 +212,12 @@ func (g *gatherer) next() []jetbus.Event {
 	if g.over != nil {
 		batch, bytes, g.over = append(batch, *g.over), len(g.over.Payload), nil
 	} else {
-		e, ok := <-g.events
+		e, ok := <-g.waiting.events
 		if !ok {
 			g.ended = true
 			return nil
 		}
+		g.waiting.took(&e)
 		batch, bytes = append(batch, e), len(e.Payload)
 	}
 	quiet := time.Since(g.last) > g.linger
@@ -236,6 +235,7 @@ func (g *gatherer) next() []jetbus.Event {
 			g.ended = true
 			break
 		}
+		g.waiting.took(&e)
 		if bytes += len(e.Payload); bytes > maxBatchBytes {
 			g.over = &e
 			break
@@ -250,14 +250,14 @@ func (g *gatherer) next() []jetbus.Event {
 func (g *gatherer) more(timer *time.Timer, atOnce bool) (e jetbus.Event, ok, waited bool) {
 	if atOnce {
 		select {
-		case e, ok = <-g.events:
+		case e, ok = <-g.waiting.events:
 			return e, ok, false
 		default:
 			return e, false, true
 		}
 	}
 	select {
-	case e, ok = <-g.events:
+	case e, ok = <-g.waiting.events:
 		return e, ok, false
 	case <-timer.C:
 		return e, false, true

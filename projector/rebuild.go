@@ -66,8 +66,8 @@ const (
 //
 // A sink or a broker that is away is waited for, once the shadow is open. Events that
 // cannot be projected become dead letters, as they do in the projection. The error
-// wraps those of the options, of the sink's Shadow, Open and Swap, [ErrNewStream] where
-// the topic is made anew meanwhile, and the cause of ctx.
+// wraps those of the options, of the sink's Shadow, Open and Swap ([ErrSwapRefused]),
+// [ErrNewStream] where the topic is made anew meanwhile, and the cause of ctx.
 func Rebuild(ctx context.Context, b Backend, sink Rebuilder, o Options, ro RebuildOptions) (RebuildStats, error) {
 	return rebuildIf(ctx, b, sink, o, ro, nil)
 }
@@ -228,7 +228,7 @@ func (r *rebuild) catchUp(ctx context.Context, at uint64) (now, behind uint64, e
 	return now, now - at, err
 }
 
-// swap puts the shadow into place, through all that passes.
+// swap puts the shadow into place, through all that passes by itself.
 func (r *rebuild) swap(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := r.shadow.Swap(ctx)
@@ -237,7 +237,7 @@ func (r *rebuild) swap(ctx context.Context) error {
 			return nil
 		case ctx.Err() != nil:
 			return errors.Join(context.Cause(ctx), err)
-		case isFinal(err), errors.Is(err, jetbus.ErrInvalidOption):
+		case isFinal(err), errors.Is(err, ErrSwapRefused), errors.Is(err, jetbus.ErrInvalidOption):
 			return fmt.Errorf("swap: %w", err)
 		}
 		r.count.failedWrite(err)

@@ -202,6 +202,7 @@ func TestRebuildFails(t *testing.T) {
 		"canceled while filling": {write: func(cancel context.CancelCauseFunc) error { cancel(cancels); return errors.New("away") }, want: cancels},
 		"canceled at the swap":   {swap: func(cancel context.CancelCauseFunc) error { cancel(cancels); return errors.New("away") }, want: cancels},
 		"fenced":                 {swap: func(context.CancelCauseFunc) error { return projector.ErrFenced }, want: projector.ErrFenced},
+		"swap refused":           {swap: func(context.CancelCauseFunc) error { return fmt.Errorf("%w: no", projector.ErrSwapRefused) }, want: projector.ErrSwapRefused},
 		"owned":                  {write: func(context.CancelCauseFunc) error { return projector.ErrOwned }, want: projector.ErrOwned},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -118,6 +118,10 @@ var (
 	ErrFenced = errors.New("another replica took over")
 )
 
+// ErrSwapRefused is an error of Shadow.Swap: the database refuses to put the shadow into
+// place, for the lack of a permission say, and would do so again. It is wrapped with the cause.
+var ErrSwapRefused = errors.New("the swap is refused")
+
 // Positioner is a Sink that says how far it has got with a source without being opened for it:
 // [Projection.Lag] of a replica that stands by asks it.
 type Positioner interface {
@@ -139,7 +143,8 @@ type Rebuilder interface {
 type Shadow interface {
 	Sink
 	// Swap puts the shadow into the place of the other sink, whose content is gone.
-	// The shadow stays usable: it writes to what it has become.
+	// The shadow stays usable: it writes to what it has become. After an error it is
+	// called again, unless that is one of Open's or [ErrSwapRefused].
 	Swap(ctx context.Context) error
 	// Drop removes the shadow where it was not swapped, and does nothing after that.
 	Drop(ctx context.Context) error

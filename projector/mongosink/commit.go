@@ -162,6 +162,8 @@ func (w *writer) replace(ctx context.Context, writes []*guarded, rejected []proj
 		case isRejected(g, rejected):
 		case found && m.foreign != "":
 			return 0, &refusalError{projector.Rejection{Index: g.index, Err: keyTaken(g.key, m)}}
+		case found && m.newer:
+			return 0, w.madeAnew(g.key)
 		case found && m.covers(g):
 			stale++
 		default:

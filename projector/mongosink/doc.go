@@ -4,13 +4,14 @@
 // A document has the key as its _id, the fields of the state, and what the sink
 // needs to know of the event that the state came from:
 //
-//	_id, _key   the key
-//	_seq        the event's sequence in its stream, a 64-bit integer
-//	_v          its version, where the projection has versions
-//	_ts         its time
-//	_src        the stream
-//	_deleted    true for a key that is deleted, which has no other fields then
-//	_expireAt   when the document of a deleted key goes
+//	_id, _key     the key
+//	_seq          the event's sequence in its stream, a 64-bit integer
+//	_v            its version, where the projection has versions
+//	_ts           its time
+//	_src          the stream
+//	_srcCreated   when that was made, in nanoseconds since 1970
+//	_deleted      true for a key that is deleted, which has no other fields then
+//	_expireAt     when the document of a deleted key goes
 //
 // The package promises:
 //

@@ -127,7 +127,7 @@ func checkTop(name []byte) (keep bool, err error) {
 		switch string(name) {
 		case "_id", "_deleted":
 			return false, nil
-		case "_key", "_seq", "_v", "_ts", "_src", "_expireAt":
+		case "_key", "_seq", "_v", "_ts", "_src", "_srcCreated", "_expireAt":
 			return false, invalid("field %s is the sink's own", name)
 		}
 	}

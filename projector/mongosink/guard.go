@@ -24,6 +24,7 @@ var errNoKey = fmt.Errorf("%w: the key is empty, has a NUL or is no UTF-8", ErrI
 type guarded struct {
 	index     int // in the batch
 	key       string
+	created   int64 // when the stream was made, in nanoseconds since 1970
 	seq       int64
 	version   int64
 	versioned bool
@@ -43,7 +44,7 @@ func (w *writer) newGuarded(index int, c *projector.Change, now time.Time) (*gua
 		return nil, invalid("sequence %d is no 64-bit integer", c.Event.Seq)
 	}
 	g := &guarded{
-		index: index, key: c.Key, seq: int64(c.Event.Seq),
+		index: index, key: c.Key, created: w.mark.src.Created.UnixNano(), seq: int64(c.Event.Seq),
 		version: c.Version, versioned: c.Versioned, deleted: c.Deleted, merge: w.o.Merge && !c.Deleted,
 	}
 	g.filter = g.newFilter(w.mark.src.Stream)
@@ -76,6 +77,7 @@ func (w *writer) newBody(g *guarded, c *projector.Change, now time.Time) (bson.R
 		b = bsoncore.AppendDateTimeElement(b, "_ts", c.Event.Time.UnixMilli())
 	}
 	b = bsoncore.AppendStringElement(b, "_src", w.mark.src.Stream)
+	b = bsoncore.AppendInt64Element(b, "_srcCreated", g.created)
 	if c.Deleted {
 		b = bsoncore.AppendBooleanElement(b, "_deleted", true)
 		if w.o.TombstoneTTL != forever {
@@ -100,9 +102,10 @@ func (w *writer) newBody(g *guarded, c *projector.Change, now time.Time) (bson.R
 }
 
 // newFilter makes the guard: it matches the key's document if that is older, of the
-// same source or of none.
+// same source or of none. Where a stream was made anew under its name, sequences began
+// anew as well: what is of the one before is older, whatever its sequence.
 func (g *guarded) newFilter(stream string) bson.Raw {
-	start, b := bsoncore.AppendDocumentStart(make([]byte, 0, 160+len(g.key)+len(stream)))
+	start, b := bsoncore.AppendDocumentStart(make([]byte, 0, 288+len(g.key)+len(stream)))
 	b = bsoncore.AppendStringElement(b, "_id", g.key)
 	src, b := bsoncore.AppendDocumentElementStart(b, "_src")
 	in, b := bsoncore.AppendArrayElementStart(b, "$in")
@@ -110,10 +113,31 @@ func (g *guarded) newFilter(stream string) bson.Raw {
 	b = bsoncore.AppendNullElement(b, "1")
 	b, _ = bsoncore.AppendArrayEnd(b, in)
 	b, _ = bsoncore.AppendDocumentEnd(b, src)
+	// {$or: [{_srcCreated: {$lt: created}}, {_srcCreated: {$in: [created, null]}, ...}]}
+	or, b := bsoncore.AppendArrayElementStart(b, "$or")
+	e, b := bsoncore.AppendDocumentElementStart(b, "0")
+	made, b := bsoncore.AppendDocumentElementStart(b, "_srcCreated")
+	b = bsoncore.AppendInt64Element(b, "$lt", g.created)
+	b, _ = bsoncore.AppendDocumentEnd(b, made)
+	b, _ = bsoncore.AppendDocumentEnd(b, e)
+	e, b = bsoncore.AppendDocumentElementStart(b, "1")
+	made, b = bsoncore.AppendDocumentElementStart(b, "_srcCreated")
+	in, b = bsoncore.AppendArrayElementStart(b, "$in")
+	b = bsoncore.AppendInt64Element(b, "0", g.created)
+	b = bsoncore.AppendNullElement(b, "1") // of a document from before there was the field
+	b, _ = bsoncore.AppendArrayEnd(b, in)
+	b, _ = bsoncore.AppendDocumentEnd(b, made)
+	b = g.appendGuard(b)
+	b, _ = bsoncore.AppendDocumentEnd(b, e)
+	b, _ = bsoncore.AppendArrayEnd(b, or)
+	b, _ = bsoncore.AppendDocumentEnd(b, start)
+	return b
+}
+
+// appendGuard appends what an older document of the same stream matches.
+func (g *guarded) appendGuard(b []byte) []byte {
 	if !g.versioned {
-		b = g.appendOlder(b)
-		b, _ = bsoncore.AppendDocumentEnd(b, start)
-		return b
+		return g.appendOlder(b)
 	}
 	// {$or: [{_v: null, _seq: ...}, {_v: {$lt: v}}, {_v: v, _seq: ...}]}
 	or, b := bsoncore.AppendArrayElementStart(b, "$or")
@@ -131,7 +155,6 @@ func (g *guarded) newFilter(stream string) bson.Raw {
 	b = g.appendOlder(b)
 	b, _ = bsoncore.AppendDocumentEnd(b, e)
 	b, _ = bsoncore.AppendArrayEnd(b, or)
-	b, _ = bsoncore.AppendDocumentEnd(b, start)
 	return b
 }
 
@@ -157,16 +180,20 @@ func (g *guarded) model() mongo.WriteModel {
 // A mark is what the guards look at in a stored document.
 type mark struct {
 	foreign      string // what it comes from, if not from the sink's stream
+	older, newer bool   // it comes from the stream as it was made before, or after
 	seq, version int64
 	hasSeq, hasV bool
 }
 
-// readMark reads the mark of a document for a sink of a stream.
-func readMark(doc bson.Raw, stream string) mark {
+// readMark reads the mark of a document for a sink of a stream that was made at a time.
+func readMark(doc bson.Raw, stream string, created int64) mark {
 	var m mark
 	src, v := doc.Lookup("_src"), doc.Lookup("_v")
 	m.seq, m.hasSeq = number(doc.Lookup("_seq"))
 	m.version, m.hasV = number(v)
+	if made, ok := number(doc.Lookup("_srcCreated")); ok {
+		m.older, m.newer = made < created, made > created
+	}
 	switch {
 	case src.IsZero(), src.Type == bson.TypeNull, src.Type == bson.TypeString && src.StringValue() == stream:
 	default:
@@ -196,6 +223,9 @@ func number(v bson.RawValue) (int64, bool) {
 // covers reports whether a document is as new as a change, or newer: what the guard
 // of the change does not match.
 func (m mark) covers(g *guarded) bool {
+	if m.older {
+		return false
+	}
 	if g.versioned && m.hasV && m.version != g.version {
 		return m.version > g.version
 	}

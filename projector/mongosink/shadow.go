@@ -158,7 +158,8 @@ func (sh *shadow) Write(ctx context.Context, b projector.Batch) (projector.Outco
 // and moves the position. Where the replicas of a projection share the events, the
 // position counts as unknown until the shadow writes a batch with UpTo again: what a
 // replica wrote to the old collection last may be missing until then. It may be
-// called again after an error.
+// called again after an error, in vain where that is [projector.ErrSwapRefused]: the user
+// may not rename, or the server does not rename such a collection.
 func (sh *shadow) Swap(ctx context.Context) error {
 	s := sh.sink
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
@@ -205,7 +206,7 @@ func (sh *shadow) swap(ctx context.Context) error {
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}},
 	}).Err()
 	if err != nil && !hasCode(err, codeNamespaceNotFound) { // it was renamed, but the answer was lost
-		return err
+		return renameError(err)
 	}
 	if err := finishSwap(ctx, s.db, s.o.Collection); err != nil {
 		return err
@@ -213,6 +214,14 @@ func (sh *shadow) swap(ctx context.Context) error {
 	moved, err := isMoved(ctx, m.book, s.o.Collection, sh.token)
 	if err == nil && !moved {
 		err = m.fenced()
+	}
+	return err
+}
+
+// renameError tells what the server would answer again, however often it is asked.
+func renameError(err error) error {
+	if hasCode(err, codeUnauthorized, codeIllegalOperation) {
+		return fmt.Errorf("%w: %w", projector.ErrSwapRefused, err)
 	}
 	return err
 }

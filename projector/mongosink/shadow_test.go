@@ -245,6 +245,34 @@ func TestA8Row12LostAnswer(t *testing.T) {
 	}
 }
 
+// A swap that the server will always refuse says so, whatever it is refused for, and leaves
+// the old content.
+func TestSwapRefused(t *testing.T) {
+	r, standIn := newFaultRig(t)
+	live := r.open(mongosink.Options{}, source())
+	r.write(live, put("old", 1, `{}`))
+	for code, refused := range map[int32]bool{13: true, 20: true, 8: false} {
+		sh := r.shadow(live, source())
+		r.writeUpTo(sh, 2, put("new", 2, `{}`))
+		remove := standIn.OnCommand(func(c mongod.Command) error {
+			if c.Name == "renameCollection" {
+				return &mongod.CommandError{Code: code, Message: "no"}
+			}
+			return nil
+		})
+		err := sh.Swap(t.Context())
+		remove()
+		if err == nil || errors.Is(err, projector.ErrSwapRefused) != refused || errors.Is(err, mongosink.ErrDenied) != (code == 13) {
+			t.Errorf("code %d: %v", code, err)
+		}
+		if err := sh.Drop(t.Context()); err != nil {
+			t.Error(err)
+		}
+		r.want("old@1")
+		r.wantClean()
+	}
+}
+
 // Row 10 and 12: a rebuild is the way out of a topic that was made anew.
 func TestRebuildNewStream(t *testing.T) {
 	r := newRig(t)

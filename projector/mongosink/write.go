@@ -217,6 +217,8 @@ func (w *writer) settle(ctx context.Context, collisions []collision, moved bool,
 		switch {
 		case found && m.foreign != "":
 			out.Rejected = append(out.Rejected, projector.Rejection{Index: c.index, Err: keyTaken(c.key, m)})
+		case found && m.newer:
+			return nil, w.madeAnew(c.key)
 		case found && m.covers(c.guarded):
 			out.Stale++
 		case !c.onKey && !moved:
@@ -236,10 +238,17 @@ func keyTaken(key string, m mark) error {
 	return fmt.Errorf("%w: there is a document with the _id %q, and %s", ErrKeyTaken, key, m.foreign)
 }
 
+// madeAnew is the error for a document of the stream as it was made after the writer's own
+// one: the writer has slept while the topic was made anew and the collection filled from it.
+func (w *writer) madeAnew(key string) error {
+	return fmt.Errorf("%w: the document with the _id %q is of a stream %s that was made later than %s",
+		projector.ErrNewStream, key, w.mark.src.Stream, moment(w.mark.src.Created.UnixNano()))
+}
+
 // marks reads the marks of the documents that there are of the keys.
 func (w *writer) marks(ctx context.Context, keys []string) (map[string]mark, error) {
 	found := make(map[string]mark, len(keys))
-	only := options.Find().SetProjection(bson.D{{Key: "_seq", Value: 1}, {Key: "_v", Value: 1}, {Key: "_src", Value: 1}})
+	only := options.Find().SetProjection(bson.D{{Key: "_seq", Value: 1}, {Key: "_v", Value: 1}, {Key: "_src", Value: 1}, {Key: "_srcCreated", Value: 1}})
 	for part := range slices.Chunk(keys, maxBulk) {
 		cur, err := w.coll.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: part}}}}, only)
 		if err != nil {
@@ -247,7 +256,7 @@ func (w *writer) marks(ctx context.Context, keys []string) (map[string]mark, err
 		}
 		for cur.Next(ctx) {
 			if key, ok := cur.Current.Lookup("_id").StringValueOK(); ok {
-				found[key] = readMark(cur.Current, w.mark.src.Stream)
+				found[key] = readMark(cur.Current, w.mark.src.Stream, w.mark.src.Created.UnixNano())
 			}
 		}
 		if err := errors.Join(cur.Err(), cur.Close(ctx)); err != nil {

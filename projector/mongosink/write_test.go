@@ -221,6 +221,7 @@ func TestLargest(t *testing.T) {
 			{Key: "_seq", Value: int64(1)},
 			{Key: "_ts", Value: created},
 			{Key: "_src", Value: source().Stream},
+			{Key: "_srcCreated", Value: created.UnixNano()},
 			{Key: "x", Value: strings.Repeat("x", n)},
 		}
 		raw, err := bson.Marshal(d)
