@@ -123,7 +123,7 @@ func (r *Registry) check(ctx context.Context, topic string, o CheckOptions, newe
 		}
 	}
 	s := r.now.Load()
-	rules := Settings{Level: o.Level, Model: o.Model}.over(s.topic(topic).settings.over(s.global)).withDefaults()
+	rules := Settings{Level: o.Level, Model: o.Model}.over(s.topic(topic).settings.over(s.global.Settings)).withDefaults()
 	report := Report{Topic: topic, Level: rules.Level, Model: rules.Model, Compatible: true}
 	directions := rules.Level.Directions()
 	if len(directions) == 0 && len(o.Against) > 0 {

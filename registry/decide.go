@@ -26,7 +26,7 @@ func (r *Registry) decide(ctx context.Context, attempt func(ctx context.Context,
 	case r.writing <- struct{}{}:
 		defer func() { <-r.writing }()
 	case <-ctx.Done():
-		return r.translate("the watcher of "+r.stream(), context.Cause(ctx))
+		return r.outlasted(ctx, "another write of this process is still under way")
 	}
 	s, maybe := r.now.Load(), false
 	var doubted *snapshot
@@ -41,15 +41,16 @@ func (r *Registry) decide(ctx context.Context, attempt func(ctx context.Context,
 		if s, err = r.overtake(ctx, race.guard); err == nil && i > 0 {
 			limit := min(raceWait<<min(i, 10), raceWaitMax)
 			if !pause(ctx, rand.N(limit)) { //nolint:gosec // to spread, not to hide
-				err = r.translate("the watcher of "+r.stream(), context.Cause(ctx))
+				err = r.outlasted(ctx, fmt.Sprintf("no time is left to decide it again, after %d attempts", i+1))
 			}
 		}
 		if s == before && race.err == nil && s != doubted {
 			doubted = s // others were in the way, and nothing came: it is the cache of a bucket that was there before
 			r.doubt()
 		}
+		_, late := errors.AsType[*lateError](err)
 		switch {
-		case err != nil && maybe && !errors.Is(err, jetbus.ErrUnavailable):
+		case err != nil && maybe && (late || !errors.Is(err, jetbus.ErrUnavailable)):
 			return fmt.Errorf("it may be stored all the same, and to repeat it is safe: %w", errors.Join(err, race))
 		case err != nil && maybe:
 			return fmt.Errorf("it may be stored all the same, and to repeat it is safe: %w", err)
@@ -59,6 +60,33 @@ func (r *Registry) decide(ctx context.Context, attempt func(ctx context.Context,
 	}
 	return fmt.Errorf("%w: gave up after %d attempts", ErrContended, maxAttempts)
 }
+
+// outlasted is the error of a wait that ctx ended, and that was none for the server: why
+// says what it was for.
+func (r *Registry) outlasted(ctx context.Context, why string) error {
+	err := context.Cause(ctx)
+	if errors.Is(err, context.DeadlineExceeded) && !r.link.IsClosed() {
+		return &lateError{why, err}
+	}
+	return r.translate("", err)
+}
+
+// lateError: the time of a call was over while it waited for something else than the server.
+// It is to be repeated like one that was not answered, and so matches jetbus.ErrUnavailable,
+// whose words would blame the broker.
+type lateError struct {
+	why string
+	err error
+}
+
+// Error says what the wait was for.
+func (e *lateError) Error() string { return e.why + ": " + e.err.Error() }
+
+// Unwrap returns the error of the context.
+func (e *lateError) Unwrap() error { return e.err }
+
+// Is reports what it matches besides.
+func (e *lateError) Is(target error) bool { return target == jetbus.ErrUnavailable }
 
 // overtake waits until the cache has all that matches guard at the broker.
 func (r *Registry) overtake(ctx context.Context, guard string) (*snapshot, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +31,10 @@ type DualWriteOptions struct {
 // time, and state the same version. The receipts are those of the event's own topic.
 // Topics whose names end in a version are written once, as are dead letters, events
 // of topics without a schema, and retries.
+//
+// The twin of a jetbus.Tombstone is a null without its header: it deletes the key where the
+// topic of the version keeps state, and is a payload like any other where it does not. It is
+// the event's own topic that must keep state.
 //
 // Without Atomic, the topic of the version is written first, so that what keeps an
 // event out of that keeps it out of both. A failure of either is an error, a
@@ -98,7 +103,18 @@ func (b *dualWrite) twin(ctx context.Context, e *jetbus.Event) (jetbus.Event, bo
 	}
 	out := *e
 	out.Topic = e.Topic + ".v" + strconv.Itoa(t.version)
+	unmark(&out)
 	return out, true, nil
+}
+
+// unmark makes a mere null of an event that is meant as a tombstone: it would be refused
+// where it deletes nothing. The map that it had is not changed.
+func unmark(e *jetbus.Event) {
+	if !isMeantAsTombstone(e) {
+		return
+	}
+	e.Headers = maps.Clone(e.Headers)
+	delete(e.Headers, jetbus.HeaderTombstone)
 }
 
 // endsInVersion reports whether a topic's last segment is a version.
@@ -138,6 +154,9 @@ func (b *dualWrite) publishBoth(ctx context.Context, e, other jetbus.Event, o []
 	if err := e.Validate(); err != nil {
 		return jetbus.Receipt{}, err
 	}
+	if isMeantAsTombstone(&e) {
+		return b.publishTombstone(ctx, e, other, o)
+	}
 	if _, err := b.Backend.Publish(ctx, other, o...); err != nil {
 		return jetbus.Receipt{}, halfStored(e, "", other.Topic, err)
 	}
@@ -146,6 +165,33 @@ func (b *dualWrite) publishBoth(ctx context.Context, e, other jetbus.Event, o []
 		return jetbus.Receipt{}, halfStored(e, other.Topic, e.Topic, err)
 	}
 	return r, nil
+}
+
+// publishTombstone stores both events as a batch, of which nothing is sent where either topic
+// does not take its event: what the twin is no longer marked as, the topic of the version
+// does not refuse, and the event's own topic may.
+func (b *dualWrite) publishTombstone(ctx context.Context, e, other jetbus.Event, o []jetbus.PublishOptions) (jetbus.Receipt, error) {
+	var asked jetbus.PublishOptions
+	if len(o) > 0 {
+		asked = o[0]
+	}
+	if !asked.DeliverAt.IsZero() {
+		return jetbus.Receipt{}, fmt.Errorf("%w: a dual write of a tombstone takes no DeliverAt", jetbus.ErrInvalidOption)
+	}
+	p := pairs{events: make([]jetbus.Event, 1)}
+	p.add(0, e, other, asked, true, false)
+	var batch jetbus.BatchOptions
+	if len(o) > 0 {
+		batch.Each = p.each
+	}
+	receipts, err := p.fold(b.Backend.PublishBatch(ctx, p.all, batch))
+	if failed, ok := errors.AsType[*jetbus.BatchError](err); ok && len(failed.Failed) == 1 {
+		err = failed.Failed[0]
+	}
+	if err != nil {
+		return jetbus.Receipt{}, err
+	}
+	return receipts[0], nil
 }
 
 // expectsBoth refuses a condition on two writes of which one may be made without the other.

@@ -34,7 +34,7 @@ type line struct {
 
 // Export writes the whole registry as it is at one moment, one JSON object a line:
 // ids, versions with deleted and erased ones, and settings, each of them in order,
-// so that exports can be compared. The error wraps [ErrUnreadable] where a version
+// so that exports can be compared. The error wraps [ErrUnreadable] where one of them
 // cannot be read, jetbus.ErrClosed, or is that of w.
 func (r *Registry) Export(ctx context.Context, w io.Writer) error {
 	s, err := r.read(ctx)
@@ -67,10 +67,8 @@ func (s *snapshot) export(put func(line) error) error {
 	if err := put(line{Kind: lineHead, Format: formatVersion}); err != nil {
 		return err
 	}
-	if s.global != (Settings{}) {
-		if err := put(line{Kind: lineGlobal, Settings: &s.global}); err != nil {
-			return err
-		}
+	if err := s.global.export(line{Kind: lineGlobal}, put); err != nil {
+		return fmt.Errorf("global settings: %w", err)
 	}
 	ids := s.ids.all()
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
@@ -83,10 +81,8 @@ func (s *snapshot) export(put func(line) error) error {
 	}
 	for _, topic := range slices.Sorted(maps.Keys(s.topics)) {
 		t := s.topics[topic]
-		if t.settings != (Settings{}) {
-			if err := put(line{Kind: lineSettings, Topic: topic, Settings: &t.settings}); err != nil {
-				return err
-			}
+		if err := t.settings.export(line{Kind: lineSettings, Topic: topic}, put); err != nil {
+			return fmt.Errorf("settings of %s: %w", topic, err)
 		}
 		for _, e := range t.versions {
 			if e.broken != nil {
@@ -98,4 +94,13 @@ func (s *snapshot) export(put func(line) error) error {
 		}
 	}
 	return nil
+}
+
+// export writes settings as a line, if there are any.
+func (s ownSettings) export(l line, put func(line) error) error {
+	if s.broken != nil || s.Settings == (Settings{}) {
+		return s.broken
+	}
+	l.Settings = &s.Settings
+	return put(l)
 }

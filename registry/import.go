@@ -375,13 +375,15 @@ func (x *export) against(s *snapshot, order []Reference) ([]step, error) {
 	return todo, nil
 }
 
-func (x *export) compareSettings(what string, have, want Settings, differs func(field, have, want string), todo []step, store step) []step {
-	switch have {
-	case want:
-	case Settings{}:
+func (x *export) compareSettings(what string, have ownSettings, want Settings, differs func(field, have, want string), todo []step, store step) []step {
+	switch {
+	case have.broken != nil:
+		differs(what, "unreadable", fmt.Sprintf("%+v", want))
+	case have.Settings == want:
+	case have.Settings == Settings{}:
 		todo = append(todo, store)
 	default:
-		differs(what, fmt.Sprintf("%+v", have), fmt.Sprintf("%+v", want))
+		differs(what, fmt.Sprintf("%+v", have.Settings), fmt.Sprintf("%+v", want))
 	}
 	return todo
 }

@@ -19,7 +19,10 @@ type NormalizedOptions struct {
 	// Upcasters lead from one version to the next. They must not be changed any more.
 	Upcasters Upcasters
 	// Versions are the versions that events are brought to, by topic: those that the
-	// program was written for. Defaults to the latest one of a topic.
+	// program was written for. Pin them in each release, as Bind does. Defaults to the
+	// latest one of a topic at that moment: whoever registers another one then changes
+	// what this program gets while it runs. Under a forward level events of the versions
+	// before it, stored or still to come, need an upcaster then.
 	Versions map[string]int
 	// NewerDelay is how long an event of a newer version that cannot be read is put
 	// off, so that a newer member of the group takes it; and one for which the

@@ -108,8 +108,8 @@ func decodeSettings(data []byte) (Settings, error) {
 	if err := decode(data, &s); err != nil {
 		return Settings{}, err
 	}
-	if err := s.Valid(); err != nil {
-		return Settings{}, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	if err := s.Valid(); err != nil { // in words alone: it is no fault of who reads it
+		return Settings{}, fmt.Errorf("%w: %s", ErrUnreadable, err.Error())
 	}
 	return s, nil
 }

@@ -127,3 +127,13 @@ func TestReferenceCycle(t *testing.T) {
 		t.Error("a cycle was compiled")
 	}
 }
+
+// An id that became known after the cache was looked at is the fingerprint's, and it gets
+// no second one. Behind this one there is none to give.
+func TestIdentifyKnowsTheIDOfARace(t *testing.T) {
+	s := emptySnapshot()
+	s.ids.add(maxNumber, "f")
+	if id, err := (&Registry{}).identify(t.Context(), s, "f"); id != maxNumber || err != nil {
+		t.Errorf("id %d and the error %v, want the one that it has, %d", id, err, maxNumber)
+	}
+}

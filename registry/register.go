@@ -179,9 +179,13 @@ func (g *registration) admit(ctx context.Context, s *snapshot, rules Settings) (
 }
 
 // identify gives a fingerprint that has no id the next one. Ids are given in order,
-// and nobody gives one without knowing those before it: no fingerprint gets two.
+// and nobody gives one without knowing those before it: no fingerprint gets two. The
+// ids grow under the snapshot, so that it may have one by now.
 func (r *Registry) identify(ctx context.Context, s *snapshot, fingerprint string) (int, error) {
-	_, highest := s.ids.of(fingerprint)
+	known, highest := s.ids.of(fingerprint)
+	if known != 0 {
+		return known, nil
+	}
 	id := highest + 1
 	if id > maxNumber {
 		return 0, fmt.Errorf("%w: the registry has given its last id, %d: export it, and import it with lower ids into an empty bucket", ErrTooLarge, highest)

@@ -157,21 +157,28 @@ func (r *Registry) Settings(ctx context.Context, topic string) (Settings, error)
 	return s.effective(topic), nil
 }
 
-// TopicSettings returns a topic's own settings; what is inherited is zero.
+// TopicSettings returns a topic's own settings; what is inherited is zero. The error wraps
+// [ErrUnreadable] where they cannot be read; then the topic is read-only, as Settings says.
 func (r *Registry) TopicSettings(ctx context.Context, topic string) (Settings, error) {
 	t, _, err := r.readTopic(ctx, "settings of", topic)
 	if err != nil {
 		return Settings{}, err
 	}
-	return t.settings, nil
+	if err := t.settings.broken; err != nil {
+		return Settings{}, fmt.Errorf("settings of %s: %w", topic, err)
+	}
+	return t.settings.Settings, nil
 }
 
 // GlobalSettings returns the settings of topics that have none of their own; what
-// is at its default is zero.
+// is at its default is zero. The error is that of TopicSettings.
 func (r *Registry) GlobalSettings(ctx context.Context) (Settings, error) {
 	s, err := r.read(ctx)
 	if err != nil {
 		return Settings{}, fmt.Errorf("global settings: %w", err)
 	}
-	return s.global, nil
+	if err := s.global.broken; err != nil {
+		return Settings{}, fmt.Errorf("global settings: %w", err)
+	}
+	return s.global.Settings, nil
 }

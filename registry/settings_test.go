@@ -1,9 +1,18 @@
 package registry_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 	"github.com/seed-63e9a637/jetbus/registry"
 	"github.com/seed-63e9a637/jetbus/registry/schema"
 )
@@ -132,4 +141,79 @@ func TestCurrentFollowsSettings(t *testing.T) {
 			t.Errorf("with %s: %+v", model, got)
 		}
 	}
+}
+
+// Settings that cannot be read keep a topic, or all, from taking new versions. That is
+// nobody's setting: it is neither told nor exported nor written back, until they are replaced
+// as a whole.
+func TestUnreadableSettings(t *testing.T) {
+	readOnly := registry.Settings{Mode: registry.ReadOnly} // as what cannot be read is taken for
+	for _, key := range []string{"s.t.c", "g.c"} {
+		r := newRig(t)
+		set, update, get := r.reg.SetGlobalSettings, r.reg.UpdateGlobalSettings, r.reg.GlobalSettings
+		line := `{"kind":"global","settings":{"mode":"readonly"}}`
+		if key == "s.t.c" {
+			line = `{"kind":"settings","topic":"t","settings":{"mode":"readonly"}}`
+			set = func(ctx context.Context, s registry.Settings) error { return r.reg.SetSettings(ctx, "t", s) }
+			update = func(ctx context.Context, f func(*registry.Settings)) (registry.Settings, error) {
+				return r.reg.UpdateSettings(ctx, "t", f)
+			}
+			get = func(ctx context.Context) (registry.Settings, error) { return r.reg.TopicSettings(ctx, "t") }
+		}
+		r.register("t", object("a"))
+		js := must(jetstream.New(bustest.Connect(t, r.broker)))(t)
+		kv := must(js.KeyValue(t.Context(), "SCHEMAS"))(t)
+		must(kv.Put(t.Context(), key, []byte(`{"level": "of the future", "assume_version": 7}`)))(t)
+		eventually(t, func() string {
+			if got := must(r.reg.Settings(t.Context(), "t"))(t); got.Mode != registry.ReadOnly {
+				return key + ": the topic is not read-only"
+			}
+			return ""
+		})
+		r.nothingStored(func() {
+			_, err := r.reg.Register(t.Context(), "t", object("a", "b"), registry.RegisterOptions{})
+			r.is(err, registry.ErrReadOnly)
+			_, err = get(t.Context())
+			r.is(err, registry.ErrUnreadable)
+			r.is(r.reg.Export(t.Context(), new(bytes.Buffer)), registry.ErrUnreadable)
+			_, err = update(t.Context(), func(s *registry.Settings) { s.Model = schema.Declared })
+			r.is(err, registry.ErrUnreadable)
+			_, err = r.reg.Import(t.Context(), strings.NewReader(`{"kind":"schemas","format":"1"}`+"\n"+line+"\n"+`{"kind":"end","lines":2}`+"\n"), registry.ImportOptions{})
+			r.is(err, jetbus.ErrConflict)
+		})
+		for _, want := range []registry.Settings{readOnly, {}} {
+			r.ok(set(t.Context(), want))
+			if got := must(get(t.Context()))(t); got != want {
+				t.Errorf("%s: got %+v, want %+v", key, got, want)
+			}
+			r.ok(r.reg.Export(t.Context(), new(bytes.Buffer)))
+		}
+	}
+}
+
+// A call whose time ends while another one of the process decides does not blame the server.
+func TestWriteWaitsForAnother(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		r := newRig(t)
+		deciding, leave, done := make(chan struct{}), make(chan struct{}), make(chan error)
+		go func() {
+			_, err := r.reg.UpdateSettings(t.Context(), "t", func(*registry.Settings) {
+				close(deciding)
+				<-leave
+			})
+			done <- err
+		}()
+		<-deciding
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := r.reg.Register(ctx, "u", object("a"), registry.RegisterOptions{})
+		close(leave)
+		r.ok(<-done)
+		if !errors.Is(err, jetbus.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got the error %v", err)
+		}
+		if text := err.Error(); !strings.Contains(text, "another write of this process") || strings.Contains(text, "server") || strings.Contains(text, "broker") {
+			t.Errorf("it says %q", text)
+		}
+	})
 }

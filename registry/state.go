@@ -14,7 +14,7 @@ import (
 type snapshot struct {
 	seq       uint64 // of the last record in it
 	topics    map[string]*topicState
-	global    Settings
+	global    ownSettings
 	globalSeq uint64 // of the record of global
 	ids       *identities
 }
@@ -23,9 +23,16 @@ type snapshot struct {
 type topicState struct {
 	seq       uint64   // of the last record in it
 	versions  []*entry // by number
-	settings  Settings
+	settings  ownSettings
 	referrers map[int][]Reference // who refers, or was about to refer, to a version
 	current   atomic.Pointer[Current]
+}
+
+// ownSettings are the settings that a topic has of its own, or all topics have.
+type ownSettings struct {
+	Settings
+
+	broken error // why the record cannot be read; then they are read-only, and nobody has set that
 }
 
 // entry is one version.
@@ -51,7 +58,7 @@ func (s *snapshot) topic(name string) *topicState {
 
 // effective returns the settings that hold for a topic.
 func (s *snapshot) effective(topic string) Settings {
-	return s.topic(topic).settings.over(s.global).withDefaults()
+	return s.topic(topic).settings.over(s.global.Settings).withDefaults()
 }
 
 // find returns a version, nil if there is none.
@@ -236,16 +243,16 @@ func (b *builder) applyVersion(k key, m record) {
 	t.versions[i] = e
 }
 
-func (b *builder) settings(m record) Settings {
+func (b *builder) settings(m record) ownSettings {
 	if m.deleted {
-		return Settings{}
+		return ownSettings{}
 	}
 	s, err := decodeSettings(m.value)
 	if err != nil { // whatever it says, nothing may come in that it forbids
 		b.warn(m.key, err)
-		return Settings{Mode: ReadOnly}
+		return ownSettings{Settings{Mode: ReadOnly}, err}
 	}
-	return s
+	return ownSettings{Settings: s}
 }
 
 // adopt takes over from the snapshot before what was compiled.

@@ -14,8 +14,9 @@ import (
 // ValidatedOptions say which schema events are held to. The zero value is usable.
 type ValidatedOptions struct {
 	// Versions are the versions of the schemas that this program was written for, by
-	// topic: an event that states none follows that one. Defaults to the latest one of
-	// a topic.
+	// topic: an event that states none follows that one. Pin them in each release, as
+	// Bind does. Defaults to the latest one of a topic at that moment: whoever registers
+	// another one then changes what this program may publish while it runs.
 	Versions map[string]int
 	// RequireSchema refuses events of topics that have no schema. By default they pass.
 	RequireSchema bool

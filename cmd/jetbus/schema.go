@@ -143,6 +143,9 @@ func (a *app) listSchemaTopics(cmd *cobra.Command, f *schemaFlags, deleted bool)
 func (a *app) listVersions(cmd *cobra.Command, f *schemaFlags, topic string, deleted bool) error {
 	return a.withRegistry(cmd.Context(), f, func(r *registry.Registry) error {
 		list, err := r.Versions(cmd.Context(), topic, deleted)
+		if err == nil && len(list) == 0 {
+			err = fmt.Errorf("versions of %s: %w", topic, registry.ErrNoSchema)
+		}
 		if err != nil {
 			return err
 		}

@@ -108,6 +108,7 @@ func newSchemaConfig(a *app, f *schemaFlags) *cobra.Command {
 		Short: "Show or change the rules of a topic, or of all that have none of their own",
 		Long: `Shows the rules of a topic, or changes those that are given; without a topic the rules
 of all topics that have none of their own. The value "inherit" takes back what was set.
+All four together replace what was set, also by a newer release that this one cannot read.
 
   level           what a new version must be: backward (it accepts what the old one
                   does), forward (the other way round), full (both), none; with
@@ -123,7 +124,7 @@ of all topics that have none of their own. The value "inherit" takes back what w
   jetbus schema config orders.created --level inherit`,
 		Args: between(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			change, err := settingsChange(cmd, level, model, mode, assume)
+			change, err := newSettingsChange(cmd, level, model, mode, assume)
 			if err != nil {
 				return err
 			}
@@ -138,8 +139,33 @@ of all topics that have none of their own. The value "inherit" takes back what w
 	return cmd
 }
 
-// settingsChange is what the flags change, nil if none is given.
-func settingsChange(cmd *cobra.Command, level, model, mode, assume string) (func(*registry.Settings), error) {
+// settingsChange is what the flags change.
+type settingsChange struct {
+	apply func(*registry.Settings) // nil if none is given
+	whole bool                     // all are
+}
+
+// store makes the change, of a topic or, with none, of the global settings.
+func (c settingsChange) store(ctx context.Context, r *registry.Registry, topic string) (err error) {
+	var next registry.Settings
+	if c.whole {
+		c.apply(&next)
+	}
+	switch {
+	case c.apply == nil:
+	case c.whole && topic == "":
+		err = r.SetGlobalSettings(ctx, next)
+	case c.whole:
+		err = r.SetSettings(ctx, topic, next)
+	case topic == "":
+		_, err = r.UpdateGlobalSettings(ctx, c.apply)
+	default:
+		_, err = r.UpdateSettings(ctx, topic, c.apply)
+	}
+	return err
+}
+
+func newSettingsChange(cmd *cobra.Command, level, model, mode, assume string) (settingsChange, error) {
 	var changes []func(*registry.Settings)
 	var given registry.Settings
 	add := func(flag, value string, set func(s *registry.Settings, value string)) error {
@@ -160,7 +186,7 @@ func settingsChange(cmd *cobra.Command, level, model, mode, assume string) (func
 	if assume != "" && assume != inherit {
 		var err error
 		if version, err = parseVersion(assume); err != nil {
-			return nil, usagef("--assume-version: %w", err)
+			return settingsChange{}, usagef("--assume-version: %w", err)
 		}
 	}
 	err := errors.Join(
@@ -173,16 +199,16 @@ func settingsChange(cmd *cobra.Command, level, model, mode, assume string) (func
 		err = given.Valid()
 	}
 	if err != nil || len(changes) == 0 {
-		return nil, err
+		return settingsChange{}, err
 	}
-	return func(s *registry.Settings) {
+	return settingsChange{whole: len(changes) == 4, apply: func(s *registry.Settings) {
 		for _, change := range changes {
 			change(s)
 		}
-	}, nil
+	}}, nil
 }
 
-func (a *app) configSchema(cmd *cobra.Command, f *schemaFlags, args []string, change func(*registry.Settings)) error {
+func (a *app) configSchema(cmd *cobra.Command, f *schemaFlags, args []string, change settingsChange) error {
 	topic := ""
 	if len(args) == 1 {
 		topic = args[0]
@@ -190,16 +216,9 @@ func (a *app) configSchema(cmd *cobra.Command, f *schemaFlags, args []string, ch
 			return err
 		}
 	}
-	return a.withRegistry(cmd.Context(), f, func(r *registry.Registry) (err error) {
-		if change != nil {
-			if topic == "" {
-				_, err = r.UpdateGlobalSettings(cmd.Context(), change)
-			} else {
-				_, err = r.UpdateSettings(cmd.Context(), topic, change)
-			}
-			if err != nil {
-				return err
-			}
+	return a.withRegistry(cmd.Context(), f, func(r *registry.Registry) error {
+		if err := change.store(cmd.Context(), r, topic); err != nil {
+			return err
 		}
 		view, err := settingsOf(cmd.Context(), r, topic)
 		if err != nil {

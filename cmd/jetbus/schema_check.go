@@ -200,8 +200,25 @@ func (a *app) checkTopicSchema(cmd *cobra.Command, f *schemaFlags, c checkFlags,
 		if err != nil {
 			return err
 		}
+		if _, err := r.Latest(cmd.Context(), c.topic); errors.Is(err, registry.ErrNoSchema) && f.output == "table" {
+			return writeFirst(cmd, r, c.topic)
+		}
 		return writeReport(cmd, f.output, report, name, c.topic)
 	})
+}
+
+// writeFirst says of a topic that has no live version which one a schema would be.
+func writeFirst(cmd *cobra.Command, r *registry.Registry, topic string) error {
+	all, err := r.Versions(cmd.Context(), topic, true)
+	if err != nil {
+		return err
+	}
+	has, next := "has no schema yet", 1
+	if len(all) > 0 {
+		has, next = "has no schema that is not deleted", all[len(all)-1].Number+1
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "topic %s %s: this would be its version %d\n", topic, has, next)
+	return err
 }
 
 // comparisonView is a comparison as it is printed for programs.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed-63e9a637/jetbus/registry"
 )
 
@@ -69,8 +71,16 @@ func TestSchemaCheckTopic(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	name, longer, more := file(t, "a.json", nameSchema), file(t, "b.json", longNameSchema), file(t, "c.json", moreSchema)
-	b.shows(t, "there is nothing to compare with", "schema", "check", "--topic", "orders", name)
+	b.shows(t, "topic orders has no schema yet: this would be its version 1\n", "schema", "check", "--topic", "orders", name)
+	b.shows(t, `"compatible":true`, "schema", "check", "--topic", "orders", name, "-o", "ndjson")
+	b.fails(t, exitNotFound, "versions of orders: no schema", "", "schema", "ls", "orders")
 	b.ok(t, "", "schema", "register", "orders", name)
+	b.shows(t, "there is nothing to compare with under level none", "schema", "check", "--topic", "orders", more, "--level", "none")
+	b.ok(t, "", "schema", "register", "gone", name)
+	b.ok(t, "", "schema", "rm", "gone", "1", "--yes")
+	b.shows(t, "topic gone has no schema that is not deleted: this would be its version 2\n", "schema", "check", "--topic", "gone", more)
+	b.fails(t, exitNotFound, "versions of gone: no schema", "", "schema", "ls", "gone", "-o", "json")
+	b.shows(t, "deleted", "schema", "ls", "gone", "--deleted")
 	b.shows(t, "version 1, backward: compatible", "schema", "check", "--topic", "orders", more)
 	r := b.run(t, "", "schema", "check", "--topic", "orders", longer)
 	if r.code != exitFailure || !strings.Contains(r.out, "version 1, backward: this event was valid before and is not now") || !strings.Contains(r.errOut, "is not compatible with orders (level backward, model strict)") {
@@ -115,6 +125,29 @@ func TestSchemaConfig(t *testing.T) {
 		"orders --timeout 0s":       "--timeout",
 	} {
 		b.fails(t, exitUsage, want, "", append([]string{"schema", "config"}, strings.Fields(args)...)...)
+	}
+}
+
+// Settings of a newer release are not changed as if they had been read, and can be replaced.
+func TestSchemaConfigUnreadable(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.ok(t, nameSchema, "schema", "register", "orders", "-")
+	nc, err := nats.Connect(b.url, nats.Timeout(patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	for topic, key := range map[string]string{"orders": "s.orders.c", "": "g.c"} {
+		if _, err := nc.Request("$KV.SCHEMAS."+key, []byte(`{"level":"of the future"}`), patience); err != nil {
+			t.Fatal(err)
+		}
+		config := append([]string{"schema", "config"}, strings.Fields(topic)...)
+		b.fails(t, exitFailure, "unreadable record", "", config...)
+		b.fails(t, exitFailure, "replace them as a whole", "", append(config, "--level", "full")...)
+		b.fails(t, exitFailure, "unreadable record", "", "schema", "export")
+		b.shows(t, "full", append(config, "--level", "full", "--model", "inherit", "--mode", "inherit", "--assume-version", "2")...)
+		b.shows(t, `"assume_version":2`, "schema", "export")
 	}
 }
 

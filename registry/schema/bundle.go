@@ -126,13 +126,14 @@ func (b *bundled) point(roots map[string]*bundled) error {
 	return nil
 }
 
-// strip leaves out what names a part, and what the older drafts ignore beside $ref.
+// strip leaves out what names a part, and what the older drafts ignore beside $ref, but for
+// what it may point to.
 func (b *bundled) strip(of map[string]any) {
 	older := b.draft == Draft4 || b.draft == Draft6 || b.draft == Draft7
 	if _, ref := of["$ref"].(string); ref && older {
 		for k := range of {
 			switch k {
-			case "$ref", "$schema", "definitions", "title", "description":
+			case "$ref", "$schema", "definitions", "$defs", "title", "description":
 			default:
 				delete(of, k)
 			}

@@ -62,6 +62,23 @@ func TestBundle(t *testing.T) {
 			t.Errorf("%s, want %s (%v)", got, want, err)
 		}
 	}
+	for _, draft := range []string{"draft-04", "draft-06", "draft-07"} { // one that is referred to keeps its own
+		head := `"$schema":"http://json-schema.org/` + draft + `/schema#"`
+		to := map[string]string{"schema://name/1": `{` + head + `,"$ref":"#/$defs/a","$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"}]},"b":{"type":"string","minLength":3}}}`}
+		got, err := Bundle(`{`+head+`,"properties":{"name":{"$ref":"schema://name/1"}}}`, to)
+		if err != nil {
+			t.Errorf("%s: %v", draft, err)
+			continue
+		}
+		s, err := Compile(got, Options{})
+		if err != nil {
+			t.Errorf("the bundle of %s is no schema: %v: %s", draft, err, got)
+			continue
+		}
+		if long, short := s.Validate([]byte(`{"name":"abc"}`)), s.Validate([]byte(`{"name":"ab"}`)); long != nil || short == nil {
+			t.Errorf("the bundle of %s says %v of a valid value, and %v of another: %s", draft, long, short, got)
+		}
+	}
 	if _, err := Bundle(`{"$ref":"schema://nobody/1"}`, others); err == nil {
 		t.Error("a reference that leads nowhere is none")
 	}

@@ -116,7 +116,11 @@ const (
 // heaviestWork where it is too much for a search.
 func (s *Schema) work(v any) int {
 	values, depth := size(v)
-	bound := float64(2*values*s.heaviest.cost) * math.Pow(float64(max(s.heaviest.ways, 1)), float64(depth))
+	bound := float64(2 * values * s.heaviest.cost)
+	if s.heaviest.pattern > 0 {
+		bound += float64(letters(v)) * float64(s.heaviest.pattern) / patternUnit
+	}
+	bound *= math.Pow(float64(max(s.heaviest.ways, 1)), float64(depth))
 	if bound <= heavyWork {
 		return int(bound)
 	}

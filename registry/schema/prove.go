@@ -10,6 +10,7 @@ const (
 	maxProofSteps = 60_000
 	maxProofDepth = 300 // of nested claims
 	maxReasons    = 6
+	stepWork      = 16 // how much work, in the units of MaxWork, is one step
 )
 
 // prove says whether it is proved that every value which before accepts is accepted

@@ -234,7 +234,7 @@ func (p *prover) judge(n *node, v any) judgment {
 
 // light counts the work of having v judged, and says whether it is to be done.
 func (p *prover) light(n *node, v any) bool {
-	const most, unit = 100_000, 16 // of one judgment, and of one step
+	const most = 100_000 // of one judgment
 	work := n.weight.cost
 	switch v := v.(type) {
 	case string:
@@ -246,7 +246,7 @@ func (p *prover) light(n *node, v any) bool {
 		}
 		work = most - e.left
 	}
-	p.steps += 1 + work/unit
+	p.steps += 1 + work/stepWork
 	return work <= most && p.steps <= maxProofSteps
 }
 

@@ -50,7 +50,12 @@ func requiredBy(left []conj) map[string]bool {
 
 // property is what left asks of the property of this name if it is there, and the
 // declaration of it.
+//
+// Where the steps are used up it is nothing, so that nothing is concluded from it.
 func (p *prover) property(left []conj, at *declaration, name string) ([]conj, *declaration) {
+	if !p.readsDeclared(at, name) {
+		return nil, nil
+	}
 	if !at.declares(name) {
 		return []conj{{n: never}}, nil
 	}
@@ -67,9 +72,12 @@ func (p *prover) property(left []conj, at *declaration, name string) ([]conj, *d
 			out = append(out, conj{n: q})
 			continue
 		}
+		if !p.reads(c.n, name) {
+			return nil, nil
+		}
 		before := len(out)
 		asked(c.n, name, func(q *node) { out = append(out, conj{n: q}) })
-		if u := c.n.unevaluatedProperties; u != nil && len(out) == before && c.n.additional == nil && !mayEvaluateProperty(c.n, name) {
+		if u := c.n.unevaluatedProperties; u != nil && len(out) == before && c.n.additional == nil && !p.mayEvaluateProperty(c.n, name) {
 			out = append(out, conj{n: u})
 		}
 		if c.n.names != nil && p.judge(c.n.names, name) == no {
@@ -77,6 +85,35 @@ func (p *prover) property(left []conj, at *declaration, name string) ([]conj, *d
 		}
 	}
 	return out, p.declared.property(at, name)
+}
+
+// reads counts the work of matching a name with the patterns of n, as [effort] does for
+// those of a value, and says whether it is to be done.
+func (p *prover) reads(n *node, name string) bool {
+	if len(n.patterns) == 0 {
+		return true
+	}
+	if p.steps > maxProofSteps { // it is not done, and does not count
+		return false
+	}
+	p.steps += 1 + len(n.patterns)*(1+len(name)*n.weight.pattern/patternUnit)/stepWork
+	return p.steps <= maxProofSteps
+}
+
+// readsDeclared is reads of all patterns by which at knows the declaration of a property.
+func (p *prover) readsDeclared(at *declaration, name string) bool {
+	if at == nil {
+		return true
+	}
+	if _, known := at.properties.Load(name); known {
+		return true
+	}
+	for _, n := range at.of {
+		if !p.reads(n, name) {
+			return false
+		}
+	}
+	return true
 }
 
 // asked calls f with what properties, patternProperties and else
@@ -105,20 +142,20 @@ func speaksOf(n *node, name string) bool {
 
 // mayEvaluateProperty: n, or what it applies to the same object, may evaluate the
 // property, so that unevaluatedProperties of n need not speak of it.
-func mayEvaluateProperty(n *node, name string) bool {
+func (p *prover) mayEvaluateProperty(n *node, name string) bool {
 	may := false
 	reachInPlace(n, func(x *node) {
-		may = may || speaksOf(x, name) || x.additional != nil || len(x.beyond) > 0 || x != n && x.unevaluatedProperties != nil
+		may = may || x.additional != nil || len(x.beyond) > 0 || x != n && x.unevaluatedProperties != nil || !p.reads(x, name) || speaksOf(x, name)
 	})
 	return may
 }
 
 // surelyEvaluatesProperty: in an object that n accepts, the property is evaluated
 // by something else than unevaluatedProperties of n.
-func surelyEvaluatesProperty(n *node, name string) bool {
+func (p *prover) surelyEvaluatesProperty(n *node, name string) bool {
 	sure := false
 	reachSurely(n, func(x *node) {
-		sure = sure || speaksOf(x, name) || x.additional != nil || x != n && x.unevaluatedProperties != nil
+		sure = sure || x.additional != nil || x != n && x.unevaluatedProperties != nil || p.reads(x, name) && speaksOf(x, name)
 	})
 	return sure
 }
@@ -281,6 +318,9 @@ func (p *prover) mentioned(left []conj, at *declaration, right *node) (names []s
 // ofProperty proves what right asks of one property.
 func (p *prover) ofProperty(left []conj, at *declaration, right *node, name string) bool {
 	of, there := p.property(left, at, name)
+	if !p.reads(right, name) {
+		return false
+	}
 	ok := true
 	ask := func(q *node, keyword string) {
 		if !ok && !p.more() {
@@ -294,7 +334,7 @@ func (p *prover) ofProperty(left []conj, at *declaration, right *node, name stri
 			if !p.unsat(of, there, tAll) {
 				ok = p.note(right, keyword, "property "+name+" is no longer accepted")
 			}
-		case !slices.ContainsFunc(left, func(c conj) bool { return speaksOf(c.n, name) }):
+		case !slices.ContainsFunc(left, func(c conj) bool { return p.reads(c.n, name) && speaksOf(c.n, name) }):
 			p.quiet++
 			known := p.sub(of, there, tAll, q)
 			p.quiet--
@@ -314,7 +354,7 @@ func (p *prover) ofProperty(left []conj, at *declaration, right *node, name stri
 		keyword = "properties"
 	}
 	asked(right, name, func(q *node) { ask(q, keyword) })
-	if u := right.unevaluatedProperties; u != nil && right.additional == nil && !surelyEvaluatesProperty(right, name) {
+	if u := right.unevaluatedProperties; u != nil && right.additional == nil && !p.surelyEvaluatesProperty(right, name) {
 		ask(u, "unevaluatedProperties")
 	}
 	if right.names != nil && p.judge(right.names, name) != yes && !p.sub([]conj{{n: p.made.nameNode(name)}}, nil, tStr, right.names) {

@@ -31,6 +31,7 @@ type budget struct{ tries, work int }
 func (s search) witness(tries int, seed uint64) (any, bool) {
 	g := newGenerator(s.old, s.new, s.closed, seed)
 	left := &budget{tries, maxSearchWork / maxTries * max(tries, maxTries)}
+	g.left = left
 	var best any
 	found := false
 	for i := 0; left.tries > 0 && left.work > 0; i++ {
@@ -105,4 +106,22 @@ func size(v any) (values, depth int) {
 		values += len(t) / 64
 	}
 	return values, depth
+}
+
+// letters counts the bytes of all strings and names within v, which patterns may read.
+func letters(v any) int {
+	n := 0
+	switch t := v.(type) {
+	case map[string]any:
+		for k, x := range t {
+			n += len(k) + letters(x)
+		}
+	case []any:
+		for _, x := range t {
+			n += letters(x)
+		}
+	case string:
+		n = len(t)
+	}
+	return n
 }

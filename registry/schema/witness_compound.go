@@ -270,14 +270,17 @@ func (g *generator) propertySchemas(flat []spot, name string) (out []spot, open 
 	return out, true
 }
 
-// found says whether name has a part that the pattern matches.
+// found says whether name has a part that the pattern matches. Where that is more work than
+// the search has left it says no: a value that is made so is judged like any other.
 func (g *generator) found(pattern, name string) bool {
-	re, ok := g.regexps[pattern]
+	x, ok := g.regexps[pattern]
 	if !ok {
-		re, _ = regexp.Compile(pattern) // nil: Compile of the schema has refused it
-		g.regexps[pattern] = re
+		x.Regexp, _ = regexp.Compile(pattern) // nil: Compile of the schema has refused it
+		x.size = textSize(pattern)
+		g.regexps[pattern] = x
 	}
-	return re != nil && re.MatchString(name)
+	g.left.work -= len(name) * x.size / patternUnit
+	return g.left.work >= 0 && x.Regexp != nil && x.MatchString(name)
 }
 
 // plain says that no part of p but its own keywords speaks of its properties.

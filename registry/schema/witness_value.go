@@ -16,7 +16,8 @@ type generator struct {
 	all, hot hints // of both schemas; hot: of their differences alone
 	closed   bool  // undeclared properties are no use: see Declared
 
-	regexps map[string]*regexp.Regexp
+	regexps map[string]expression
+	left    *budget // of the search: what names are matched for is taken from it
 
 	// Of the value being made.
 	fuel    int     // how many more values it may be made of
@@ -24,11 +25,18 @@ type generator struct {
 	compact bool    // prefer the simple over the various
 }
 
+// expression is a pattern with its size; nil is one that Compile refuses.
+type expression struct {
+	*regexp.Regexp
+
+	size int
+}
+
 // fuelOf bounds the size of one value.
 const fuelOf = 100
 
 func newGenerator(old, next *documents, closed bool, seed uint64) *generator {
-	g := &generator{r: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), old: old, new: next, closed: closed, regexps: map[string]*regexp.Regexp{}}
+	g := &generator{r: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), old: old, new: next, closed: closed, regexps: map[string]expression{}, left: &budget{maxTries, maxSearchWork}}
 	g.hot.differ(old.root, next.root)
 	g.all.all(old.root)
 	g.all.all(next.root)
