@@ -13,7 +13,8 @@ import (
 type Config struct {
 	// Prefix is the first token of every subject: one lower-case subject token,
 	// or several separated by dots. Buses with different prefixes do not see each other, nor
-	// what the others keep in buckets (jetbus.Keys): locks, positions. Defaults to "ev".
+	// what the others keep in buckets (jetbus.Keys): locks, positions. One bucket all share, that of
+	// partition.Join, whose groups are to have a name of their own. Defaults to "ev".
 	Prefix string
 	// AutoCreate declares a topic with defaults at its first publish, subscribe or
 	// read. Off, an undeclared topic is an error. Defaults to off.

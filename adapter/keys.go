@@ -339,7 +339,8 @@ func validKey(bucket, key string) error {
 }
 
 // bucketOf is the bucket that users of a bus mean by a name: buses of each prefix have their own. Those
-// of the bus itself all prefixes share, as what they hold has the names of streams.
+// of the bus itself all prefixes share, as what they hold has the names of streams; groups of partition.Join
+// are in one of them, too, under whatever name they were given.
 func bucketOf(prefix, name string) string {
 	if prefix == "ev" || name == attemptsBucket || name == locksBucket || name == ownersBucket {
 		return name

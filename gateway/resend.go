@@ -11,7 +11,9 @@ import (
 
 // A client whose connection broke publishes again what it has no answer to, and says how long ago
 // it did so first. The broker knows what it has stored by its id, for as long as the topic's
-// DuplicateWindow: what comes later than that would be stored a second time.
+// DuplicateWindow: what comes later than that would be stored a second time. What a frame waits for in the
+// connection, until it is read, nobody counts: the queue of a connection is short, so that this is long only
+// while the broker is away.
 
 const (
 	resendMargin = 250 * time.Millisecond     // what an event may take on its way to the broker

@@ -63,7 +63,8 @@ type Stats struct {
 
 // Join makes this process a member of a group, and calls own with each partition
 // that is its own. All members must name the same group, bucket and number of
-// partitions. It returns when the group is known to agree; sessions begin behind it, and
+// partitions. Buses of all prefixes share the groups of the default bucket: one is to be told apart
+// from another's by its name, as that of [Subscribe] is. It returns when the group is known to agree; sessions begin behind it, and
 // wait through outages of the broker. The end of ctx is a Stop; its values go to own.
 //
 // Of the errors, [jetbus.ErrInvalidOption] is about the arguments, [jetbus.ErrConflict]
