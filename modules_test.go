@@ -61,11 +61,11 @@ func TestCheckModule(t *testing.T) {
 
 // checkModule returns what is wrong with the requirements of the module in a folder.
 func checkModule(dir string) (problems []string, err error) {
-	direct, err := requirements(filepath.Join(dir, "go.mod"))
+	own, direct, err := readModule(filepath.Join(dir, "go.mod"))
 	if err != nil {
 		return nil, err
 	}
-	imports, err := importsBelow(dir)
+	imports, err := importsBelow(dir, own)
 	if err != nil {
 		return nil, err
 	}
@@ -88,13 +88,14 @@ func checkModule(dir string) (problems []string, err error) {
 	return problems, nil
 }
 
-// requirements says of each module that a go.mod requires whether it does so directly.
-func requirements(goMod string) (map[string]bool, error) {
+// readModule returns the path of a go.mod's module, and of each module that it requires
+// whether it does so directly.
+func readModule(goMod string) (own string, direct map[string]bool, err error) {
 	text, err := os.ReadFile(goMod)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	direct := map[string]bool{}
+	direct = map[string]bool{}
 	block := false
 	for line := range strings.Lines(string(text)) {
 		words := strings.Fields(line)
@@ -102,6 +103,8 @@ func requirements(goMod string) (map[string]bool, error) {
 		case len(words) == 0:
 		case words[0] == ")":
 			block = false
+		case words[0] == "module" && len(words) > 1:
+			own = words[1]
 		case words[0] == "require" && len(words) > 1 && words[1] == "(":
 			block = true
 		case words[0] == "require" && len(words) > 2:
@@ -110,25 +113,14 @@ func requirements(goMod string) (map[string]bool, error) {
 			direct[words[0]] = !strings.Contains(line, "// indirect")
 		}
 	}
-	return direct, nil
+	return own, direct, nil
 }
 
 // importsBelow are the packages of other modules that the files of a module import, on any
 // system and with any tags, in order.
-func importsBelow(root string) ([]string, error) {
-	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		return nil, err
-	}
-	var own string
-	for line := range strings.Lines(string(text)) {
-		if words := strings.Fields(line); len(words) > 1 && words[0] == "module" {
-			own = words[1]
-			break
-		}
-	}
+func importsBelow(root, own string) ([]string, error) {
 	found := map[string]bool{}
-	err = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err

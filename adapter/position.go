@@ -164,7 +164,7 @@ func (srv *server) scanForID(ctx context.Context, t *topic, id string, from time
 	}
 	var at uint64
 	seen := 0
-	err = srv.eachMessage(ctx, t, next, end, func(m *message) bool {
+	err = srv.eachMessage(ctx, t, next, end, scanStep, func(m *message) bool {
 		seen++
 		if m.isEvent && m.event.ID == id {
 			at = m.seq

@@ -112,7 +112,7 @@ func (b *Bus) toEnd(ctx context.Context, p place, f func(*jetbus.Event) bool) er
 		}
 		p.next = r.next
 	}
-	return b.eachEvent(ctx, p.t, p.next, p.end, f)
+	return b.eachEvent(ctx, p.t, p.next, p.end, scanStep, f)
 }
 
 // places finds where reading begins and, without Follow, ends.

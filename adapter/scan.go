@@ -48,8 +48,11 @@ func (b *Bus) scan(ctx context.Context, name string, q jetbus.ScanQuery, yield f
 	if err != nil {
 		return err
 	}
-	left := q.Limit
-	return b.eachEvent(ctx, t, next, end, func(e *jetbus.Event) bool {
+	left, batch := q.Limit, scanStep
+	if left > 0 && q.Filter.IsZero() { // each event that comes is one of those that are wanted
+		batch = min(left, scanStep)
+	}
+	return b.eachEvent(ctx, t, next, end, batch, func(e *jetbus.Event) bool {
 		if !q.Filter.Match(e) {
 			return true
 		}
@@ -60,10 +63,11 @@ func (b *Bus) scan(ctx context.Context, name string, q jetbus.ScanQuery, yield f
 	})
 }
 
-// eachEvent reads the topic's events from next up to end. f returns false to
-// stop. Events are handed out between requests, so that f may take its time.
-func (srv *server) eachEvent(ctx context.Context, t *topic, next, end uint64, f func(*jetbus.Event) bool) error {
-	return srv.eachMessage(ctx, t, next, end, func(m *message) bool { return !m.isEvent || f(&m.event) })
+// eachEvent reads the topic's events from next up to end, as many in a request as batch
+// says. f returns false to stop. Events are handed out between requests, so that f may
+// take its time.
+func (srv *server) eachEvent(ctx context.Context, t *topic, next, end uint64, batch int, f func(*jetbus.Event) bool) error {
+	return srv.eachMessage(ctx, t, next, end, batch, func(m *message) bool { return !m.isEvent || f(&m.event) })
 }
 
 // message is one that was read, whether or not it is an event.
@@ -76,12 +80,12 @@ type message struct {
 
 // eachMessage is eachEvent that does not leave out what is no event. Any replica
 // answers; where one has nothing more, the leader is asked whether that is the end.
-func (srv *server) eachMessage(ctx context.Context, t *topic, next, end uint64, f func(*message) bool) error {
+func (srv *server) eachMessage(ctx context.Context, t *topic, next, end uint64, batch int, f func(*message) bool) error {
 	for next <= end {
 		var page []message
 		past, before := false, next
 		bounded, cancel := srv.bound(ctx)
-		request := directRequest{Seq: next, NextBySubject: t.filter, Batch: scanStep, MaxBytes: scanBytes}
+		request := directRequest{Seq: next, NextBySubject: t.filter, Batch: batch, MaxBytes: scanBytes}
 		err := srv.directGet(bounded, t.stream, request, func(m *nats.Msg, seq uint64, stored time.Time) bool {
 			if seq > end {
 				past = true

@@ -159,7 +159,7 @@ func (f *fold) lookUp(ctx context.Context) (done bool, err error) {
 // read goes through the events from the first one on.
 func (f *fold) read(ctx context.Context, end uint64) error {
 	f.next = 1
-	err := f.b.eachMessage(ctx, f.t, 1, end, func(m *message) bool {
+	err := f.b.eachMessage(ctx, f.t, 1, end, scanStep, func(m *message) bool {
 		if m.stored.After(f.at) {
 			if f.state.AsOf == 0 {
 				f.first = m.stored.UTC()

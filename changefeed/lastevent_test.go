@@ -15,13 +15,16 @@ import (
 // marker of the broker, and anything else has left it, or is of another topic.
 type tape struct {
 	text string
-	read int // how many events were handed out
+	read int // how many events a bus would have brought
 }
 
-// Scan implements scanner.
+// Scan implements scanner. As a bus does, it brings a page of the events that the limit
+// leaves before it hands out the first of them.
 func (l *tape) Scan(_ context.Context, _ string, q jetbus.ScanQuery) iter.Seq2[jetbus.Event, error] {
+	const page = 500
 	return func(yield func(jetbus.Event, error) bool) {
-		for seq := q.From.Seq + 1; seq <= uint64(len(l.text)); seq++ {
+		brought, given := 0, 0
+		for seq := q.From.Seq + 1; seq <= uint64(len(l.text)) && (q.Limit == 0 || given < q.Limit); seq++ {
 			e := jetbus.Event{Seq: seq, Key: "k"}
 			switch l.text[seq-1] {
 			case 'e':
@@ -31,12 +34,33 @@ func (l *tape) Scan(_ context.Context, _ string, q jetbus.ScanQuery) iter.Seq2[j
 			default:
 				continue
 			}
-			l.read++
+			if given == brought {
+				more := l.events(seq, page)
+				if q.Limit > 0 {
+					more = min(more, q.Limit-given)
+				}
+				brought += more
+				l.read += more
+			}
+			given++
 			if !yield(e, nil) {
 				return
 			}
 		}
 	}
+}
+
+// events counts the events and markers from a position on, up to a number.
+func (l *tape) events(seq uint64, most int) (n int) {
+	for _, c := range l.text[seq-1:] {
+		if n == most {
+			break
+		}
+		if c == 'e' || c == 'm' {
+			n++
+		}
+	}
+	return n
 }
 
 // What is behind the last event costs what there is of it, and not what the topic holds.

@@ -120,20 +120,30 @@ func lastEvent(ctx context.Context, b scanner, info *jetbus.TopicInfo) (e jetbus
 }
 
 // firstBehind returns a topic's first event behind a position and up to another one that
-// the broker did not write itself.
+// the broker did not write itself. Mostly that is the very next one: more are asked for at
+// once, and each time more of them, only where markers are in between.
 func firstBehind(ctx context.Context, b scanner, info *jetbus.TopicInfo, seq, upTo uint64) (jetbus.Event, bool, error) {
-	for e, err := range b.Scan(ctx, info.Config.Name, jetbus.ScanQuery{From: jetbus.AfterSeq(seq)}) {
-		switch {
-		case err != nil:
-			return jetbus.Event{}, false, err
-		case e.Seq > upTo:
+	for limit := 1; ; limit = min(8*limit, maxAtOnce) {
+		came := 0
+		for e, err := range b.Scan(ctx, info.Config.Name, jetbus.ScanQuery{From: jetbus.AfterSeq(seq), Limit: limit}) {
+			switch {
+			case err != nil:
+				return jetbus.Event{}, false, err
+			case e.Seq > upTo:
+				return jetbus.Event{}, false, nil
+			case !isMarker(&e, info.Stream):
+				return e, true, nil
+			}
+			came, seq = came+1, e.Seq
+		}
+		if came < limit {
 			return jetbus.Event{}, false, nil
-		case !isMarker(&e, info.Stream):
-			return e, true, nil
 		}
 	}
-	return jetbus.Event{}, false, nil
 }
+
+// maxAtOnce is how many events are asked for behind many markers.
+const maxAtOnce = 4096
 
 // isMarker reports whether the broker wrote an event of a stream itself, for a key of a
 // compacted topic whose last event ended.

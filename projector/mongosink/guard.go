@@ -107,12 +107,7 @@ func (w *writer) newBody(g *guarded, c *projector.Change, now time.Time) (bson.R
 func (g *guarded) newFilter(stream string) bson.Raw {
 	start, b := bsoncore.AppendDocumentStart(make([]byte, 0, 288+len(g.key)+len(stream)))
 	b = bsoncore.AppendStringElement(b, "_id", g.key)
-	src, b := bsoncore.AppendDocumentElementStart(b, "_src")
-	in, b := bsoncore.AppendArrayElementStart(b, "$in")
-	b = bsoncore.AppendStringElement(b, "0", stream)
-	b = bsoncore.AppendNullElement(b, "1")
-	b, _ = bsoncore.AppendArrayEnd(b, in)
-	b, _ = bsoncore.AppendDocumentEnd(b, src)
+	b = appendOneOrNone(b, "_src", func(b []byte) []byte { return bsoncore.AppendStringElement(b, "0", stream) })
 	// {$or: [{_srcCreated: {$lt: created}}, {_srcCreated: {$in: [created, null]}, ...}]}
 	or, b := bsoncore.AppendArrayElementStart(b, "$or")
 	e, b := bsoncore.AppendDocumentElementStart(b, "0")
@@ -121,16 +116,23 @@ func (g *guarded) newFilter(stream string) bson.Raw {
 	b, _ = bsoncore.AppendDocumentEnd(b, made)
 	b, _ = bsoncore.AppendDocumentEnd(b, e)
 	e, b = bsoncore.AppendDocumentElementStart(b, "1")
-	made, b = bsoncore.AppendDocumentElementStart(b, "_srcCreated")
-	in, b = bsoncore.AppendArrayElementStart(b, "$in")
-	b = bsoncore.AppendInt64Element(b, "0", g.created)
-	b = bsoncore.AppendNullElement(b, "1") // of a document from before there was the field
-	b, _ = bsoncore.AppendArrayEnd(b, in)
-	b, _ = bsoncore.AppendDocumentEnd(b, made)
+	// null: a document from before there was the field
+	b = appendOneOrNone(b, "_srcCreated", func(b []byte) []byte { return bsoncore.AppendInt64Element(b, "0", g.created) })
 	b = g.appendGuard(b)
 	b, _ = bsoncore.AppendDocumentEnd(b, e)
 	b, _ = bsoncore.AppendArrayEnd(b, or)
 	b, _ = bsoncore.AppendDocumentEnd(b, start)
+	return b
+}
+
+// appendOneOrNone appends {name: {$in: [value, null]}}, where value appends the first
+// element: it matches a document that lacks the field as well.
+func appendOneOrNone(b []byte, name string, value func([]byte) []byte) []byte {
+	field, b := bsoncore.AppendDocumentElementStart(b, name)
+	in, b := bsoncore.AppendArrayElementStart(b, "$in")
+	b = bsoncore.AppendNullElement(value(b), "1")
+	b, _ = bsoncore.AppendArrayEnd(b, in)
+	b, _ = bsoncore.AppendDocumentEnd(b, field)
 	return b
 }
 
