@@ -178,9 +178,10 @@ func (l *line) Write(p []byte) (int, error) {
 
 // topic is what the suite asks for: a topic's name, what that needs to be, and a time.
 type topic struct {
-	Name    string `json:"name"`
-	Compact bool   `json:"compact"`
-	MS      int    `json:"ms"` // of away
+	Name     string `json:"name"`
+	Compact  bool   `json:"compact"`
+	WindowMS int    `json:"windowMs"` // for which it knows ids; 0: for as long as topics do
+	MS       int    `json:"ms"`       // of away
 }
 
 func (r *rig) do(w http.ResponseWriter, q *http.Request, f func(context.Context, topic) error) {
@@ -197,7 +198,8 @@ func (r *rig) do(w http.ResponseWriter, q *http.Request, f func(context.Context,
 }
 
 func (r *rig) topic(ctx context.Context, what topic) error {
-	_, err := r.bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: what.Name, Compact: what.Compact})
+	window := time.Duration(what.WindowMS) * time.Millisecond
+	_, err := r.bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: what.Name, Compact: what.Compact, DuplicateWindow: window})
 	return err
 }
 

@@ -8,7 +8,8 @@
 //   - A connection that breaks is made again, with random waits (full jitter) of up to
 //     [Config].Reconnect. What was published and not answered is published again under the
 //     same ID, so that it is stored once; where the topic may have forgotten the ID by then
-//     (DuplicateWindow) it is not, and the error says [jetbus.StoredUnknown]. Subscriptions go on, and what their handlers hold
+//     (DuplicateWindow) it is not, and the error says [jetbus.StoredUnknown]. What a frame waits
+//     for until the gateway reads it does not count. Subscriptions go on, and what their handlers hold
 //     stays theirs where the connection is back within [Config].ResumeGrace; readers go on
 //     behind the last event that they had.
 //   - The lease on an event is extended at each third of the AckTimeout while a handler runs

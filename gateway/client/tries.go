@@ -21,8 +21,13 @@ func (t *tries) write(now time.Time) time.Duration {
 	if t.since.IsZero() {
 		return 0
 	}
-	age := max(now.Sub(t.since), now.Round(0).Sub(t.since.Round(0))) // by the clock that did not stand still while the machine slept
-	return max(age, time.Millisecond)
+	return ageBy(now.Sub(t.since), now.Round(0).Sub(t.since.Round(0)))
+}
+
+// ageBy makes an age of what two clocks say that has passed: that which does not jump may have stood still while the
+// machine slept, and the other one may have been set. It is never 0, which says that there is none.
+func ageBy(steady, wall time.Duration) time.Duration {
+	return max(steady, wall, time.Millisecond)
 }
 
 // unanswered notes that the last frame may have stored it.

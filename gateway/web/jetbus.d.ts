@@ -9,11 +9,14 @@ export type Topics = Record<string, any>;
 /** Milliseconds since 1970, or a Date. */
 export type Time = number | Date;
 
-/** An event. `payload` is the JSON value, a Uint8Array where it is no JSON, or missing where it is empty. */
+/**
+ * An event. `payload` is the JSON value, a Uint8Array where it is no JSON, or missing where it is empty. In a topic
+ * that keeps state null deletes the event's key, and an empty one does not.
+ */
 export interface Event<P = any> {
   id: string;
   topic: string;
-  payload?: P;
+  payload?: P | null;
   /** Epoch milliseconds. */
   ts: number;
   seq: number;
@@ -58,7 +61,7 @@ export interface PublishOptions {
   expectLastSeq?: number;
   ttlMs?: number;
   deliverAt?: Time;
-  /** How long it is tried; it is not sent later. Longer than the topic's duplicate window, it may be stored twice. Default: that of connect. */
+  /** How long it is tried; it is not sent later, and may be stored when that time is over. Default: that of connect. */
   timeoutMs?: number;
 }
 
@@ -191,12 +194,16 @@ export interface Snapshot<P = any> {
 /** A connection to a gateway, which comes back by itself. What is asked while it is away waits. */
 export interface Client<T extends Topics = Topics> {
   /**
-   * Publishes an event as it is at the call; one without payload (undefined) says that its key is gone. Bytes
-   * stay bytes, all else is JSON. Resolves when it is stored. Until then it is tried again under the same id.
+   * Publishes an event as it is at the call. Bytes stay bytes, undefined is an empty payload, all else is JSON; null,
+   * with a key and in a topic that keeps state, deletes the key. Resolves when it is stored. Until then it is tried
+   * again under the same id. Where the topic may have forgotten that (its duplicate window), the gateway
+   * refuses what may be stored already, instead of storing it twice: publish_failed, not retryable, with "unknown"
+   * as details.stored. Look whether it is there.
+   *
    * Events keep their order, within the rate that the gateway allows for; those that were under way already
    * (256 at most) when one before them was refused for the moment may be stored first.
    */
-  publish<K extends keyof T & string>(topic: K, payload?: T[K] | ArrayBuffer | ArrayBufferView, options?: PublishOptions): Promise<Receipt>;
+  publish<K extends keyof T & string>(topic: K, payload?: T[K] | null | ArrayBuffer | ArrayBufferView, options?: PublishOptions): Promise<Receipt>;
   /** Joins a group, of which each event goes to one member. Resolves when the gateway knows. */
   subscribe<K extends keyof T & string>(topics: K | K[], group: string, handler: Handler<T[K]>, options?: SubscribeOptions): Promise<Subscription>;
   /** Reads a topic, without a group. Resolves when nothing new can be missed any more. */
@@ -219,7 +226,7 @@ export class JetBusError extends Error {
   readonly retryable: boolean;
   /** 0: not known. */
   readonly retryAfterMs: number;
-  /** For programs; of gap, the Gap. */
+  /** For programs; of gap, the Gap. Of a publish that failed `stored`, where the gateway says it: "no" or "unknown". */
   readonly details: unknown;
 }
 

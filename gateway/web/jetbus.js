@@ -13,11 +13,11 @@
  * @module jetbus
  */
 
-import { CLOSE_MS, JetBusError, Link, closeError, decodeEvent, deferred, encodePayload, errorOf, millis, newId } from "./link.js";
+import { CLOSE_MS, JetBusError, Link, Tries, closeError, decodeEvent, deferred, encodePayload, errorOf, millis, newId } from "./link.js";
 
 export { JetBusError, newId };
 
-const STEADY_MS = 10_000; // a connection that lasted so long begins a new row of attempts
+const STEADY_MS = 10_000; // a connection that lasted so long once we were let in begins a new row of attempts
 const WARNED_MS = 60_000; // how long before its end the gateway speaks of a token
 const SPREAD_MS = 5_000; // over which the clients of a gateway that stops go to another one
 const MOST_MS = 2 ** 31 - 1; // that a timer takes
@@ -436,14 +436,14 @@ class Client {
   /** Keeps a connection until the client is closed, or must stay away. */
   async #run() {
     for (let attempt = 0; !this.#finished; attempt++) {
-      const began = Date.now();
-      let link, err;
+      let link, err, began; // began stays undefined where a gateway takes connections and says nothing
       try {
         this.#state("connecting", this.#lastError);
         const token = await this.#askToken();
         if (this.#finished) break;
         link = this.#make();
         await this.#begin(link, token);
+        began = Date.now();
         err = await link.left;
       } catch (cause) {
         err = cause;
@@ -452,7 +452,7 @@ class Client {
       this.#lastError = err;
       this.#dropped(link);
       if (err instanceof JetBusError && !err.retryable) this.#finish(err);
-      if (Date.now() - began > STEADY_MS) attempt = 0;
+      if (began !== undefined && Date.now() - began > STEADY_MS) attempt = 0;
       if (!this.#finished) await this.pause(attempt);
     }
   }
@@ -617,12 +617,12 @@ class Client {
     });
   }
 
-  /** Publishes an event. What was not answered is published again, under the same id. */
+  /** Publishes an event. What was not answered is published again, under the same id, and says how old it is. */
   async publish(topic, payload, options = {}) {
     const { timeoutMs = this.#options.timeoutMs, causedBy, id = newId(), ts, deliverAt, ...opts } = options;
     if (typeof topic !== "string") throw new JetBusError("bad_argument", "topic is a string");
     const frame = { op: "PUBLISH", topic, ...encodePayload(payload), opts: { ...opts, id, ts: millis(ts), caused_by: causedBy, deliverAt: millis(deliverAt) } };
-    const job = { text: JSON.stringify(frame), number: this.#publishes++, attempt: 0, receipt: deferred() }; // whatever the caller does with the payload later
+    const job = { text: JSON.stringify(frame), number: this.#publishes++, attempt: 0, tries: new Tries(), receipt: deferred() }; // whatever the caller does with the payload later
     if (this.#finished) throw this.#finished;
     const late = setTimeout(() => {
       const at = this.#outbox.indexOf(job);
@@ -651,7 +651,7 @@ class Client {
       }
       const job = this.#outbox.shift();
       this.#sent++;
-      link.request(job.text).then(job.receipt.resolve, (err) => this.#again(job, err)).finally(() => (this.#sent--, this.#pump()));
+      link.request(job.text, job.tries).then(job.receipt.resolve, (err) => this.#again(job, err)).finally(() => (this.#sent--, this.#pump()));
     }
   }
 
@@ -665,6 +665,7 @@ class Client {
 
   /** Puts a publish that failed back in its place, if it may be repeated. One that was refused comes first, and alone. */
   #again(job, err) {
+    job.tries.failed(err);
     if (this.#finished || !err.retryable || job.isOver) {
       job.receipt.reject(this.#finished ?? err);
       return;
@@ -763,7 +764,7 @@ class Client {
       const page = await this.#get(`v1/topics/${encodeURIComponent(topic)}/snapshot`, { prefix, cursor });
       for (const e of page.events) { // of several events of a key the last one counts
         events.delete(e.key);
-        if (e.payload !== undefined || e.payload_base64 !== undefined) events.set(e.key, decodeEvent(e));
+        if (!isTombstone(e)) events.set(e.key, decodeEvent(e)); // else it was deleted since the page before
       }
       cursor = page.next;
       if (cursor === undefined) return { events, offset: page.offset, asOf: page.as_of };
@@ -834,6 +835,9 @@ class Client {
     await this.#closing;
   }
 }
+
+/** Whether an event deletes its key, in a topic that keeps state: one that is empty does not. */
+const isTombstone = ({ key, headers, payload }) => payload === null && Boolean(key || headers?.["x-tombstone"]);
 
 /** The address of the WebSocket: http becomes ws, and the path ends in /ws. */
 function socketUrl(text) {

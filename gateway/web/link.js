@@ -8,6 +8,7 @@
 const PROTOCOL = "jetbus.v1.json";
 const HELLO_MS = 10_000; // until the gateway's first frame
 const AHEAD_MS = 500; // of the gateway's rate that may be used at once
+const AGE_BYTES = 32; // how much longer a frame becomes that says how old it is, at most
 export const CLOSE_MS = 2_000; // until the other side has closed, too
 
 /**
@@ -45,6 +46,46 @@ export function closeError(code, reason, cause) {
   const terminal = TERMINAL[code] ?? (code >= 4500 ? "protocol_error" : undefined);
   const text = `the connection was closed (${code}${reason ? " " + reason : ""})`;
   return Object.assign(new JetBusError(terminal ?? "connection_lost", text, { retryable: !terminal, cause }), { closeCode: code });
+}
+
+/** What a refusal leaves open where its details do not say it: whether the event is stored. */
+const OPEN = ["publish_failed", "internal", "broker_unavailable"];
+
+/** Whether an event may be stored although its frame came to this end. */
+function mayBeStored(err) {
+  if (err.closeCode !== undefined) return true; // nobody answered
+  return err.details?.stored ? err.details.stored !== "no" : OPEN.includes(err.code);
+}
+
+const readClocks = () => [performance.now(), Date.now()];
+
+/**
+ * The frames by which something is published, under the same id. A topic knows what it has by that for its
+ * duplicate window. How long that is the gateway knows: it is told how old the first frame is that may have stored
+ * it, and refuses what would be stored a second time.
+ */
+export class Tries {
+  #clocks;
+  #sent; // when the frame was sent that has no answer; undefined: there is none
+  #since; // when the first one was that may have stored it; undefined: none may
+
+  constructor(clocks = readClocks) { this.#clocks = clocks; }
+
+  /** The age of the first frame that may have stored it, as a member of the next one; empty: there is none. */
+  age() {
+    if (!this.#since) return "";
+    const ages = this.#clocks().map((now, i) => now - this.#since[i]);
+    return `,"age_ms":${Math.max(1, Math.ceil(Math.max(...ages)))}`; // by the clock that did not stand still while the machine slept
+  }
+
+  /** A frame is sent. */
+  wrote() { this.#sent = this.#clocks(); }
+
+  /** Why there is no receipt. The frame may not have been sent at all. */
+  failed(err) {
+    if (this.#sent && mayBeStored(err)) this.#since ??= this.#sent;
+    this.#sent = undefined;
+  }
 }
 
 /** An id as the bus makes them, UUIDv7. It needs no secure context, as crypto.randomUUID does. */
@@ -156,12 +197,12 @@ export class Link {
   /** Milliseconds until another frame is within the gateway's rate. */
   get wait() { return Math.max(0, this.#paid - performance.now() - AHEAD_MS); }
 
-  /** Sends a frame, or the JSON text of one, or throws. */
-  send(frame) {
+  /** Sends a frame, or the JSON text of one, or throws. `spare` is what it may grow by when it is sent again. */
+  send(frame, spare = 0) {
     if (this.isOver || this.#ws.readyState !== 1) throw closeError(1006, "");
     const text = typeof frame === "string" ? frame : JSON.stringify(frame);
     const { maxMessage: most = Infinity, rate = 0 } = this.hello?.limits ?? {};
-    if (text.length * 3 > most && new TextEncoder().encode(text).length > most) throw new JetBusError("too_large", `the frame has more than ${most} bytes`);
+    if (text.length * 3 + spare > most && new TextEncoder().encode(text).length + spare > most) throw new JetBusError("too_large", `the frame has more than ${most} bytes`);
     this.#ws.send(text);
     if (rate > 0) this.#paid = Math.max(this.#paid, performance.now()) + 1000 / rate;
   }
@@ -175,11 +216,17 @@ export class Link {
     }
   }
 
-  /** Sends a frame, or the JSON text of one, and resolves with its answer. */
-  async request(frame) {
+  /** Sends a frame, and resolves with its answer. What is published is the JSON text of one, with its tries. */
+  async request(frame, tries) {
     const corr = String(++this.#corr);
     if (this.#ws.readyState > 1) await this.over; // it is closing: who asks again must not find it
-    this.send(typeof frame === "string" ? `${frame.slice(0, -1)},"corr":"${corr}"}` : { ...frame, corr });
+    if (tries) {
+      const age = tries.age();
+      this.send(`${frame.slice(0, -1)}${age},"corr":"${corr}"}`, AGE_BYTES - age.length);
+      tries.wrote();
+    } else {
+      this.send({ ...frame, corr });
+    }
     const answer = deferred();
     this.#pending.set(corr, answer);
     return answer.promise;

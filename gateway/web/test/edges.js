@@ -1,4 +1,5 @@
 // Scenes of what happens at the edges: in outages, at limits, and to programs that do not behave.
+import { Tries, closeError, errorOf } from "../link.js";
 import { Log, assert, equal, numbers, refused, wait } from "./tools.js";
 
 export const edges = {
@@ -19,6 +20,73 @@ export const edges = {
     await Promise.all(late);
     isAway = false;
     equal((await waiting).seq, 1, "what was given up is not sent any more");
+  },
+
+  async "publish behind the window"(t) {
+    const topic = await t.rig.topic(`${t.topic}.short`, { windowMs: 1_000 });
+    const { WebSocket, sent } = t.spy();
+    const bus = await t.open({ WebSocket, minDelayMs: 20, maxDelayMs: 200 });
+    const writer = await t.direct();
+    const stored = await writer.read(topic, { from: "earliest" });
+    await t.rig.mute(); // the answer is lost
+    const published = refused(bus.publish(topic, 1, { id: "a", timeoutMs: 110_000 }), "publish_failed");
+    await stored.next();
+    await wait(1_500); // the topic knows the id no more
+    await t.rig.cut();
+    const err = await published;
+    equal([err.retryable, err.details], [false, { id: "a", stored: "unknown" }], "what the caller is told");
+    const ages = sent.filter((f) => f.op === "PUBLISH").map((f) => f.age_ms ?? 0);
+    assert(ages.length > 1 && ages[0] === 0 && ages.slice(1).every((age) => age >= 1_450), `it was said with the ages ${ages}`);
+    equal((await writer.publish(topic, 2)).seq, 2, "it is stored once");
+  },
+
+  async ages(t) {
+    let clocks = [0.25, 1_000];
+    const behind = (...ends) => { // frames that ended so
+      const tries = new Tries(() => clocks);
+      for (const end of ends) {
+        tries.wrote();
+        tries.failed(end);
+      }
+      return tries;
+    };
+    const lost = closeError(1006, "");
+    const [no, unknown] = ["no", "unknown"].map((stored) => errorOf({ code: "publish_failed", details: { stored } }));
+    equal(new Tries().age(), "", "the first frame");
+    equal(behind(errorOf({ code: "rate_limited" }), no).age(), "", "what was refused is as new");
+    const unsent = new Tries();
+    unsent.failed(lost);
+    equal(unsent.age(), "", "what was not sent is as new");
+    for (const open of [lost, unknown, errorOf({ code: "publish_failed" }), errorOf({ code: "internal" }), errorOf({ code: "broker_unavailable" })]) {
+      equal(behind(open).age(), ',"age_ms":1', `never 0, which says that there is none: ${open}`);
+    }
+    const tries = behind(no, lost);
+    clocks = [1_000.5, 1_990];
+    tries.wrote();
+    tries.failed(lost);
+    equal(tries.age(), ',"age_ms":1001', "of the first frame that may have stored it, in whole milliseconds");
+    clocks = [1_000.5, 181_000];
+    equal(tries.age(), ',"age_ms":180000', "the machine slept, and one clock with it");
+    clocks = [180_000.25, -5_000];
+    equal(tries.age(), ',"age_ms":180000', "somebody set the other clock back");
+    equal(JSON.parse(`{"op":"PUBLISH"${tries.age()}}`).age_ms, 180_000, `a member of the frame of ${t.topic}`);
+  },
+
+  async "silence makes waits longer"(t) {
+    const opened = [];
+    class WebSocket extends t.WebSocket { // of the first two nothing is heard
+      #number = opened.push(performance.now());
+      set onmessage(f) { super.onmessage = this.#number > 2 ? f : null; }
+    }
+    const { random } = Math;
+    Math.random = () => 0.999; // each wait is as long as it may be
+    try {
+      await t.open({ WebSocket, minDelayMs: 1_000, timeoutMs: 110_000 });
+    } finally {
+      Math.random = random;
+    }
+    const [first, second] = [opened[1] - opened[0], opened[2] - opened[1]];
+    assert(first >= 10_900 && second >= 11_900, `10 s of silence and a wait, which doubles: ${first} and ${second} ms`);
   },
 
   async "publish within the rate"(t) {

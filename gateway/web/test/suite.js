@@ -210,13 +210,20 @@ export const scenes = {
     await bus.publish(t.topic, 0);
     await t.rig.mute(); // what the gateway says is lost from now on
     const publishes = numbers(20).map((n) => bus.publish(t.topic, n, { timeoutMs: 110_000 }));
+    const began = Date.now();
     const seqs = [];
     for await (const e of stored) if (seqs.push(e.seq) === 21) break;
+    await wait(50);
     await t.rig.cut();
     const receipts = await Promise.all(publishes);
     equal(receipts.map((r) => r.seq), seqs.slice(1), "they are the events that were stored");
     assert(receipts.every((r) => r.duplicate), "each was published once more, under its id");
-    equal(sent.filter((f) => f.op === "PUBLISH").map((f) => f.payload), [0, ...numbers(20), ...numbers(20)], "in its order");
+    const frames = sent.filter((f) => f.op === "PUBLISH");
+    equal(frames.map((f) => f.payload), [0, ...numbers(20), ...numbers(20)], "in its order");
+    const ages = frames.map((f) => f.age_ms);
+    equal(ages.slice(0, 21).filter((age) => age !== undefined), [], "what is new says no age");
+    const most = Date.now() - began + 1_000; // of two clocks
+    assert(ages.slice(21).every((age) => Number.isInteger(age) && age >= 40 && age <= most), `ages of what is said again: ${ages.slice(21)}`);
   },
 
   async "slow reader"(t) {
@@ -313,7 +320,7 @@ export const scenes = {
     const topic = await t.rig.topic(`${t.topic}.state`, { compact: true });
     const bus = await t.open();
     for (const [key, n] of [["a", 1], ["b/é", 1], ["a", 2], ["c", 1]]) await bus.publish(topic, n, { key });
-    await bus.publish(topic, undefined, { key: "c" });
+    await bus.publish(topic, null, { key: "c" });
     const { events, offset, asOf } = await bus.snapshot(topic);
     equal([...events].map(([k, e]) => [k, e.payload]), [["b/é", 1], ["a", 2]], "the last event of each key");
     equal(asOf, 5, "as of");
@@ -322,6 +329,31 @@ export const scenes = {
     equal((await reader.next()).value.payload, 3, "reading goes on behind the snapshot");
     await refused(bus.publish(topic, 4, { key: "a", expectLastSeq: 1 }), "seq_conflict");
     await refused(bus.snapshot("no.such.topic"), "unknown_topic");
+  },
+
+  async "keys deleted between pages"(t) {
+    const topic = await t.rig.topic(`${t.topic}.state`, { compact: true });
+    const bus = await t.open();
+    await Promise.all(numbers(150).map((n) => bus.publish(topic, n, { key: `k${n}` }))); // more than a page has
+    await bus.publish(topic, undefined, { key: "empty" });
+    const { fetch } = globalThis;
+    let pages = 0;
+    globalThis.fetch = async (...what) => {
+      const response = await fetch(...what);
+      if (++pages === 1) await bus.publish(topic, null, { key: "k1" });
+      return response;
+    };
+    try {
+      const { events, asOf } = await bus.snapshot(topic);
+      assert(pages > 1, `${pages} pages`);
+      equal([events.has("k1"), events.size, asOf], [false, 150, 152], "what was deleted behind its page is gone");
+      equal([events.has("empty"), String(events.get("empty").payload)], [true, "undefined"], "an empty payload deletes nothing");
+    } finally {
+      globalThis.fetch = fetch;
+    }
+    const read = [];
+    for await (const e of await bus.read(topic, { from: "afterSeq", afterSeq: 150, follow: false })) read.push([e.key, String(e.payload)]);
+    equal(read, [["empty", "undefined"], ["k1", "null"]], "what readers see of both");
   },
 
   async gap(t) {
