@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"reflect"
@@ -255,6 +256,56 @@ func TestPublishNeedsScope(t *testing.T) {
 		r.do("POST", "/publish/orders", `1`, "Authorization", "Bearer ann topic:read:>").refused(gateway.CodeForbidden)
 		r.do("POST", "/v1/topics/a%20b", `1`).refused(gateway.CodeUnauthorized)
 		r.do("POST", ordersPath, `1`, "Authorization", "Bearer ann topic:write:orders").is(201)
+	})
+}
+
+// heldBus is a bus that publishes when it is let.
+type heldBus struct {
+	jetbus.Backend
+	asked chan struct{} // gets one for each publish; has room for all of them
+	let   chan struct{} // closed when they may go on
+}
+
+// Publish implements jetbus.Publisher.
+func (b *heldBus) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.PublishOptions) (jetbus.Receipt, error) {
+	b.asked <- struct{}{}
+	select {
+	case <-b.let:
+	case <-ctx.Done():
+	}
+	return b.Backend.Publish(ctx, e, o...)
+}
+
+// TestPublishesAtOnce: a subject has a bounded number of publishes under way, which are no connections.
+func TestPublishesAtOnce(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		b := &heldBus{Backend: r.bus, asked: make(chan struct{}, 10), let: make(chan struct{})}
+		c := withTokens()
+		c.Limits = gateway.Limits{PerPrincipal: 1}
+		r.serveBus(b, c)
+		const ann, bob = "Bearer ann topic:read:> topic:write:>", "Bearer bob topic:write:>"
+		var held sync.WaitGroup
+		hold := func(token string) {
+			held.Go(func() { r.do("POST", ordersPath, `1`, "Authorization", token).is(201) })
+			select {
+			case <-b.asked:
+			case <-time.After(patience):
+				r.Fatal("nothing is published")
+			}
+		}
+		hold(ann)
+		r.do("POST", ordersPath, `2`, "Authorization", ann).refused(gateway.CodeRateLimited)
+		r.do("POST", ordersPath, `{"payload":2}`, "Authorization", ann, "Content-Type", "application/x-ndjson").refused(gateway.CodeRateLimited)
+		r.do("POST", "/publish/orders", `2`, "Authorization", ann).refused(gateway.CodeRateLimited)
+		hold(bob)
+		r.events(ordersPath+"/events", "Authorization", ann).block() // one connection besides
+		close(b.let)
+		held.Wait()
+		time.Sleep(time.Second)
+		r.do("POST", ordersPath, `2`, "Authorization", ann).is(201)
+		if info, err := r.bus.TopicInfo(r.Context(), "orders"); err != nil || info.Events != 3 {
+			r.Errorf("the topic has %d events, %v", info.Events, err)
+		}
 	})
 }
 

@@ -26,6 +26,7 @@ type life struct {
 	draining bool
 	total    int            // connections and streams
 	of       map[string]int // of them by a subject
+	posts    map[string]int // publishes over HTTP by a subject
 	denied   int            // connections beyond that, which are told so
 	busy     int            // goroutines that Drain waits for
 	conns    map[*conn]struct{}
@@ -39,7 +40,7 @@ type life struct {
 }
 
 func (l *life) init() {
-	l.of, l.conns, l.kept, l.keptOf = map[string]int{}, map[*conn]struct{}{}, map[string]*session{}, map[string]int{}
+	l.of, l.posts, l.conns, l.kept, l.keptOf = map[string]int{}, map[string]int{}, map[*conn]struct{}{}, map[string]*session{}, map[string]int{}
 	l.stopping, l.idle, l.late = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	l.hurry = sync.OnceFunc(func() { close(l.late) })
 }
@@ -130,6 +131,38 @@ func (g *Gateway) closeDenied() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.denied--
+}
+
+// errPosts is the refusal of one publish too many.
+var errPosts = refuse(CodeRateLimited, "too many publishes at once")
+
+// enterPost is enter for a publish over HTTP, whose body is held until it is stored: a subject has PerPrincipal of them
+// under way at most. They are no connections: who has as many of those as may be can publish all the same.
+func (g *Gateway) enterPost(subject string) error {
+	if err := g.enter(); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	full := g.posts[subject] >= g.c.Limits.PerPrincipal
+	if !full {
+		g.posts[subject]++
+	}
+	g.mu.Unlock()
+	if full {
+		g.leave()
+		return errPosts
+	}
+	return nil
+}
+
+// leavePost is the end of what entered by enterPost.
+func (g *Gateway) leavePost(subject string) {
+	g.mu.Lock()
+	if g.posts[subject]--; g.posts[subject] == 0 {
+		delete(g.posts, subject)
+	}
+	g.mu.Unlock()
+	g.leave()
 }
 
 // track counts an event stream or a long poll of a subject, against the limits of

@@ -14,7 +14,7 @@ type Limits struct {
 	TokenBytes    int           // of a token. Defaults to 8 KiB
 	AuthTimeout   time.Duration // until the first AUTH. Defaults to 5 seconds
 	Connections   int           // WebSockets and event streams at once. Defaults to 10,000
-	PerPrincipal  int           // of them by one subject. Defaults to 1,000
+	PerPrincipal  int           // of them by one subject, and of its publishes over HTTP at once. Defaults to 1,000
 	Subscriptions int           // of a connection. Defaults to 64
 	Groups        int           // of a topic, beyond which clients make no more. Defaults to 1,000
 	InFlight      int           // events of a subscription. Defaults to 1,000

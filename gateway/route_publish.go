@@ -46,11 +46,11 @@ func (g *Gateway) publishTopic(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if err := g.enter(); err != nil {
+	if err := g.enterPost(who.Subject); err != nil {
 		g.problem(w, r, err)
 		return
 	}
-	defer g.leave()
+	defer g.leavePost(who.Subject)
 	kind, err := mediaType(r.Header)
 	if err != nil {
 		g.problem(w, r, err)
@@ -103,15 +103,15 @@ func (g *Gateway) publishOne(w http.ResponseWriter, r *http.Request, topic, kind
 // publishFirst serves POST /publish/{topic}, as the first clients know it: a JSON body, and
 // the id as the answer. What their HTTP library adds to headers does not get into the event.
 func (g *Gateway) publishFirst(w http.ResponseWriter, r *http.Request) {
-	_, topic, ok := g.enterTopic(w, r, TopicWrite)
+	who, topic, ok := g.enterTopic(w, r, TopicWrite)
 	if !ok {
 		return
 	}
-	if err := g.enter(); err != nil {
+	if err := g.enterPost(who.Subject); err != nil {
 		g.problem(w, r, err)
 		return
 	}
-	defer g.leave()
+	defer g.leavePost(who.Subject)
 	e, err := g.readEvent(w, r, topic, "application/json")
 	if err == nil {
 		ctx, cancel := context.WithTimeout(r.Context(), taskTime)
