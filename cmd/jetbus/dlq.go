@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
@@ -125,15 +126,29 @@ func newDLQList(a *app, output *string) *cobra.Command {
   jetbus dlq ls orders.created --group mailer --since 24h --open`,
 		Args: between(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return a.listDeadTopics(cmd, *output)
+			if len(args) > 0 {
+				return a.listDead(cmd, *output, f, args[0])
 			}
-			return a.listDead(cmd, *output, f, args[0])
+			if err := noFilter(cmd); err != nil {
+				return err
+			}
+			return a.listDeadTopics(cmd, *output)
 		},
 	}
 	f.add(cmd)
 	f.addOpen(cmd)
 	return cmd
+}
+
+// noFilter is an error where a flag that selects dead letters was given: topics are listed with
+// all that they have.
+func noFilter(cmd *cobra.Command) (err error) {
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && err == nil {
+			err = usagef("--%s selects dead letters of one topic: name it, %s TOPIC; see %s --help", f.Name, cmd.CommandPath(), cmd.CommandPath())
+		}
+	})
+	return err
 }
 
 func newDLQShow(a *app, output *string) *cobra.Command {

@@ -70,8 +70,9 @@ func (a *app) replayDead(cmd *cobra.Command, output string, f replayFlags, topic
 		return err
 	}
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+		counted := &deadBus{Bus: bus, line: &progressLine{}} // what it shows is shown by Progress
 		if (f.force || f.toTopic != "") && !f.yes && !f.dryRun {
-			due, err := askReplay(cmd, bus, o)
+			due, err := askReplay(cmd, counted, o)
 			if err != nil {
 				return err
 			}
@@ -85,7 +86,7 @@ func (a *app) replayDead(cmd *cobra.Command, output string, f replayFlags, topic
 				return fmt.Sprintf("%s looked at, %s replayed, %s failed", count(s.Read), count(s.Replayed), count(s.Failed))
 			})
 		}
-		stats, err := jetbus.Replay(cmd.Context(), bus, o)
+		stats, err := jetbus.Replay(cmd.Context(), counted, o)
 		progress.clear()
 		if err != nil && stats.Matched == 0 {
 			return err
@@ -95,8 +96,8 @@ func (a *app) replayDead(cmd *cobra.Command, output string, f replayFlags, topic
 }
 
 // askReplay asks for a confirmation of what a replay would do, if that is anything, and tells
-// it: what comes meanwhile is not confirmed.
-func askReplay(cmd *cobra.Command, bus *adapter.Bus, o jetbus.ReplayOptions) (jetbus.ReplayStats, error) {
+// it: what comes meanwhile is not confirmed, and not there by that bus.
+func askReplay(cmd *cobra.Command, bus *deadBus, o jetbus.ReplayOptions) (jetbus.ReplayStats, error) {
 	o.DryRun = true
 	stats, err := jetbus.Replay(cmd.Context(), bus, o)
 	if stats.Replayed == 0 {
@@ -186,13 +187,13 @@ func (a *app) purgeDead(cmd *cobra.Command, f deadFlags, yes bool, topic string)
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
 		watched := &deadBus{Bus: bus, line: newProgressLine(cmd.ErrOrStderr())}
 		if !yes {
-			n := 0
-			for _, err := range jetbus.DeadLetters(cmd.Context(), watched, q) {
+			n, last := 0, uint64(0)
+			for d, err := range jetbus.DeadLetters(cmd.Context(), watched, q) {
 				if err != nil {
 					watched.line.clear()
 					return err
 				}
-				n++
+				n, last = n+1, d.Seq
 			}
 			watched.line.clear()
 			watched.read = 0 // it is read again
@@ -202,7 +203,7 @@ func (a *app) purgeDead(cmd *cobra.Command, f deadFlags, yes bool, topic string)
 			if err := confirm(cmd, fmt.Sprintf("%s of %s would be removed, which nothing brings back", plural(n, "dead letter"), q.Topic), n); err != nil {
 				return err
 			}
-			q.Limit = n // what came meanwhile was not confirmed
+			q.Limit, watched.until = n, last // what is behind the last one, or came meanwhile, was not confirmed
 		}
 		n, err := jetbus.PurgeDeadLetters(cmd.Context(), watched, q)
 		watched.line.clear()

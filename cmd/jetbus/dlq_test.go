@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
@@ -234,6 +238,66 @@ func TestDLQConfirmed(t *testing.T) {
 	}
 }
 
+// deadSeqs are the positions of the dead letters of orders.
+func (b *bench) deadSeqs(t *testing.T) []string {
+	t.Helper()
+	var seqs []string
+	for line := range strings.Lines(b.ok(t, "", "dlq", "ls", "orders", "-o", "ndjson")) {
+		var d jetbus.DeadLetter
+		if err := json.Unmarshal([]byte(line), &d); err != nil {
+			t.Fatal(err)
+		}
+		seqs = append(seqs, strconv.FormatUint(d.Seq, 10))
+	}
+	return seqs
+}
+
+// What comes does not take the place of what somebody else took away of what was counted.
+func TestDLQConfirmedNotReplaced(t *testing.T) {
+	t.Parallel()
+	b := deadBench(t)
+	n, newest := 2, ""
+	happen := func() {
+		b.ok(t, "", "dlq", "purge", "orders", "--yes", "--seq", b.deadSeqs(t)[0])
+		n++
+		b.ok(t, "", "pub", "orders", "1", "--id", fmt.Sprintf("o%d", n))
+		b.fail(t, "orders", "mailer", "no", 1)
+		seqs := b.deadSeqs(t)
+		newest = seqs[len(seqs)-1]
+	}
+	for _, c := range []struct{ args, want string }{
+		{"replay orders --force", "2 events replayed\n"},
+		{"replay orders --to-topic quiet", "2 events replayed\n"},
+		{"purge orders", "removed 2 dead letters of orders\n"},
+	} {
+		var out, errOut bytes.Buffer
+		in := &late{Reader: strings.NewReader("3\n"), happen: happen}
+		code := run(t.Context(), append([]string{"--server", b.url, "dlq"}, strings.Fields(c.args)...), in, &out, &errOut, func(string) string { return "" })
+		if code != 0 || out.String() != c.want {
+			t.Errorf("%s: exit code %d, %q, %q", c.args, code, out.String(), errOut.String())
+		}
+	}
+	if left := b.deadSeqs(t); !slices.Equal(left, []string{newest}) {
+		t.Errorf("left are %q, not %q alone, which came last", left, newest)
+	}
+}
+
+// Of many dead letters those that were not counted stay, however the command is limited.
+func TestDLQPurgeLimitConfirmed(t *testing.T) {
+	t.Parallel()
+	b := deadBench(t)
+	before := b.deadSeqs(t)
+	in := &late{Reader: strings.NewReader("1\n"), happen: func() { b.ok(t, "", "dlq", "purge", "orders", "--yes", "--seq", before[0]) }}
+	var out, errOut bytes.Buffer
+	code := run(t.Context(), []string{"--server", b.url, "dlq", "purge", "orders", "--limit", "1"}, in, &out, &errOut, func(string) string { return "" })
+	if code != exitNotFound || !strings.Contains(errOut.String(), "no such dead letters: none matches") {
+		t.Errorf("exit code %d, %q, %q", code, out.String(), errOut.String())
+	}
+	if left := b.deadSeqs(t); !slices.Equal(left, before[1:]) {
+		t.Errorf("left are %q, not %q", left, before[1:])
+	}
+}
+
 // Who is asked may say no by an interrupt, which does not wait for a line.
 func TestConfirmInterrupted(t *testing.T) {
 	t.Parallel()
@@ -276,6 +340,34 @@ func TestDLQPurge(t *testing.T) {
 	}
 }
 
+// lend hands out a dead letter and returns where its payload is, as long as that is kept.
+//
+//go:noinline
+func lend(seq uint64, yield func(jetbus.DeadLetter, error) bool) weak.Pointer[byte] {
+	payload := make([]byte, 64<<10)
+	at := weak.Make(&payload[0])
+	yield(jetbus.DeadLetter{Seq: seq, Event: jetbus.Event{Payload: payload}}, nil)
+	return at
+}
+
+// Payloads that a table does not show are not kept for it.
+func TestDeadRowsKeepNoPayload(t *testing.T) {
+	t.Parallel()
+	letters := func(yield func(jetbus.DeadLetter, error) bool) {
+		for seq := range uint64(3) {
+			at := lend(seq+1, yield)
+			runtime.GC()
+			if at.Value() != nil {
+				t.Errorf("the payload of dead letter %d is kept", seq+1)
+			}
+		}
+	}
+	rows, err := collectDead(letters, deadRow)
+	if err != nil || len(rows) != 3 || rows[2][0] != "3" {
+		t.Errorf("%q, %v", rows, err)
+	}
+}
+
 func TestDLQWithout(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -306,6 +398,9 @@ func TestDLQUsage(t *testing.T) {
 		"ls a --seq 9-3":                `--seq "9-3"`,
 		"ls a --seq 1-9999999":          "at most 10,000",
 		"ls a --seq 1-9000,10000-19000": "at most 10,000",
+		"ls --group mailer":             "--group selects dead letters of one topic: name it, jetbus dlq ls TOPIC",
+		"ls -o json --limit 2":          "--limit selects dead letters of one topic",
+		"ls --open":                     "--open selects dead letters of one topic",
 		"ls a --limit -1":               `"--limit" flag: use 1 or more`,
 		"ls a --group x/y":              "invalid group",
 		"show a x":                      `"x" is no position`,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -52,60 +53,81 @@ func (a *app) listDead(cmd *cobra.Command, output string, f deadFlags, topic str
 		return err
 	}
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-		out := bufio.NewWriter(cmd.OutOrStdout())
 		watched := &deadBus{Bus: bus, line: &progressLine{}}
 		if output != "ndjson" || isFile(cmd.OutOrStdout()) { // else what is written shows how far it is, there or by whoever reads it
 			watched.line = newProgressLine(cmd.ErrOrStderr())
 		}
 		defer watched.line.clear()
-		var list []jetbus.DeadLetter
-		for d, err := range jetbus.DeadLetters(cmd.Context(), watched, q) {
-			if err != nil {
-				return errors.Join(err, out.Flush())
-			}
-			if output != "ndjson" {
-				list = append(list, d)
-				continue
-			}
-			line, err := jsonLine(d)
-			if err != nil {
-				return err
-			}
-			if _, err := out.Write(line); err != nil {
-				return err
-			}
+		letters := jetbus.DeadLetters(cmd.Context(), watched, q)
+		if output == "ndjson" {
+			return writeDead(cmd.OutOrStdout(), letters)
 		}
-		watched.line.clear()
 		if output == "json" {
+			list, err := collectDead(letters, func(d jetbus.DeadLetter) jetbus.DeadLetter { return d })
+			if err != nil {
+				return err
+			}
+			watched.line.clear()
 			return writeValues(cmd.OutOrStdout(), output, list)
 		}
-		if output == "table" {
-			if len(list) == 0 {
-				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "no dead letter of %s matches\n", q.Topic)
-				return err
-			}
-			if _, err := out.WriteString(deadTable(list)); err != nil {
-				return err
-			}
+		rows, err := collectDead(letters, deadRow)
+		if err != nil {
+			return err
 		}
-		return out.Flush()
+		watched.line.clear()
+		if len(rows) == 0 {
+			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "no dead letter of %s matches\n", q.Topic)
+			return err
+		}
+		_, err = io.WriteString(cmd.OutOrStdout(), table(slices.Insert(rows, 0, deadHeading)))
+		return err
 	})
+}
+
+// writeDead writes dead letters as they are read, a line each.
+func writeDead(w io.Writer, letters iter.Seq2[jetbus.DeadLetter, error]) error {
+	out := bufio.NewWriter(w)
+	for d, err := range letters {
+		if err != nil {
+			return errors.Join(err, out.Flush())
+		}
+		line, err := jsonLine(d)
+		if err != nil {
+			return err
+		}
+		if _, err := out.Write(line); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
+}
+
+// collectDead keeps of each dead letter what shown makes of it, and no more: there may be many,
+// with large payloads.
+func collectDead[T any](letters iter.Seq2[jetbus.DeadLetter, error], shown func(jetbus.DeadLetter) T) ([]T, error) {
+	var list []T
+	for d, err := range letters {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, shown(d))
+	}
+	return list, nil
 }
 
 const errorColumn = 70 // bytes of an error in a table
 
-func deadTable(list []jetbus.DeadLetter) string {
-	rows := [][]string{{"SEQ", "GIVEN UP", "GROUP", "REASON", "ATTEMPTS", "KEY", "STATE", "ERROR"}}
-	for _, d := range list {
-		text := printable(d.Error)
-		if len(text) > errorColumn {
-			text = strings.ToValidUTF8(text[:errorColumn], "") + "..."
-		}
-		rows = append(rows, []string{
-			strconv.FormatUint(d.Seq, 10), moment(d.Time), d.Group, string(d.Reason), count(d.Attempts), or(d.Event.Key, "-"), deadState(d), text,
-		})
+var deadHeading = []string{"SEQ", "GIVEN UP", "GROUP", "REASON", "ATTEMPTS", "KEY", "STATE", "ERROR"}
+
+// deadRow is a dead letter in a table.
+func deadRow(d jetbus.DeadLetter) []string {
+	text := printable(d.Error)
+	if len(text) > errorColumn {
+		text = strings.ToValidUTF8(text[:errorColumn], "") + "..."
 	}
-	return table(rows)
+	return []string{
+		strconv.FormatUint(d.Seq, 10), moment(d.Time), d.Group, string(d.Reason), count(d.Attempts), or(d.Event.Key, "-"), deadState(d), text,
+	}
 }
 
 func deadState(d jetbus.DeadLetter) string {
