@@ -91,12 +91,12 @@ func (a *app) changefeed(cmd *cobra.Command, f *feedFlags) error {
 	if f.runFor < 0 {
 		return usagef("--for %v: use more than 0", f.runFor)
 	}
-	s, err := f.describe(cmd, a.database(&f.mongo))
-	if err != nil {
-		return err
-	}
-	where := mongoFlags{uri: f.mongo.uri, db: s.Database}
 	return untilInterrupted(cmd.Context(), func(open func()) error {
+		s, err := f.describe(cmd, a.database(&f.mongo))
+		if err != nil {
+			return err
+		}
+		where := mongoFlags{uri: f.mongo.uri, db: s.Database}
 		return a.withMongo(cmd.Context(), &where, func(db *mongo.Database) error {
 			return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
 				o := s.options()

@@ -201,6 +201,7 @@ type devRun struct {
 	mongo     devMongo
 	feed      devFeed
 	heart     *heart
+	removed   map[string]bool // topics that somebody has removed, which was said
 	beating   sync.WaitGroup
 	quit      context.CancelFunc // ends the heart
 }
@@ -404,7 +405,7 @@ func (d *devRun) picture(ctx context.Context, r *rates) (picture, error) {
 		return picture{}, err
 	}
 	groups, err := d.bus.Groups(ctx, processes.DefaultHeartbeats)
-	if err != nil {
+	if err != nil && !errors.Is(err, jetbus.ErrNoTopic) {
 		return picture{}, err
 	}
 	p := picture{
@@ -420,13 +421,32 @@ func (d *devRun) picture(ctx context.Context, r *rates) (picture, error) {
 	return p, nil
 }
 
+// infos are of the topics that there are. That somebody has removed one is said once, and no
+// reason to end: those who need it say so themselves.
 func (d *devRun) infos(ctx context.Context) ([]jetbus.TopicInfo, error) {
-	infos := make([]jetbus.TopicInfo, len(devTopics))
-	for i, c := range devTopics {
-		var err error
-		if infos[i], err = d.bus.TopicInfo(ctx, c.Name); err != nil {
+	infos := make([]jetbus.TopicInfo, 0, len(devTopics))
+	for _, c := range devTopics {
+		info, err := d.bus.TopicInfo(ctx, c.Name)
+		switch {
+		case errors.Is(err, jetbus.ErrNoTopic):
+			d.missing(ctx, c.Name)
+		case err != nil:
 			return nil, err
+		default:
+			infos = append(infos, info)
 		}
 	}
 	return infos, nil
+}
+
+// missing says that a topic was removed, if that was not said yet.
+func (d *devRun) missing(ctx context.Context, topic string) {
+	if d.removed[topic] {
+		return
+	}
+	if d.removed == nil {
+		d.removed = map[string]bool{}
+	}
+	d.removed[topic] = true
+	d.log.LogAttrs(ctx, slog.LevelWarn, "a topic was removed, the next start makes it anew", slog.String("topic", topic))
 }

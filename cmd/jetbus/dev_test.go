@@ -66,6 +66,28 @@ func TestDevInUse(t *testing.T) {
 	}
 }
 
+// That a topic is removed is said, and the others go on.
+func TestDevTopicRemoved(t *testing.T) {
+	t.Parallel()
+	r := begin(t, nil, "dev", "--gateway", "0", "--dir", t.TempDir(), "--listen", "0", "--plain")
+	b := devBench(t, r)
+	for _, topic := range []string{devSnapshot, devChanged} {
+		b.ok(t, "", "topics", "rm", topic, "--yes")
+		r.waitIn(t, r.err, `the next start makes it anew" topic=`+topic, 1)
+	}
+	lines := strings.Split(strings.TrimSpace(r.waitTimes(t, "busiest", strings.Count(r.out.String(), "busiest")+2)), "\n")
+	last := lines[len(lines)-1]
+	if !strings.Contains(last, "  "+processes.DefaultStates+" ") || strings.Contains(last, devSnapshot) || strings.Contains(last, devChanged) {
+		t.Errorf("%q is not of the topics that are left", last)
+	}
+	if code := r.end(); code != 0 {
+		t.Errorf("exit code %d: %s", code, r.err)
+	}
+	if n := strings.Count(r.err.String(), "a topic was removed"); n != 2 {
+		t.Errorf("two topics were removed, which is said %d times:\n%s", n, r.err)
+	}
+}
+
 func TestPicture(t *testing.T) {
 	t.Parallel()
 	now := time.UnixMilli(1_000_000)

@@ -147,13 +147,13 @@ func (a *app) project(cmd *cobra.Command, f *projectFlags, args []string) error 
 	case f.runFor > 0 && f.rebuild:
 		return usagef("--rebuild ends by itself: leave --for out")
 	}
-	s, err := f.describe(cmd, args)
-	if err != nil {
-		return err
-	}
 	return untilInterrupted(cmd.Context(), func(open func()) error {
 		if f.rebuild { // which is not done until it ends by itself
 			open()
+		}
+		s, err := f.describe(cmd, args)
+		if err != nil {
+			return err
 		}
 		return a.withMongo(cmd.Context(), &f.mongo, func(db *mongo.Database) error {
 			return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {

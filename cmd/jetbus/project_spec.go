@@ -203,7 +203,8 @@ func parseObject(text []byte, to any) error {
 	return nil
 }
 
-// readSpec reads the file that --file names; "-" is standard input.
+// readSpec reads the file that --file names; "-" is standard input, whose end an interrupt does
+// not wait for.
 func readSpec[T any](cmd *cobra.Command, name string, parse func([]byte) (T, error)) (s T, err error) {
 	in := cmd.InOrStdin()
 	if name != "-" {
@@ -214,10 +215,12 @@ func readSpec[T any](cmd *cobra.Command, name string, parse func([]byte) (T, err
 		defer func() { _ = file.Close() }() // it was only read
 		in = file
 	}
-	text, err := io.ReadAll(io.LimitReader(in, maxSpecFile+1))
+	text, err := readUntilDone(cmd.Context(), func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, maxSpecFile+1)) })
 	switch {
+	case cmd.Context().Err() != nil:
+		return s, fmt.Errorf("interrupted before the end of %s: nothing was begun", inputName(name))
 	case err != nil:
-		return s, fmt.Errorf("read %s: %w", name, err)
+		return s, fmt.Errorf("read %s: %w", inputName(name), err)
 	case len(text) > maxSpecFile:
 		return s, usagef("--file %s: it has more than %s", name, size(int64(maxSpecFile)))
 	}
@@ -225,6 +228,14 @@ func readSpec[T any](cmd *cobra.Command, name string, parse func([]byte) (T, err
 		return s, usagef("--file %s: %w", name, err)
 	}
 	return s, nil
+}
+
+// inputName is what people call a file that is named to a command, of which "-" is none.
+func inputName(name string) string {
+	if name == "-" {
+		return "standard input"
+	}
+	return name
 }
 
 // check refuses what cannot work before anything is asked, and fills in the name.

@@ -18,8 +18,8 @@ type job interface {
 	Stop(ctx context.Context) error
 }
 
-// untilInterrupted runs f, the whole of a command that works until it is interrupted: f
-// connects, opens what it needs, calls open, and does its work. An interrupt that comes
+// untilInterrupted runs f, the whole of a command that works until it is interrupted: f reads
+// what describes the work, connects, opens what it needs, calls open, and does its work. An interrupt that comes
 // before that is an end in order too, and no error.
 func untilInterrupted(ctx context.Context, f func(open func()) error) error {
 	opened := false

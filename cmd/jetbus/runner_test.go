@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 )
@@ -37,5 +38,34 @@ func TestInterruptedAtStart(t *testing.T) {
 	out := newBuffer()
 	if code := run(ctx, []string{"--server", b.url, "project", "orders.paid", "--mongo", b.uri, "--rebuild"}, strings.NewReader(""), out, out, func(string) string { return "" }); code == 0 {
 		t.Errorf("exit code 0: %s", out)
+	}
+}
+
+// An interrupt does not wait for the end of standard input, of which nothing may ever come.
+func TestInterruptedWhileReading(t *testing.T) {
+	t.Parallel()
+	const unread = "jetbus: interrupted before the end of standard input: nothing was "
+	for _, c := range []struct {
+		args, says string
+		code       int
+	}{
+		{"project --file -", "", 0},
+		{"changefeed run --file -", "", 0},
+		{"project --file - --rebuild", unread + "begun\n", exitFailure},
+		{"schema register orders -", unread + "done\n", exitFailure},
+		{"schema check - " + file(t, "new.json", nameSchema), unread + "done\n", exitFailure},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			defer w.Close()
+			reading := beginReading(t, r, nil, strings.Fields(c.args)...)
+			if code := reading.end(); code != c.code || reading.err.String() != c.says {
+				t.Errorf("exit code %d, %q, want %d, %q", code, reading.err, c.code, c.says)
+			}
+		})
 	}
 }

@@ -254,7 +254,8 @@ func printableLines(text string) string {
 // maxSchemaFile bounds what is read of a file; what a schema may have is less.
 const maxSchemaFile = 1 << 20
 
-// readSchema reads a schema from a file, or from standard input if its name is "-".
+// readSchema reads a schema from a file, or from standard input if its name is "-", whose end an
+// interrupt does not wait for.
 func readSchema(cmd *cobra.Command, name string) (string, error) {
 	in := cmd.InOrStdin()
 	if name != "-" {
@@ -265,10 +266,12 @@ func readSchema(cmd *cobra.Command, name string) (string, error) {
 		defer func() { _ = file.Close() }() // it was only read
 		in = file
 	}
-	text, err := io.ReadAll(io.LimitReader(in, maxSchemaFile+1))
+	text, err := readUntilDone(cmd.Context(), func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, maxSchemaFile+1)) })
 	switch {
+	case cmd.Context().Err() != nil:
+		return "", fmt.Errorf("interrupted before the end of %s: nothing was done", inputName(name))
 	case err != nil:
-		return "", fmt.Errorf("read %s: %w", name, err)
+		return "", fmt.Errorf("read %s: %w", inputName(name), err)
 	case len(text) > maxSchemaFile:
 		return "", fmt.Errorf("read %s: %w: it has more than %s", name, schema.ErrTooLarge, size(int64(maxSchemaFile)))
 	}

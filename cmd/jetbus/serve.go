@@ -56,7 +56,8 @@ to this machine alone. --gateway-config names a file with these settings,
            "previousSecretFile": ""}, "limits": {"inFlight": 1000, "leaseMaxMs": 600000}}
 
 below flags and environment. When it is ended, clients have 20 seconds to settle what they
-hold, and then connect anew elsewhere.
+hold, and then connect anew elsewhere. Who holds something for longer is cut off, which the
+log says, and what it held is delivered again; the exit code is 0 all the same.
 
 With --metrics it serves Prometheus at /metrics of an address of its own, with the same
 --tls-cert: topics, groups, how far they are behind and dead letters, which it asks the

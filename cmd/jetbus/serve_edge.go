@@ -28,12 +28,13 @@ type edge struct {
 	schemas *registry.Registry
 	gateway *gateway.Gateway
 	web     *web
+	log     *slog.Logger
 }
 
 // startEdge opens a bus at the broker and serves it; m counts what it does, and may be nil.
 // Whatever it returns has to be closed.
 func startEdge(ctx context.Context, b *embedded.Broker, prefix, listen string, c gateway.Config, t *tls.Config, m *meter, log *slog.Logger) (e *edge, err error) {
-	e = &edge{}
+	e = &edge{log: log}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("gateway: %w", err), e.close(context.WithoutCancel(ctx), edgeDrainTimeout))
@@ -88,9 +89,7 @@ func allowSchemas(r *http.Request, topic string, write bool) error {
 // what they hold. It may be called on an edge that did not start.
 func (e *edge) close(ctx context.Context, drain time.Duration) (err error) {
 	if e.gateway != nil {
-		draining, cancel := context.WithTimeout(ctx, drain)
-		err = e.gateway.Drain(draining)
-		cancel()
+		err = e.drain(ctx, drain)
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout-edgeDrainTimeout)
 	defer cancel()
@@ -103,6 +102,19 @@ func (e *edge) close(ctx context.Context, drain time.Duration) (err error) {
 	}
 	if e.nc != nil {
 		e.nc.Close()
+	}
+	return err
+}
+
+// drain ends the gateway. Clients that hold something for longer than that are cut off, which is
+// an end in order: no event is lost by it.
+func (e *edge) drain(ctx context.Context, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	err := e.gateway.Drain(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		e.log.LogAttrs(ctx, slog.LevelWarn, "clients of the gateway were cut off, what they held is delivered again", slog.Duration("after", within))
+		return nil
 	}
 	return err
 }

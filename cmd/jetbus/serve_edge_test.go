@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/embedded"
+	"github.com/seed-63e9a637/jetbus/gateway"
+)
+
+// A client that keeps what it holds for longer than a gateway waits at its end is cut off. That is
+// said, it is no failure, and somebody else gets the event.
+func TestEdgeCutsOff(t *testing.T) {
+	t.Parallel()
+	broker, err := embedded.Start(t.Context(), embedded.Config{Listen: "127.0.0.1:0", Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := broker.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	bus := (&bench{broker.URL()}).bus(t)
+	if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "orders"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bus.Publish(t.Context(), jetbus.Event{Topic: "orders", Payload: []byte("7")}); err != nil {
+		t.Fatal(err)
+	}
+	said := newBuffer()
+	e, err := startEdge(t.Context(), broker, "", "127.0.0.1:0", gateway.Config{}, nil, nil, slog.New(slog.NewTextHandler(said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &http.Client{Transport: &http.Transport{}}
+	defer c.CloseIdleConnections()
+	if status, got := fetch(t, c, http.MethodPost, e.web.url+"/v1/groups/orders/billing:pull", "", `{"from":"earliest","waitMs":60000}`); status != http.StatusOK || !strings.Contains(got, `"ack_id"`) {
+		t.Errorf("%d %s", status, got)
+	}
+	if err := e.close(context.WithoutCancel(t.Context()), time.Millisecond); err != nil {
+		t.Errorf("the end: %v", err)
+	}
+	if text := said.String(); strings.Count(text, "cut off") != 1 || !strings.Contains(text, "after=1ms") {
+		t.Errorf("the log does not say once that a client was cut off:\n%s", text)
+	}
+	got, err := bus.Receive(t.Context(), "orders", "billing", jetbus.ReceiveOptions{Wait: patience})
+	if err != nil || len(got) != 1 || got[0].Seq != 1 || got[0].Attempt != 1 {
+		t.Errorf("delivered again: %v, %v", got, err)
+	}
+}
