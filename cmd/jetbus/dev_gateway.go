@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"syscall"
 
 	"github.com/seed-63e9a637/jetbus/gateway"
 )
@@ -35,7 +34,7 @@ func (d *devRun) serve(ctx context.Context) error {
 		return err
 	}
 	d.edge, err = startEdge(ctx, d.broker, d.prefix, devGateway, gateway.Config{}, nil, d.meter, d.log)
-	if errors.Is(err, syscall.EADDRINUSE) {
+	if errors.Is(err, errAddressTaken) {
 		d.edge, err = startEdge(ctx, d.broker, d.prefix, "127.0.0.1:0", gateway.Config{}, nil, d.meter, d.log)
 	}
 	return err

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -97,7 +96,7 @@ func exitCode(err error) int {
 func isUnread(err error) bool {
 	switch e := err.(type) { //nolint:errorlint // it looks at all of the tree
 	case *fs.PathError:
-		return e.Path == os.Stdout.Name() && errors.Is(e.Err, syscall.EPIPE)
+		return e.Path == os.Stdout.Name() && slices.ContainsFunc(errsUnread, func(unread error) bool { return errors.Is(e.Err, unread) })
 	case *partialError:
 		return false
 	case interface{ Unwrap() error }:
@@ -175,7 +174,7 @@ func remedy(err error) string {
 		return "see jetbus groups describe"
 	case errors.Is(err, errNoRow):
 		return "see jetbus outbox ls"
-	case errors.Is(err, syscall.EADDRINUSE):
+	case errors.Is(err, errAddressTaken):
 		return "choose another address with --listen, or for others than NATS clients with --websocket, --gateway or --metrics; port 0 takes a free one"
 	}
 	return feedRemedy(err)

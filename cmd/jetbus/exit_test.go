@@ -58,6 +58,42 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// What this system says of an address that is taken, and of output that nobody reads, is what
+// the command looks for.
+func TestErrorsOfTheSystem(t *testing.T) {
+	t.Parallel()
+	first, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	if second, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", first.Addr().String()); err == nil {
+		_ = second.Close()
+		t.Error("two listeners have one address")
+	} else if !errors.Is(err, errAddressTaken) || !strings.Contains(remedy(err), "choose another address") {
+		t.Errorf("an address that is taken: %v, %q", err, remedy(err))
+	}
+	text := "listen tcp 127.0.0.1:1: bind: " + errAddressTaken.Error() // of a server that does not wrap it
+	if err := listenError(errors.New(text), "127.0.0.1:1", ""); !errors.Is(err, errAddressTaken) {
+		t.Errorf("its text alone: %v", err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	_ = r.Close() // a write shows it
+	_, err = w.WriteString("x")
+	failed, ok := errors.AsType[*fs.PathError](err)
+	if !ok {
+		t.Fatalf("a pipe that nobody reads: %v", err)
+	}
+	failed.Path = os.Stdout.Name()
+	if got := exitCode(failed); got != 0 {
+		t.Errorf("of standard output that nobody reads: exit code %d", got)
+	}
+}
+
 func TestReportIsOneLine(t *testing.T) {
 	var b strings.Builder
 	report(&b, errors.Join(errors.New("one\x1b[31m"), fmt.Errorf("two: %w", jetbus.ErrNoTopic)))

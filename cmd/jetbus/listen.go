@@ -7,7 +7,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -40,8 +39,8 @@ func listenError(err error, addr, webSocket string) error {
 	if strings.Contains(err.Error(), "listen for websocket") {
 		addr = webSocket
 	}
-	if strings.Contains(err.Error(), "address already in use") && !errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("listen on %s: %w", addr, syscall.EADDRINUSE)
+	if strings.Contains(err.Error(), errAddressTaken.Error()) && !errors.Is(err, errAddressTaken) {
+		return fmt.Errorf("listen on %s: %w", addr, errAddressTaken)
 	}
 	return err
 }

@@ -109,6 +109,7 @@ func newSchemaConfig(a *app, f *schemaFlags) *cobra.Command {
 		Long: `Shows the rules of a topic, or changes those that are given; without a topic the rules
 of all topics that have none of their own. The value "inherit" takes back what was set.
 All four together replace what was set, also by a newer release that this one cannot read.
+While it cannot read the rules of all topics, it changes those of none.
 
   level           what a new version must be: backward (it accepts what the old one
                   does), forward (the other way round), full (both), none; with
@@ -145,8 +146,18 @@ type settingsChange struct {
 	whole bool                     // all are
 }
 
-// store makes the change, of a topic or, with none, of the global settings.
+// store makes the change, of a topic or, with none, of the global settings. A topic's are not
+// changed where it cannot be said what holds for it then.
 func (c settingsChange) store(ctx context.Context, r *registry.Registry, topic string) (err error) {
+	if c.apply != nil && topic != "" {
+		_, err = r.GlobalSettings(ctx)
+	}
+	switch {
+	case errors.Is(err, registry.ErrUnreadable):
+		return fmt.Errorf("set %s: %w; replace them as a whole first", topic, err)
+	case err != nil:
+		return err
+	}
 	var next registry.Settings
 	if c.whole {
 		c.apply(&next)

@@ -151,6 +151,29 @@ func TestSchemaConfigUnreadable(t *testing.T) {
 	}
 }
 
+// While the global settings cannot be read, those of a topic are not changed either: nothing is
+// stored by a command that fails.
+func TestSchemaConfigGlobalUnreadable(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.ok(t, nameSchema, "schema", "register", "orders", "-")
+	nc, err := nats.Connect(b.url, nats.Timeout(patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := nc.Request("$KV.SCHEMAS.g.c", []byte(`{"level":"of the future"}`), patience); err != nil {
+		t.Fatal(err)
+	}
+	whole := []string{"--level", "full", "--model", "declared", "--mode", "readonly", "--assume-version", "1"}
+	for _, flags := range [][]string{{"--level", "full"}, whole} {
+		b.fails(t, exitFailure, "set orders: global settings: ", "", append([]string{"schema", "config", "orders"}, flags...)...)
+	}
+	b.ok(t, "", "schema", "config", "--level", "none", "--model", "inherit", "--mode", "inherit", "--assume-version", "inherit")
+	b.shows(t, `"own":{}`, "schema", "config", "orders", "-o", "ndjson")
+	b.shows(t, `"own":{"level":"full"}`, "schema", "config", "orders", "--level", "full", "-o", "ndjson")
+}
+
 func TestSchemaRemove(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
