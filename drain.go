@@ -20,9 +20,10 @@ type DrainOptions struct {
 	WindowBytes int
 	// Lease is how long a claim lasts. Two thirds of it are for publishing; what is not
 	// published by then is given back. When a drainer dies, its rows are due again
-	// after the lease. A claim that itself takes two thirds of it leaves no time: that is a
-	// failure of the outbox, and the next claim is for half as many rows. Defaults to 30
-	// seconds, at least 1.
+	// after the lease. A claim that itself takes two thirds of it leaves no time, and one
+	// that is not answered within a third of it, or the ShutdownTimeout where that is longer,
+	// is given up: both are failures of the outbox, and the next claim is for half as many
+	// rows. Defaults to 30 seconds, at least 1.
 	Lease time.Duration
 	// MaxAttempts sets a row aside after so many failed attempts, -1 never. The outage
 	// of a broker and the refusals of a topic that is full are no attempts. Defaults
@@ -36,10 +37,12 @@ type DrainOptions struct {
 	// and 5 seconds.
 	PollMin, PollMax time.Duration
 	// StatsEvery is how often the outbox is asked what waits. Defaults to 15 seconds.
-	// One that has been emptied is asked at once.
+	// One that has been emptied is asked at once, and one that is emptied all the time
+	// no more often than others: to count rows takes the longer the more there are.
 	StatsEvery time.Duration
 	// ShutdownTimeout is how long the claim, and then the window in hand may take after
-	// the end of Run's context. Defaults to 10 seconds.
+	// the end of Run's context, and each time that the outbox is told then what became
+	// of the rows, for which there is a second at the least. Defaults to 10 seconds.
 	ShutdownTimeout time.Duration
 	// MaxAge is how old a pending row may get before [Drainer.Ready] says so. Defaults
 	// to 5 minutes, -1 means never.
@@ -150,7 +153,7 @@ type Drainer struct {
 
 	unmarked []OutboxRow // published, and not yet noted as sent; Run's own
 	cleaned  time.Time   // Run's own
-	window   int         // how many rows to claim: less than Window after claims that took too long; Run's own
+	window   int         // how many rows to claim: less than Window after claims that took too long or were not answered; Run's own
 
 	mu    sync.Mutex
 	stats DrainStats
@@ -314,16 +317,19 @@ func (d *Drainer) next(ctx context.Context) (rows []OutboxRow, probed string, er
 	if rows, err = d.claim(ctx, o); err == nil {
 		d.take(probed, rows)
 	}
+	if err == nil && len(rows) == 0 {
+		d.forget(skip)
+	}
 	return rows, probed, err
 }
 
 // finishing is a context for what the end of ctx does not interrupt at once: it ends at
-// the deadline, or ShutdownTimeout after ctx. Its cause says which.
-func (d *Drainer) finishing(ctx context.Context, deadline time.Time) (context.Context, context.CancelFunc) {
+// the deadline, or the grace after ctx. Its cause says which.
+func finishing(ctx context.Context, deadline time.Time, grace time.Duration) (context.Context, context.CancelFunc) {
 	working, end := context.WithDeadlineCause(context.WithoutCancel(ctx), deadline, errLeaseOver)
 	working, cancel := context.WithCancelCause(working)
 	stop := context.AfterFunc(ctx, func() {
-		sleep(working, d.o.ShutdownTimeout)
+		sleep(working, grace)
 		cancel(errShutdownOver)
 	})
 	return working, func() {
@@ -348,12 +354,17 @@ const (
 )
 
 // claim takes rows. The end of ctx does not interrupt it: a claim that was made
-// without an answer would hide its rows for the whole lease.
+// without an answer would hide its rows for the whole lease. One that runs into its own
+// limit would do so for ever at the same size, and the next is for half as many rows.
 func (d *Drainer) claim(ctx context.Context, o ClaimOptions) ([]OutboxRow, error) {
 	limit := max(d.o.Lease/3, d.o.ShutdownTimeout) // a third of the lease is not for publishing
-	ctx, cancel := d.finishing(ctx, time.Now().Add(limit))
+	claiming, cancel := finishing(ctx, time.Now().Add(limit), d.o.ShutdownTimeout)
 	defer cancel()
-	rows, err := d.from.Claim(ctx, o)
+	rows, err := d.from.Claim(claiming, o)
+	if err != nil && errors.Is(context.Cause(claiming), errLeaseOver) {
+		d.window = max(d.window/2, 1)
+		err = fmt.Errorf("no answer within %v, the next claim is for at most %d rows; use a longer Lease where that does not help: %w", limit, d.window, err)
+	}
 	d.storeSaid("claim", err)
 	return rows, err
 }

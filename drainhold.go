@@ -3,6 +3,7 @@ package jetbus
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 )
@@ -86,6 +87,14 @@ func (d *Drainer) take(probed string, rows []OutboxRow) {
 	}
 	o := d.hold[probed]
 	o.until, o.last = time.Now(), time.Now()
+}
+
+// forget ends the outages of topics that refused rows, after a claim that found nothing
+// though it did not skip them: nothing waits for them, or others have published it.
+func (d *Drainer) forget(skipped []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.hold, func(topic string, o *outage) bool { return !o.silent && !slices.Contains(skipped, topic) })
 }
 
 // isSilent reports whether there are topics that did not answer.

@@ -3,6 +3,7 @@ package jetbus_test
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -105,6 +106,118 @@ func TestDrainClaimWithinLease(t *testing.T) {
 	})
 }
 
+// TestDrainClaimUnanswered does not make a claim that it gave up again at the same size for
+// ever. One that a shutdown ended says nothing about its size.
+func TestDrainClaimUnanswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		box, log := &slowBox{memoryBox: &memoryBox{}}, &memoryLog{}
+		box.perRow.Store(int64(100 * time.Millisecond)) // 50 seconds for a window, of which a claim has 10
+		add := func(n int) {
+			for range n {
+				box.add(orderRow(jetbus.NewID(), ""))
+			}
+		}
+		add(200)
+		d, stop := drained(t, box, log, jetbus.DrainOptions{})
+		time.Sleep(5 * time.Minute)
+		if left := box.left(); len(left) > 0 {
+			t.Errorf("%d rows are left of claims that take 100 ms for each row", len(left))
+		}
+		if s := d.Stats(); s.Errors[jetbus.DrainStore] != 3 || s.Err != nil { // of 500, 250 and 125 rows
+			t.Errorf("stats %+v", s)
+		}
+		box.perRow.Store(0)
+		add(4 * jetbus.DefaultDrainWindow)
+		time.Sleep(time.Minute)
+		if asked := box.lastAsked(1)[0].Max; asked != jetbus.DefaultDrainWindow || len(box.left()) > 0 {
+			t.Errorf("it claims %d rows at a time where that is fast, want %d; %d are left", asked, jetbus.DefaultDrainWindow, len(box.left()))
+		}
+		check(t, "Run", stop(), nil)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		box := &slowBox{memoryBox: &memoryBox{}}
+		box.perRow.Store(int64(time.Second))
+		d, stop := drained(t, box, &memoryLog{}, jetbus.DrainOptions{Lease: time.Hour, ShutdownTimeout: time.Second})
+		synctest.Wait() // until it is in a claim
+		check(t, "Run that ends in a claim", stop(), context.Canceled)
+		box.perRow.Store(0)
+		ctx, cancel := context.WithCancel(t.Context())
+		result := make(chan error, 1)
+		go func() { result <- d.Run(ctx) }()
+		time.Sleep(time.Second)
+		if asked := box.lastAsked(1); len(asked) != 1 || asked[0].Max != jetbus.DefaultDrainWindow {
+			t.Errorf("after a shutdown it claims %+v", asked)
+		}
+		cancel()
+		check(t, "Run again", <-result, nil)
+	})
+}
+
+// TestDrainStopUnheard ends within its time although the outbox does not answer what it is
+// told of a window; the rest of the lease is not waited for.
+func TestDrainStopUnheard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		box, log := &slowBox{memoryBox: &memoryBox{}}, &memoryLog{}
+		box.hangs.Store(100)
+		box.add(orderRow("a", ""))
+		_, stop := drained(t, box, log, jetbus.DrainOptions{Lease: time.Hour, ShutdownTimeout: 2 * time.Second})
+		time.Sleep(time.Second)
+		if log.tried() != 1 {
+			t.Fatal("nothing is published of which the outbox could be told")
+		}
+		began := time.Now()
+		err := stop()
+		if took := time.Since(began); took > 5*time.Second { // for this window, and once more at the end
+			t.Errorf("stopped after %v", took)
+		}
+		check(t, "Run", err, context.DeadlineExceeded)
+	})
+}
+
+// countedBox is an outbox that counts how often it is asked what waits.
+type countedBox struct {
+	*memoryBox
+
+	looks atomic.Int64
+}
+
+func (b *countedBox) OutboxStats(ctx context.Context) (jetbus.OutboxStats, error) {
+	b.looks.Add(1)
+	return b.memoryBox.OutboxStats(ctx)
+}
+
+// TestDrainLooksSeldom: an outbox that is emptied all the time, since its rows come one by
+// one, is not counted each time.
+func TestDrainLooksSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		box, log := &countedBox{memoryBox: &memoryBox{}}, &memoryLog{}
+		box.add(orderRow("dead", "k"))
+		box.rows[0].dead = true
+		d, stop := drained(t, box, log, jetbus.DrainOptions{})
+		const rows = 6000 // in 10 minutes
+		for i := range rows {
+			box.add(orderRow(strconv.Itoa(i), ""))
+			d.Kick()
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n, most := box.looks.Load(), int64(10*time.Minute/jetbus.DefaultDrainStatsEvery+10); n > most {
+			t.Errorf("%d looks at an outbox that is emptied all the time, want at most %d", n, most)
+		}
+		time.Sleep(40 * time.Second) // into the middle of an interval
+		if s := d.Stats(); s.Published != rows || s.Outbox.Pending != 0 || s.Outbox.Dead != 1 {
+			t.Errorf("stats %+v", s)
+		}
+		n := box.looks.Load()
+		box.add(orderRow("last", "")) // not one of many any more
+		d.Kick()
+		time.Sleep(2 * time.Second)
+		if box.looks.Load() == n {
+			t.Error("an outbox that is emptied once is not looked at")
+		}
+		check(t, "Run", stop(), nil)
+	})
+}
+
 // TestDrainSentHangs goes on when the outbox answers again, though it never answered what
 // it was asked meanwhile.
 func TestDrainSentHangs(t *testing.T) {
@@ -140,6 +253,27 @@ func TestDrainTopicFillsUp(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		if s := d.Stats(); log.tried() != 1 || !slices.Equal(s.HeldTopics, []string{"orders"}) {
 			t.Errorf("%d batches within the backoff of a topic that is full, stats %+v", log.tried(), s)
+		}
+		check(t, "Run", stop(), nil)
+	})
+}
+
+// TestDrainTopicGone does not say for ever that a topic is held whose rows somebody else
+// has published.
+func TestDrainTopicGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		box, log := &memoryBox{}, &memoryLog{}
+		box.add(orderRow("a", ""))
+		log.setRefuse(func(jetbus.Event) error { return jetbus.ErrTopicFull })
+		d, stop := drained(t, box, log, jetbus.DrainOptions{Backoff: jetbus.Backoff{Min: time.Minute, NoJitter: true}})
+		time.Sleep(30 * time.Second)
+		if s := d.Stats(); !slices.Equal(s.HeldTopics, []string{"orders"}) {
+			t.Errorf("stats %+v", s)
+		}
+		check(t, "published by another", box.Sent(t.Context(), []jetbus.OutboxRow{{Ref: "orders|a"}}), nil)
+		time.Sleep(time.Minute)
+		if s := d.Stats(); len(s.HeldTopics) > 0 || log.tried() != 1 {
+			t.Errorf("after %d batches: %+v", log.tried(), s)
 		}
 		check(t, "Run", stop(), nil)
 	})

@@ -19,7 +19,8 @@ type DrainStats struct {
 	Dead       uint64                     // rows set aside
 	Errors     map[DrainErrorClass]uint64 // failures by what they were failures of
 	// HeldTopics take nothing for now: they are full, may not be written, or do not
-	// answer while others do.
+	// answer while others do. One whose rows are gone is among them until it would have
+	// been tried again, and a claim then finds nothing.
 	HeldTopics []string
 	// BrokerAway and OutboxAway say since when the broker and the outbox do not do what
 	// they are asked; zero if they do. Err is why, of the latter first.
@@ -64,12 +65,15 @@ func (d *Drainer) Ready() error {
 	return nil
 }
 
-// minStatsPause is between two looks at what waits, however often that changes.
+// minStatsPause is between two looks at what waits, at the least.
 const minStatsPause = 500 * time.Millisecond
 
-// watch asks the outbox from time to time what waits.
+// watch asks the outbox from time to time what waits. One that is emptied again and again,
+// by rows that come one by one, is asked ahead of time less and less: the pause until then
+// doubles, up to the whole interval, until one has passed in which it was not emptied.
 func (d *Drainer) watch(ctx context.Context) {
-	for ctx.Err() == nil {
+	shortest := min(d.o.StatsEvery, minStatsPause)
+	for pause := shortest; ctx.Err() == nil; {
 		asked, cancel := context.WithTimeout(ctx, d.o.StatsEvery+time.Second)
 		now, err := d.from.OutboxStats(asked)
 		cancel()
@@ -84,15 +88,32 @@ func (d *Drainer) watch(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			d.o.Logger.LogAttrs(ctx, slog.LevelWarn, "the outbox does not say what waits", slog.Any("err", err))
 		}
-		sleep(ctx, min(d.o.StatsEvery, minStatsPause))
-		timer := time.NewTimer(max(d.o.StatsEvery-minStatsPause, 0))
-		select {
-		case <-timer.C:
-		case <-d.look:
-		case <-ctx.Done():
+		sleep(ctx, pause)
+		if d.emptied(ctx, d.o.StatsEvery-pause) {
+			pause = min(2*pause, d.o.StatsEvery)
+		} else {
+			pause = shortest
 		}
-		timer.Stop()
 	}
+}
+
+// emptied waits for the rest of an interval, or until the outbox has been emptied since it
+// was asked, and reports whether it has.
+func (d *Drainer) emptied(ctx context.Context, rest time.Duration) bool {
+	select {
+	case <-d.look:
+		return true
+	default: // of two that are ready, a select takes any
+	}
+	timer := time.NewTimer(rest)
+	defer timer.Stop()
+	select {
+	case <-d.look:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // storeSaid notes whether the outbox did what it was asked.

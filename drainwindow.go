@@ -68,7 +68,7 @@ type drainWindow struct {
 // run publishes the rows and tells the outbox. An error is one of the broker.
 func (w *drainWindow) run(ctx context.Context, rows []OutboxRow) error {
 	w.shut, w.refuse, w.heard, w.silent = map[lane]bool{}, map[string]bool{}, map[string]bool{}, map[string]silence{}
-	publishing, cancel := w.finishing(ctx, w.began.Add(w.o.Lease*2/3))
+	publishing, cancel := finishing(ctx, w.began.Add(w.o.Lease*2/3), w.o.ShutdownTimeout)
 	defer cancel()
 	others, probed := w.apart(rows)
 	w.publishAll(publishing, others)
@@ -219,17 +219,19 @@ func (w *drainWindow) fail(row OutboxRow, err error, dead bool) {
 }
 
 // settle tells the outbox. What it does not hear is true all the same: what is
-// published is noted later, and the rest is due again after the lease.
+// published is noted later, and the rest is due again after the lease. It takes as long as
+// the lease has left, but at a shutdown no longer than that may take.
 func (w *drainWindow) settle(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(w.o.Lease-time.Since(w.began), minDrainLease))
+	left := max(w.o.Lease-time.Since(w.began), minDrainLease)
+	settling, cancel := finishing(ctx, time.Now().Add(left), max(w.o.ShutdownTimeout, minDrainLease))
 	defer cancel()
 	w.unmarked = append(w.unmarked, w.sent...)
-	_ = w.mark(ctx) // tried again before the next claim
+	_ = w.mark(settling) // tried again before the next claim
 	if len(w.failed) > 0 {
-		w.storeSaid("note failures", w.from.Failed(ctx, w.failed))
+		w.storeSaid("note failures", w.from.Failed(settling, w.failed))
 	}
 	if len(w.back) > 0 {
-		w.storeSaid("give back", w.from.Release(ctx, w.back))
+		w.storeSaid("give back", w.from.Release(settling, w.back))
 	}
 }
 

@@ -29,21 +29,35 @@ import (
 // statement, B could see all three as due, find 6 changed when it comes to change it,
 // and leave it out: 7 would overtake 6. So followers are locked first, all of them, due
 // or not; and then it is decided how far they go.
+//
+// No statement looks at more than a step, however many rows wait: followers are looked for up
+// to the end of it, and further on in the steps after it. Each of these begins again at the
+// oldest row of a key that the claim does not have: were it to begin behind the step before,
+// a row that was committed meanwhile, and is to be found there, would be overtaken by the
+// next one of its key.
 const (
 	// scanText finds how far a scan goes: a claim must not look at the whole backlog of
-	// a few keys to find that it has enough.
+	// a few keys to find that it has enough, nor at all rows that are not due, or of topics
+	// that it skips, to find one that is behind them. It is no matter which of the rows that
+	// are due it counts: the step is up to the last of them.
 	scanText = `SELECT max(s.pos), count(*) FROM (
-  SELECT o.pos FROM {table} o WHERE o.state = 'pending' AND o.due_at <= {now} {skip} AND o.pos > ? ORDER BY o.pos LIMIT ?) s`
+  SELECT o.pos FROM (
+    SELECT p.pos, p.topic, p.due_at FROM {table} p WHERE p.state = 'pending' AND p.pos > ? ORDER BY p.pos LIMIT ?) o
+  WHERE o.due_at <= {now} {skip} LIMIT ?) s`
 
-	headsText = `SELECT o.pos, {size}, o."key" FROM {table} o
+	// reachText finds how far a scan looked that found less than it may.
+	reachText = `SELECT max(p.pos), count(*) FROM (
+  SELECT o.pos FROM {table} o WHERE o.state = 'pending' AND o.pos > ? ORDER BY o.pos LIMIT ?) p`
+
+	headsText = `SELECT o.pos, {size}, o.topic, o."key" FROM {table} o
 WHERE o.state = 'pending' AND o.due_at <= {now} {skip} AND o.pos > ? AND o.pos <= ?
   AND (o."key" = '' OR NOT EXISTS (
     SELECT 1 FROM {table} b WHERE b.topic = o.topic AND b."key" = o."key" AND b.pos < o.pos AND b.state <> 'sent' {blocking}))
 ORDER BY o.pos LIMIT ? {skiplocked}`
 
 	followersText = `SELECT o.pos, {size}, o.topic, o."key", CASE WHEN o.state = 'pending' AND o.due_at <= {now} THEN 1 ELSE 0 END FROM {table} o
-WHERE o.state <> 'sent' {alive} AND (o.topic, o."key") IN (SELECT h.topic, h."key" FROM {table} h WHERE h.pos IN ({heads}) AND h."key" <> '')
-  AND o.pos NOT IN ({heads})
+WHERE o.state <> 'sent' {alive} AND (o.topic, o."key") IN (SELECT h.topic, h."key" FROM {table} h WHERE h.pos IN ({heads}))
+  AND o.pos <= ? AND o.pos NOT IN ({rows})
 ORDER BY o.pos LIMIT ? {lock}`
 
 	// sizeText is about what a row takes in memory. Databases know it without reading
@@ -55,9 +69,13 @@ RETURNING pos, id, topic, "key", sid, ts, headers, caused_by, tags, payload, att
 )
 
 const (
-	scanRows  = 1000             // in a step
+	scanRows  = 1000             // that are due, in a step
+	scanLooks = 5000             // due or not
 	scanSteps = 20               // of a claim that has found something
 	scanAnew  = 10 * time.Second // how long claims that are full go on behind one that was cut short
+
+	idleLeast = 10 * time.Second // that a transaction may be idle, so that a busy client is not taken for one that is gone
+	idleMost  = 24 * time.Hour
 )
 
 // Claim implements [jetbus.Outbox].
@@ -66,7 +84,10 @@ func (b *Box) Claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.Outbox
 	var err error
 	if err = outrow.CheckClaim(o); err == nil {
 		err = b.transact(ctx, func(conn *sql.Conn) error {
-			c := &claim{b: b, conn: conn, o: o}
+			c := &claim{b: b, conn: conn, o: o, heads: map[lane]int64{}}
+			if err := c.letGo(ctx); err != nil {
+				return err
+			}
 			rows, err = c.run(ctx)
 			return err
 		})
@@ -84,21 +105,35 @@ func (b *Box) transact(ctx context.Context, f func(conn *sql.Conn) error) error 
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := conn.ExecContext(ctx, b.d.begin); err != nil {
-		return err
+	if _, err = conn.ExecContext(ctx, b.d.begin); err == nil {
+		err = f(conn)
 	}
-	if err = f(conn); err == nil {
+	if err == nil {
 		_, err = conn.ExecContext(ctx, "COMMIT")
 	}
 	if err != nil {
-		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if _, failed := conn.ExecContext(ending, "ROLLBACK"); failed != nil {
-			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // never used again
-		}
+		abandon(ctx, conn)
 	}
 	return err
 }
+
+// noTransaction is what SQLite says of a ROLLBACK behind a BEGIN that it refused. It is no
+// reason to give the connection up: a database in memory may be in it.
+const noTransaction = "no transaction is active"
+
+// abandon ends a transaction that failed. It may have begun although BEGIN did: the answer
+// did not come in time.
+func abandon(ctx context.Context, conn *sql.Conn) {
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_, err := conn.ExecContext(ending, "ROLLBACK")
+	if err != nil && !strings.Contains(err.Error(), noTransaction) {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // never used again
+	}
+}
+
+// lane is what has an order.
+type lane struct{ topic, key string }
 
 // claim is one call of Claim.
 type claim struct {
@@ -107,22 +142,35 @@ type claim struct {
 	o    jetbus.ClaimOptions
 	rows []int64 // to be taken
 
-	bytes int64 // of the rows
-	full  bool  // there is no room for more
+	heads map[lane]int64 // those of the rows that are heads, of keys that may go further
+	bytes int64          // of the rows
+	full  bool           // there is no room for more
+}
+
+// letGo has the database end the transaction of a host that vanished in the middle of it,
+// without hanging up: it would have rows locked until the connection is found to be broken,
+// which takes up to hours. So it has them for a lease at most, as if it had claimed them.
+func (c *claim) letGo(ctx context.Context) error {
+	if c.b.d.idle == "" {
+		return nil
+	}
+	idle := min(max(c.o.Lease, idleLeast), idleMost)
+	_, err := c.conn.ExecContext(ctx, c.b.d.idle+strconv.FormatInt(idle.Milliseconds(), 10))
+	return err
 }
 
 func (c *claim) run(ctx context.Context) ([]jetbus.OutboxRow, error) {
 	from := c.b.scan.begin()
 	late := enough(ctx)
 	for step := 1; ; step++ {
-		to, n, err := c.scan(ctx, from)
+		to, n, end, err := c.scan(ctx, from)
 		if err == nil && n > 0 {
 			err = c.take(ctx, from, to)
 		}
 		switch {
 		case err != nil:
 			return nil, err
-		case n < scanRows:
+		case end:
 			c.b.scan.anew()
 			return c.mark(ctx)
 		case step >= scanSteps && len(c.rows) > 0, step > 1 && late():
@@ -218,44 +266,71 @@ func (c *claim) skipped(more ...any) []any {
 	return append(args, more...)
 }
 
-// scan returns how far the next step goes, and how many rows are due up to there.
-func (c *claim) scan(ctx context.Context, from int64) (to int64, n int, err error) {
+// scan returns how far the next step goes, how many rows are due up to there, and whether
+// it is the last: there is nothing behind.
+func (c *claim) scan(ctx context.Context, from int64) (to int64, n int, end bool, err error) {
+	looks := []any{from, int64(scanLooks)}
+	to, n, err = c.upTo(ctx, scanText, append(slices.Clone(looks), c.skipped(int64(scanRows))...))
+	if err != nil || n == scanRows {
+		return to, n, false, err
+	}
+	reach, looked, err := c.upTo(ctx, reachText, looks)
+	if looked > 0 { // else the rows are gone by now
+		to = reach
+	}
+	return to, n, looked < scanLooks, err
+}
+
+// upTo returns the last of the rows that a query is about, and how many they are.
+func (c *claim) upTo(ctx context.Context, text string, args []any) (to int64, n int, err error) {
 	var last sql.NullInt64
-	err = c.conn.QueryRowContext(ctx, c.fill(scanText), c.skipped(from, int64(scanRows))...).Scan(&last, &n)
+	err = c.conn.QueryRowContext(ctx, c.fill(text), args...).Scan(&last, &n)
 	return last.Int64, n, err
 }
 
 // take finds the rows of a step.
 func (c *claim) take(ctx context.Context, from, to int64) error {
 	room := c.o.Max - len(c.rows)
-	var heads []any
-	keyed := false
 	err := c.each(ctx, c.fill(headsText), c.skipped(from, to, int64(room)), func(rows *sql.Rows) error {
 		var pos, size int64
-		var key string
-		err := rows.Scan(&pos, &size, &key)
-		if c.add(pos, size) {
-			heads = append(heads, pos)
-			keyed = keyed || key != ""
+		var l lane
+		if err := rows.Scan(&pos, &size, &l.topic, &l.key); err != nil {
+			return err
 		}
-		return err
+		if c.add(pos, size) && l.key != "" {
+			c.heads[l] = pos
+		}
+		return nil
 	})
-	if err != nil || !keyed || c.full {
+	if err != nil || c.full || len(c.heads) == 0 {
 		return err
 	}
-	args := append(append(append([]any{}, heads...), heads...), int64(room-len(heads)))
-	over := map[[2]string]bool{} // keys that go no further
-	return c.each(ctx, c.fill(followersText, "{heads}", marks(len(heads))), args, func(rows *sql.Rows) error {
+	return c.follow(ctx, to)
+}
+
+// follow finds what follows the heads, those of earlier steps too, up to the end of a step.
+func (c *claim) follow(ctx context.Context, to int64) error {
+	args := make([]any, 0, len(c.heads)+len(c.rows)+2)
+	for _, pos := range c.heads {
+		args = append(args, pos)
+	}
+	args = append(args, to)
+	for _, pos := range c.rows {
+		args = append(args, pos)
+	}
+	args = append(args, int64(c.o.Max-len(c.rows)))
+	text := c.fill(followersText, "{heads}", marks(len(c.heads)), "{rows}", marks(len(c.rows)))
+	return c.each(ctx, text, args, func(rows *sql.Rows) error {
 		var pos, size int64
-		var lane [2]string
+		var l lane
 		var due int
-		if err := rows.Scan(&pos, &size, &lane[0], &lane[1], &due); err != nil {
+		if err := rows.Scan(&pos, &size, &l.topic, &l.key, &due); err != nil {
 			return err
 		}
 		if due == 0 {
-			over[lane] = true
+			delete(c.heads, l) // it goes no further
 		}
-		if !over[lane] {
+		if _, ok := c.heads[l]; ok {
 			c.add(pos, size)
 		}
 		return nil

@@ -23,9 +23,11 @@ type dialect struct {
 	dated    string // condition, behind others: created_at is an integer
 	octets   string // function for the number of its bytes, or about so of a text
 	begin    string // a transaction that may write, and sees in each statement what is committed
+	idle     string // statement that ends the transaction when it is idle for that many milliseconds, which follow; empty: there is none
 	lock     string // of rows of a query, until the end of the transaction
 	// skipLocked is lock, and passes over rows that another transaction has locked.
 	skipLocked string
+	exists     string // query for the number of tables of a name
 	version    string // query for the version, as a number
 	least      int    // the least version
 	readable   string // least, for people
@@ -42,6 +44,7 @@ var dialects = map[Dialect]dialect{
 		dated:    `AND typeof(created_at) = 'integer'`, // a text is a number in a subtraction
 		octets:   `length`,
 		begin:    `BEGIN IMMEDIATE`, // one writer at a time: nothing needs a lock of its own
+		exists:   `SELECT count(*) FROM sqlite_master WHERE type IN ('table', 'view') AND lower(name) = ?`,
 		version:  `SELECT CAST(substr(v, 1, instr(v, '.') - 1) AS INTEGER) * 1000 + CAST(substr(v, instr(v, '.') + 1) AS INTEGER) FROM (SELECT sqlite_version() AS v)`,
 		least:    3035, readable: "3.35",
 	},
@@ -52,7 +55,9 @@ var dialects = map[Dialect]dialect{
 		bytes:    `BYTEA`,
 		octets:   `octet_length`,
 		begin:    `BEGIN ISOLATION LEVEL READ COMMITTED`,
+		idle:     `SET LOCAL idle_in_transaction_session_timeout = `,
 		lock:     `FOR UPDATE`, skipLocked: `FOR UPDATE SKIP LOCKED`,
+		exists:  `SELECT CASE WHEN to_regclass(CAST(? AS TEXT)) IS NULL THEN 0 ELSE 1 END`,
 		version: `SELECT CAST(current_setting('server_version_num') AS INTEGER)`,
 		least:   120000, readable: "12",
 		numbered: true, schemas: true,

@@ -62,7 +62,8 @@ var (
 // of the database and the columns of the table. The error wraps
 // [jetbus.ErrInvalidOption], [jetbus.ErrUnsupported] for a database that is too old or
 // speaks another dialect, [ErrNoTable], or [jetbus.ErrConflict] for a table of another
-// shape. The caller closes db, when nothing uses the Box any more.
+// shape; others are those of the database. The caller closes db, when nothing uses the Box
+// any more.
 func Open(ctx context.Context, db *sql.DB, o Options) (*Box, error) {
 	if o.Table == "" {
 		o.Table = DefaultTable
@@ -92,7 +93,7 @@ func (b *Box) exec(ctx context.Context, text string, args ...any) (int, error) {
 	return int(n), err
 }
 
-// ErrNoTable says that the table does not exist, or may not be read.
+// ErrNoTable says that the table does not exist.
 var ErrNoTable = errors.New("no table of an outbox: make it with Create, or what Schema prints")
 
 func (b *Box) check(ctx context.Context) (err error) {
@@ -124,7 +125,7 @@ func (b *Box) check(ctx context.Context) (err error) {
 func (b *Box) checkColumns(ctx context.Context) error {
 	rows, err := b.db.QueryContext(ctx, "SELECT * FROM "+b.o.Table+" WHERE 1 = 0")
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNoTable, err)
+		return b.unreadable(ctx, err)
 	}
 	defer func() { _ = rows.Close() }()
 	have, err := rows.ColumnTypes()
@@ -147,6 +148,16 @@ func (b *Box) checkColumns(ctx context.Context) error {
 		return conflict
 	}
 	return rows.Err()
+}
+
+// unreadable says of a table that cannot be read whether there is none. The database is asked,
+// since each driver has errors of its own.
+func (b *Box) unreadable(ctx context.Context, err error) error {
+	var n int
+	if failed := b.db.QueryRowContext(ctx, b.d.rebind(b.d.exists), b.o.Table).Scan(&n); failed == nil && n == 0 {
+		return fmt.Errorf("%w: %w", ErrNoTable, err)
+	}
+	return fmt.Errorf("read the columns of the table: %w", err)
 }
 
 // kind is what a type is: "integer", "text" or "bytes"; empty where the name is unknown.

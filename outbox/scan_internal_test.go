@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,6 +18,7 @@ import (
 // backlog is a database in which very many rows are due, and none is to be had.
 type backlog struct {
 	rows  int64
+	held  int64   // how many of them are not due, the first ones
 	scans []int64 // where they began
 }
 
@@ -33,15 +35,26 @@ func (b *backlog) ExecContext(context.Context, string, []driver.NamedValue) (dri
 }
 
 func (b *backlog) QueryContext(_ context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if !strings.HasPrefix(query, "SELECT max(s.pos), count(*)") {
-		return &answer{columns: 3}, nil // no heads
+	if !strings.HasPrefix(query, "SELECT max(") {
+		return &answer{columns: 4}, nil // no heads
 	}
 	from, _ := args[0].Value.(int64)
-	b.scans = append(b.scans, from)
-	time.Sleep(100 * time.Millisecond) // of a bubble
+	looks, _ := args[1].Value.(int64)
+	scan := strings.HasPrefix(query, "SELECT max(s.pos), count(*)")
+	if scan {
+		b.scans = append(b.scans, from)
+		time.Sleep(100 * time.Millisecond) // of a bubble
+	}
 	from = max(from, 0)
-	n := min(b.rows-from, scanRows)
-	return &answer{columns: 2, row: []driver.Value{from + n, n}}, nil
+	last := min(b.rows, from+looks)
+	if scan {
+		from = max(from, b.held)
+		last = min(last, from+scanRows)
+	}
+	if last <= from {
+		return &answer{columns: 2, row: []driver.Value{nil, int64(0)}}, nil
+	}
+	return &answer{columns: 2, row: []driver.Value{last, last - from}}, nil
 }
 
 // answer is at most one row.
@@ -92,6 +105,26 @@ func scanLong(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestScanHeld goes on behind rows that are not due, or of topics that are skipped, some
+// thousands at a time: however many they are, no statement looks at all of them.
+func TestScanHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &backlog{rows: 3*scanLooks + 1, held: 3 * scanLooks}
+		db := sql.OpenDB(d)
+		b := &Box{db: db, d: dialects[SQLite]}
+		rows, err := b.Claim(t.Context(), jetbus.ClaimOptions{Max: 10, Lease: time.Minute})
+		if err != nil || len(rows) > 0 {
+			t.Errorf("%d rows, %v", len(rows), err)
+		}
+		if want := []int64{oldest, scanLooks, 2 * scanLooks, 3 * scanLooks}; !slices.Equal(d.scans, want) {
+			t.Errorf("looked behind %d, want %d", d.scans, want)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestScanAnew: where there is always enough behind the place where a claim was cut short,

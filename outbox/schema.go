@@ -2,8 +2,10 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -90,16 +92,39 @@ CREATE INDEX IF NOT EXISTS {name}_sent ON {table} (sent_at) WHERE state = 'sent'
 `
 
 // Create makes the table of an outbox where it does not exist. The errors are those
-// of [Schema] and of the database. A table of another shape is found by [Open].
+// of [Schema] and of the database. A table of another shape is found by [Open]. Any number
+// may call it at once, but in PostgreSQL not in transactions: one of them may fail then.
 func Create(ctx context.Context, db Tx, d Dialect, table string) error {
 	text, err := Schema(d, table)
 	if err != nil {
 		return err
 	}
 	for statement := range strings.SplitAfterSeq(strings.TrimSpace(text), ";\n") {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
+		if err := create(ctx, db, statement); err != nil {
 			return fmt.Errorf("create outbox: %w", err)
 		}
 	}
 	return nil
+}
+
+// sqlStateError is an error of PostgreSQL, as its drivers have them.
+type sqlStateError interface {
+	error
+	SQLState() string
+}
+
+// madeMeanwhile are what PostgreSQL says of an IF NOT EXISTS that another one was ahead of
+// while it ran: of a name in its catalog that is there twice, of a table and of its type.
+var madeMeanwhile = []string{"23505", "42P07", "42710"}
+
+// create executes a statement of Schema, and once more if somebody else made the same thing
+// at the same time: then it exists.
+func create(ctx context.Context, db Tx, statement string) error {
+	_, err := db.ExecContext(ctx, statement)
+	if refused, ok := errors.AsType[sqlStateError](err); ok && slices.Contains(madeMeanwhile, refused.SQLState()) {
+		if _, failed := db.ExecContext(ctx, statement); failed == nil {
+			return nil
+		}
+	}
+	return err
 }

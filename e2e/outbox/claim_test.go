@@ -132,6 +132,63 @@ func TestClaimBacklog(t *testing.T) {
 	})
 }
 
+// TestClaimFollowers takes rows of a key together that are far from each other, with more
+// rows between them than a claim looks at in a step; and goes no further than a dead one.
+func TestClaimFollowers(t *testing.T) {
+	onSQL(t, func(r *rig, _ *sqlDatabase) {
+		r.add(order("b1", "b"))
+		r.ok(r.backlog(r.Context(), 10_000, 11_499))
+		r.add(order("b2", "b"), order("n1", ""), order("b3", "b"))
+		got, rows := r.claim(r.box, 2, time.Hour)
+		r.want("heads", got, ids{"b1", "10000"})
+		r.ok(r.box.Release(r.Context(), rows[:1]))
+		got, rows = r.claim(r.box, 10, time.Hour)
+		r.want("with what follows", got, ids{"b1", "b2", "n1", "b3"})
+		r.ok(r.box.Release(r.Context(), rows))
+		_, err := r.box.Kill(r.Context(), outbox.Query{IDs: ids{"b2"}})
+		r.ok(err)
+		got, _ = r.claim(r.box, 10, time.Hour)
+		r.want("up to a dead row", got, ids{"b1", "n1"})
+	})
+}
+
+// TestClaimBehindSkipped finds a row behind thousands of a topic that is skipped, and behind
+// as many that are not due.
+func TestClaimBehindSkipped(t *testing.T) {
+	onSQL(t, func(r *rig, d *sqlDatabase) {
+		r.ok(d.backlog(r.Context(), 10_000, 20_999))
+		r.add(jetbus.Event{ID: "x", Topic: "other"}, jetbus.Event{ID: "y", Topic: "other"})
+		got, _ := r.claim(r.box, 1, time.Hour, "orders")
+		r.want("behind a topic that is skipped", got, ids{"x"})
+		_, err := d.db.ExecContext(r.Context(), `UPDATE outbox SET due_at = 9000000000000 WHERE topic = 'orders'`)
+		r.ok(err)
+		got, _ = r.claim(r.box, 10, time.Hour)
+		r.want("behind rows that are not due", got, ids{"y"})
+	})
+}
+
+// TestCreateAtOnce makes one table in several places at once, as services do that start
+// together.
+func TestCreateAtOnce(t *testing.T) {
+	onSQL(t, func(r *rig, d *sqlDatabase) {
+		if d.dialect != outbox.PostgreSQL {
+			return // SQLite has one writer at a time
+		}
+		for i := range 10 {
+			table := fmt.Sprint("many", i)
+			errs := make([]error, 4)
+			var work sync.WaitGroup
+			for n := range errs {
+				work.Go(func() { errs[n] = outbox.Create(r.Context(), d.db, d.dialect, table) })
+			}
+			work.Wait()
+			r.ok(errors.Join(errs...))
+			_, err := outbox.Open(r.Context(), d.db, outbox.Options{Dialect: d.dialect, Table: table})
+			r.ok(err)
+		}
+	})
+}
+
 // TestClaimRace has claims at the same time that send, fail, release and forget rows,
 // and looks whether the rows of a key stay in order.
 func TestClaimRace(t *testing.T) {
