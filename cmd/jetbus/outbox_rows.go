@@ -177,7 +177,7 @@ func newOutboxChange(a *app, f *outboxFlags, c rowChange) *cobra.Command {
 			case slices.Contains(ids, ""):
 				return usagef("an id is empty: name rows by the ids of their events")
 			}
-			q := outbox.Query{Topic: filter.topic, Key: filter.key, IDs: ids, Limit: -1}
+			q := outbox.Query{Topic: filter.topic, Key: filter.key, IDs: distinct(ids), Limit: -1}
 			if all {
 				q.State = c.state
 			}
@@ -279,37 +279,69 @@ func (a *app) previewRows(cmd *cobra.Command, box outboxBox, c rowChange, q outb
 	return ids, confirm(cmd, plural(n, "row")+" would be "+c.done, n)
 }
 
-// unchanged says of rows that were named and not changed why not.
+// unchanged says of ids that were named why nothing was changed of theirs, if so. An id can be
+// that of several rows, of as many topics, and n counts rows.
 func unchanged(c rowChange, ids []string, rows []outbox.Row, n int) error {
-	if n >= len(ids) {
+	of := map[string][]outbox.Row{}
+	for _, r := range rows {
+		of[r.Event.ID] = append(of[r.Event.ID], r)
+	}
+	if n >= len(rows) && len(of) >= len(ids) {
 		return nil
 	}
 	var reasons []string
-	kind := errNoRow
+	kind, could := errNoRow, 0 // rows that could be changed
 	for _, id := range ids {
-		i := slices.IndexFunc(rows, func(r outbox.Row) bool { return r.Event.ID == id })
-		switch {
-		case i < 0:
+		if len(of[id]) == 0 {
 			reasons = append(reasons, fmt.Sprintf("there is no %s", id))
 			continue
-		case !rows[i].ClaimedUntil.IsZero():
-			reasons = append(reasons, fmt.Sprintf("a drainer has %s until %s", id, moment(rows[i].ClaimedUntil)))
-		case c.name == "retry" && rows[i].State == outbox.Sent, c.name != "retry" && rows[i].State != c.state:
-			reasons = append(reasons, fmt.Sprintf("%s is %s", id, rows[i].State))
-		case errors.Is(rows[i].Err, jetbus.ErrPayloadTooLarge):
-			reasons = append(reasons, fmt.Sprintf("%s: %v", id, rows[i].Err))
-		default:
-			continue
 		}
-		kind = jetbus.ErrConflict
+		before := could
+		for _, r := range of[id] {
+			if c.obstacle(r) == "" {
+				could++
+			}
+		}
+		if could == before {
+			reasons = append(reasons, c.obstacle(of[id][0]))
+			kind = jetbus.ErrConflict
+		}
 	}
+	done := min(n, len(ids)-len(reasons))
 	if len(reasons) == 0 {
+		if n >= could {
+			return nil
+		}
 		reasons = []string{"something else changed the rest meanwhile"}
 		kind = jetbus.ErrConflict
 	}
-	err := fmt.Errorf("%d of %s %s: %w: %s", n, plural(len(ids), "row"), c.done, kind, strings.Join(reasons, ", "))
+	err := fmt.Errorf("%d of %s %s: %w: %s", done, plural(len(ids), "row"), c.done, kind, strings.Join(reasons, ", "))
 	if n > 0 {
 		return &partialError{err}
 	}
 	return err
+}
+
+// obstacle is why a row cannot be changed; empty if it can.
+func (c rowChange) obstacle(r outbox.Row) string {
+	switch id := r.Event.ID; {
+	case !r.ClaimedUntil.IsZero():
+		return fmt.Sprintf("a drainer has %s until %s", id, moment(r.ClaimedUntil))
+	case c.name == "retry" && r.State == outbox.Sent, c.name != "retry" && r.State != c.state:
+		return fmt.Sprintf("%s is %s", id, r.State)
+	case errors.Is(r.Err, jetbus.ErrPayloadTooLarge):
+		return fmt.Sprintf("%s: %v", id, r.Err)
+	}
+	return ""
+}
+
+// distinct lists each id once.
+func distinct(ids []string) []string {
+	var out []string
+	for _, id := range ids {
+		if !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
 }

@@ -268,6 +268,38 @@ func TestOutboxRows(t *testing.T) {
 	})
 }
 
+// An id that is given twice, and one that rows of two topics have: what counts is each id.
+func TestOutboxIDTwice(t *testing.T) {
+	t.Parallel()
+	overOutboxes(t, func(t *testing.T, o *outboxBench) {
+		o.add(t, row("a", "orders.paid"), row("a", "orders.sent"), row("b", "orders.paid"))
+		if _, err := o.box.Kill(t.Context(), outbox.Query{}); err != nil {
+			t.Fatal(err)
+		}
+		if r := o.run(t, "", "retry", "b", "b"); r.code != 0 || r.out != "1 row retried\n" || r.errOut != "" {
+			t.Errorf("retry of an id that is given twice: %+v", r)
+		}
+		if r := o.run(t, "", "kill", "b", "b", "nope", "nope"); r.code != exitPartial || r.out != "1 row killed\n" ||
+			!strings.Contains(r.errOut, "1 of 2 rows killed: no such row: there is no nope; see jetbus outbox ls") {
+			t.Errorf("kill beside an id that is not there: %+v", r)
+		}
+		if r := o.run(t, "", "retry", "a", "nope"); r.code != exitPartial || r.out != "2 rows retried\n" ||
+			!strings.Contains(r.errOut, "1 of 2 rows retried: no such row: there is no nope") {
+			t.Errorf("retry of two rows beside an id that is not there: %+v", r)
+		}
+		if r := o.run(t, "", "kill", "a", "b"); r.code != exitPartial || r.out != "2 rows killed\n" ||
+			!strings.Contains(r.errOut, "1 of 2 rows killed: conflict: b is dead") {
+			t.Errorf("kill of two rows beside a dead one: %+v", r)
+		}
+		if _, err := o.box.Retry(t.Context(), outbox.Query{Topic: "orders.sent"}); err != nil {
+			t.Fatal(err)
+		}
+		if r := o.run(t, "", "kill", "a"); r.code != 0 || r.out != "1 row killed\n" {
+			t.Errorf("kill of an id one of whose rows is dead: %+v", r)
+		}
+	})
+}
+
 // More rows than can be named: they are counted, and taken by what they are.
 func TestOutboxManyRows(t *testing.T) {
 	t.Parallel()
