@@ -63,8 +63,8 @@ func (b *Bus) scan(ctx context.Context, name string, q jetbus.ScanQuery, yield f
 	})
 }
 
-// eachEvent reads the topic's events from next up to end, as many in a request as batch
-// says. f returns false to stop. Events are handed out between requests, so that f may
+// eachEvent reads the topic's events from next up to end, as many in the first request as
+// batch says, and more in each after it. f returns false to stop. Events are handed out between requests, so that f may
 // take its time.
 func (srv *server) eachEvent(ctx context.Context, t *topic, next, end uint64, batch int, f func(*jetbus.Event) bool) error {
 	return srv.eachMessage(ctx, t, next, end, batch, func(m *message) bool { return !m.isEvent || f(&m.event) })
@@ -81,7 +81,7 @@ type message struct {
 // eachMessage is eachEvent that does not leave out what is no event. Any replica
 // answers; where one has nothing more, the leader is asked whether that is the end.
 func (srv *server) eachMessage(ctx context.Context, t *topic, next, end uint64, batch int, f func(*message) bool) error {
-	for next <= end {
+	for ; next <= end; batch = min(2*batch, scanStep) {
 		var page []message
 		past, before := false, next
 		bounded, cancel := srv.bound(ctx)

@@ -142,7 +142,7 @@ func firstBehind(ctx context.Context, b scanner, info *jetbus.TopicInfo, seq, up
 	}
 }
 
-// maxAtOnce is how many events are asked for behind many markers.
+// maxAtOnce is how many events a scan behind many markers is to bring at most.
 const maxAtOnce = 4096
 
 // isMarker reports whether the broker wrote an event of a stream itself, for a key of a

@@ -54,12 +54,15 @@ var errPageFull = errors.New("the page is full")
 
 // add takes an event.
 func (p *snapshotPage) add(e jetbus.Event) error {
-	if e.Seq <= p.after || p.first && e.IsTombstone() {
+	if e.Seq <= p.after {
 		return nil
 	}
 	if i, ok := p.at[e.Key]; ok { // it changed meanwhile, or all comes again
 		p.bytes += len(e.Payload) - len(p.events[i].Payload)
 		p.events[i] = e
+		return nil
+	}
+	if p.first && e.IsTombstone() {
 		return nil
 	}
 	if len(p.events) == p.limit || len(p.events) > 0 && p.bytes+len(e.Payload) > p.most {

@@ -113,7 +113,7 @@ func (e *edge) drain(ctx context.Context, within time.Duration) error {
 	defer cancel()
 	err := e.gateway.Drain(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		e.log.LogAttrs(ctx, slog.LevelWarn, "clients of the gateway were cut off, what they held is delivered again", slog.Duration("after", within))
+		e.log.LogAttrs(ctx, slog.LevelWarn, "clients of the gateway had no time to end and were cut off, what they held is delivered again", slog.Duration("after", within))
 		return nil
 	}
 	return err

@@ -226,7 +226,7 @@ export class JetBusError extends Error {
   readonly retryable: boolean;
   /** 0: not known. */
   readonly retryAfterMs: number;
-  /** For programs; of gap, the Gap. Of a publish that failed `stored`, where the gateway says it: "no" or "unknown". */
+  /** For programs; of gap, the Gap. Of a publish that failed `stored`, where that can be said: "no" or "unknown". */
   readonly details: unknown;
 }
 

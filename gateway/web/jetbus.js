@@ -667,7 +667,7 @@ class Client {
   #again(job, err) {
     job.tries.failed(err);
     if (this.#finished || !err.retryable || job.isOver) {
-      job.receipt.reject(this.#finished ?? err);
+      job.receipt.reject(job.tries.ended(this.#finished ?? err));
       return;
     }
     job.cause = err;

@@ -86,6 +86,13 @@ export class Tries {
     if (this.#sent && mayBeStored(err)) this.#since ??= this.#sent;
     this.#sent = undefined;
   }
+
+  /** How the publish ends, as the caller is told: whatever was said of the last frame, an earlier one may have stored the event. */
+  ended(err) {
+    if (!this.#since) return err;
+    const told = new JetBusError(err.code, "", { ...err, details: { ...err.details, stored: "unknown" }, cause: err.cause });
+    return Object.assign(told, { message: err.message, closeCode: err.closeCode });
+  }
 }
 
 /** An id as the bus makes them, UUIDv7. It needs no secure context, as crypto.randomUUID does. */
@@ -222,7 +229,7 @@ export class Link {
     if (this.#ws.readyState > 1) await this.over; // it is closing: who asks again must not find it
     if (tries) {
       const age = tries.age();
-      this.send(`${frame.slice(0, -1)}${age},"corr":"${corr}"}`, AGE_BYTES - age.length);
+      this.send(`${frame.slice(0, -1)}${age},"corr":"${corr}"}`, age ? 0 : AGE_BYTES);
       tries.wrote();
     } else {
       this.send({ ...frame, corr });

@@ -69,6 +69,9 @@ export const edges = {
     equal(tries.age(), ',"age_ms":180000', "the machine slept, and one clock with it");
     clocks = [180_000.25, -5_000];
     equal(tries.age(), ',"age_ms":180000', "somebody set the other clock back");
+    const [first, again] = [behind(no).ended(no), tries.ended(no)];
+    equal([first.details.stored, again.details.stored], ["no", "unknown"], "what the caller is told where an earlier frame may have stored it");
+    equal([again.code, again.message, again.retryable, no.details.stored], [no.code, no.message, no.retryable, "no"], "and all else as the gateway said");
     equal(JSON.parse(`{"op":"PUBLISH"${tries.age()}}`).age_ms, 180_000, `a member of the frame of ${t.topic}`);
   },
 
