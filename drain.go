@@ -363,7 +363,7 @@ func (d *Drainer) claim(ctx context.Context, o ClaimOptions) ([]OutboxRow, error
 	rows, err := d.from.Claim(claiming, o)
 	if err != nil && errors.Is(context.Cause(claiming), errLeaseOver) {
 		d.window = max(d.window/2, 1)
-		err = fmt.Errorf("no answer within %v, the next claim is for at most %d rows; use a longer Lease where that does not help: %w", limit, d.window, err)
+		err = fmt.Errorf("no answer within %v, the next claim has a Max of %d; use a longer Lease or ShutdownTimeout where that does not help: %w", limit, d.window, err)
 	}
 	d.storeSaid("claim", err)
 	return rows, err

@@ -90,7 +90,8 @@ func (d *Drainer) take(probed string, rows []OutboxRow) {
 }
 
 // forget ends the outages of topics that refused rows, after a claim that found nothing
-// though it did not skip them: nothing waits for them, or others have published it.
+// though it did not skip them: mostly nothing waits for them. Where another drainer has it,
+// or it is behind many rows, the topic is found out anew.
 func (d *Drainer) forget(skipped []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -30,24 +30,18 @@ import (
 // and leave it out: 7 would overtake 6. So followers are locked first, all of them, due
 // or not; and then it is decided how far they go.
 //
-// No statement looks at more than a step, however many rows wait: followers are looked for up
+// No statement looks at more pending rows than a step has, however many wait: followers are looked for up
 // to the end of it, and further on in the steps after it. Each of these begins again at the
 // oldest row of a key that the claim does not have: were it to begin behind the step before,
 // a row that was committed meanwhile, and is to be found there, would be overtaken by the
 // next one of its key.
 const (
-	// scanText finds how far a scan goes: a claim must not look at the whole backlog of
-	// a few keys to find that it has enough, nor at all rows that are not due, or of topics
-	// that it skips, to find one that is behind them. It is no matter which of the rows that
-	// are due it counts: the step is up to the last of them.
-	scanText = `SELECT max(s.pos), count(*) FROM (
-  SELECT o.pos FROM (
-    SELECT p.pos, p.topic, p.due_at FROM {table} p WHERE p.state = 'pending' AND p.pos > ? ORDER BY p.pos LIMIT ?) o
-  WHERE o.due_at <= {now} {skip} LIMIT ?) s`
-
-	// reachText finds how far a scan looked that found less than it may.
-	reachText = `SELECT max(p.pos), count(*) FROM (
-  SELECT o.pos FROM {table} o WHERE o.state = 'pending' AND o.pos > ? ORDER BY o.pos LIMIT ?) p`
+	// scanText finds how far a step goes, how many rows are in it, and how many of them are
+	// due: a claim must not look at the whole backlog of a few keys to find that it has
+	// enough, nor at all rows that are not due, or of topics that it skips, at once.
+	scanText = `SELECT max(s.pos), count(*), coalesce(sum(s.due), 0) FROM (
+  SELECT o.pos, CASE WHEN o.due_at <= {now} {skip} THEN 1 ELSE 0 END AS due FROM {table} o
+  WHERE o.state = 'pending' AND o.pos > ? ORDER BY o.pos LIMIT ?) s`
 
 	headsText = `SELECT o.pos, {size}, o.topic, o."key" FROM {table} o
 WHERE o.state = 'pending' AND o.due_at <= {now} {skip} AND o.pos > ? AND o.pos <= ?
@@ -69,8 +63,7 @@ RETURNING pos, id, topic, "key", sid, ts, headers, caused_by, tags, payload, att
 )
 
 const (
-	scanRows  = 1000             // that are due, in a step
-	scanLooks = 5000             // due or not
+	scanRows  = 1000             // in a step
 	scanSteps = 20               // of a claim that has found something
 	scanAnew  = 10 * time.Second // how long claims that are full go on behind one that was cut short
 
@@ -149,7 +142,9 @@ type claim struct {
 
 // letGo has the database end the transaction of a host that vanished in the middle of it,
 // without hanging up: it would have rows locked until the connection is found to be broken,
-// which takes up to hours. So it has them for a lease at most, as if it had claimed them.
+// which takes up to hours where the database waits for it to speak. So it has them for a
+// lease at most, as if it had claimed them. (Where it is the database that speaks, a
+// connection is broken after some minutes of no answer.)
 func (c *claim) letGo(ctx context.Context) error {
 	if c.b.d.idle == "" {
 		return nil
@@ -163,14 +158,14 @@ func (c *claim) run(ctx context.Context) ([]jetbus.OutboxRow, error) {
 	from := c.b.scan.begin()
 	late := enough(ctx)
 	for step := 1; ; step++ {
-		to, n, end, err := c.scan(ctx, from)
-		if err == nil && n > 0 {
+		to, n, due, err := c.scan(ctx, from)
+		if err == nil && due > 0 {
 			err = c.take(ctx, from, to)
 		}
 		switch {
 		case err != nil:
 			return nil, err
-		case end:
+		case n < scanRows:
 			c.b.scan.anew()
 			return c.mark(ctx)
 		case step >= scanSteps && len(c.rows) > 0, step > 1 && late():
@@ -266,26 +261,11 @@ func (c *claim) skipped(more ...any) []any {
 	return append(args, more...)
 }
 
-// scan returns how far the next step goes, how many rows are due up to there, and whether
-// it is the last: there is nothing behind.
-func (c *claim) scan(ctx context.Context, from int64) (to int64, n int, end bool, err error) {
-	looks := []any{from, int64(scanLooks)}
-	to, n, err = c.upTo(ctx, scanText, append(slices.Clone(looks), c.skipped(int64(scanRows))...))
-	if err != nil || n == scanRows {
-		return to, n, false, err
-	}
-	reach, looked, err := c.upTo(ctx, reachText, looks)
-	if looked > 0 { // else the rows are gone by now
-		to = reach
-	}
-	return to, n, looked < scanLooks, err
-}
-
-// upTo returns the last of the rows that a query is about, and how many they are.
-func (c *claim) upTo(ctx context.Context, text string, args []any) (to int64, n int, err error) {
+// scan returns how far the next step goes, how many rows are in it, and how many are due.
+func (c *claim) scan(ctx context.Context, from int64) (to int64, n, due int, err error) {
 	var last sql.NullInt64
-	err = c.conn.QueryRowContext(ctx, c.fill(text), args...).Scan(&last, &n)
-	return last.Int64, n, err
+	err = c.conn.QueryRowContext(ctx, c.fill(scanText), c.skipped(from, int64(scanRows))...).Scan(&last, &n, &due)
+	return last.Int64, n, due, err
 }
 
 // take finds the rows of a step.

@@ -43,14 +43,13 @@
 // # Limits
 //
 // PublishOptions (TTL, DeliverAt, ExpectLastSeq) do not go through an outbox. A claim
-// looks at pending rows, oldest first, in steps of a thousand that are due, or five thousand
-// that are due or not, until it has enough; where it finds little among many, because their
+// looks at pending rows, oldest first, in steps of a thousand until it has enough; where it finds little among many, because their
 // keys wait for a dead row or their topic takes nothing, it ends after half of its time, and
 // the next claims go on behind them until one has come to the end, or for 10 seconds of claims
 // that are full. Rows that wait behind a dead one thus cost an index lookup each, now and then:
 // do not leave them for long.
 //
 // In PostgreSQL a claim sets idle_in_transaction_session_timeout in its own transaction, to
-// its lease, 10 seconds at the least: of a host that vanishes in a claim, without hanging up,
-// no row is locked for longer.
+// its lease, 10 seconds at the least, whatever its role has: a host that vanishes in a claim,
+// without hanging up, has rows locked for no longer, while the database waits for it.
 package outbox

@@ -39,7 +39,7 @@ func (e *empty) ExecContext(_ context.Context, query string, _ []driver.NamedVal
 func (e *empty) QueryContext(_ context.Context, query string, _ []driver.NamedValue) (driver.Rows, error) {
 	switch {
 	case strings.HasPrefix(query, "SELECT max("):
-		return &answer{columns: 2, row: []driver.Value{nil, int64(0)}}, nil
+		return &answer{columns: 3, row: []driver.Value{nil, int64(0), int64(0)}}, nil
 	case query == dialects[SQLite].exists:
 		return &answer{columns: 1, row: []driver.Value{e.tables}}, nil
 	}

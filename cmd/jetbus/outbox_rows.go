@@ -307,15 +307,16 @@ func unchanged(c rowChange, ids []string, rows []outbox.Row, n int) error {
 			kind = jetbus.ErrConflict
 		}
 	}
-	done := min(n, len(ids)-len(reasons))
+	done, total := min(n, len(ids)-len(reasons)), len(ids)
 	if len(reasons) == 0 {
 		if n >= could {
 			return nil
 		}
 		reasons = []string{"something else changed the rest meanwhile"}
 		kind = jetbus.ErrConflict
+		done, total = n, could
 	}
-	err := fmt.Errorf("%d of %s %s: %w: %s", done, plural(len(ids), "row"), c.done, kind, strings.Join(reasons, ", "))
+	err := fmt.Errorf("%d of %s %s: %w: %s", done, plural(total, "row"), c.done, kind, strings.Join(reasons, ", "))
 	if n > 0 {
 		return &partialError{err}
 	}

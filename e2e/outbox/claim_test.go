@@ -116,7 +116,7 @@ func TestClaimBacklog(t *testing.T) {
 	onDatabases(t, func(r *rig) {
 		last, next := 12_999, []ids{{"10000", "10001", "10002"}, {"b1", "b2"}} // found in a few steps
 		if r.quick() {
-			last = 34_999 // more steps than a claim takes once it has something: the next one goes on there
+			last = 34_998 // with n1 25 whole steps, more than a claim takes once it has something: the next one goes on there
 			slices.Reverse(next)
 		}
 		r.ok(r.backlog(r.Context(), 10_000, last))
@@ -149,6 +149,22 @@ func TestClaimFollowers(t *testing.T) {
 		r.ok(err)
 		got, _ = r.claim(r.box, 10, time.Hour)
 		r.want("up to a dead row", got, ids{"b1", "n1"})
+	})
+}
+
+// TestClaimFollowersNotDue goes no further than a row of the key that is not due, though that
+// is in a step in which no row is, and the next one of the key in the step behind it.
+func TestClaimFollowersNotDue(t *testing.T) {
+	onSQL(t, func(r *rig, d *sqlDatabase) {
+		r.add(order("b1", "b"))
+		r.ok(d.backlog(r.Context(), 10_000, 11_499))
+		r.add(order("b2", "b"))
+		r.ok(d.backlog(r.Context(), 20_000, 21_499))
+		r.add(order("b3", "b"))
+		_, err := d.db.ExecContext(r.Context(), `UPDATE outbox SET due_at = 9000000000000 WHERE id NOT IN ('b1', 'b3')`)
+		r.ok(err)
+		got, _ := r.claim(r.box, 10, time.Hour)
+		r.want("up to a row that is not due", got, ids{"b1"})
 	})
 }
 
