@@ -316,7 +316,7 @@ export const scenes = {
     await refused(bus.snapshot(t.topic), "unsupported"); // which only a token that counts is told
   },
 
-  async snapshot(t) {
+  async snapshots(t) {
     const topic = await t.rig.topic(`${t.topic}.state`, { compact: true });
     const bus = await t.open();
     for (const [key, n] of [["a", 1], ["b/é", 1], ["a", 2], ["c", 1]]) await bus.publish(topic, n, { key });
