@@ -42,7 +42,8 @@ type DrainOptions struct {
 	StatsEvery time.Duration
 	// ShutdownTimeout is how long the claim, and then the window in hand may take after
 	// the end of Run's context, and each time that the outbox is told then what became
-	// of the rows, for which there is a second at the least. Defaults to 10 seconds.
+	// of the rows, for which there is a second at the least: rows that were published, that
+	// failed and that are given back have equal parts of it. Defaults to 10 seconds.
 	ShutdownTimeout time.Duration
 	// MaxAge is how old a pending row may get before [Drainer.Ready] says so. Defaults
 	// to 5 minutes, -1 means never.

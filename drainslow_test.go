@@ -2,6 +2,7 @@ package jetbus_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ type slowBox struct {
 	claiming time.Duration
 	perRow   atomic.Int64 // nanoseconds for each of those that a claim asks for
 	hangs    atomic.Int64 // how many calls of Sent are not answered
+	deaf     atomic.Bool  // no call of Failed is answered
 }
 
 func (b *slowBox) Claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.OutboxRow, error) {
@@ -37,6 +39,23 @@ func (b *slowBox) Sent(ctx context.Context, rows []jetbus.OutboxRow) error {
 		return ctx.Err()
 	}
 	return b.memoryBox.Sent(ctx, rows)
+}
+
+func (b *slowBox) Failed(ctx context.Context, failures []jetbus.OutboxFailure) error {
+	if b.deaf.Load() {
+		<-ctx.Done()
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return b.memoryBox.Failed(ctx, failures)
+}
+
+func (b *slowBox) Release(ctx context.Context, rows []jetbus.OutboxRow) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return b.memoryBox.Release(ctx, rows)
 }
 
 // TestDrainSlowClaim waits for a claim that takes longer than a shutdown may.
@@ -172,6 +191,45 @@ func TestDrainStopUnheard(t *testing.T) {
 		}
 		check(t, "Run", err, context.DeadlineExceeded)
 	})
+}
+
+// TestDrainStopParts tells the outbox at the end what failed and what is given back, though it
+// does not answer what it is told before; all of it takes no longer than one of them may.
+func TestDrainStopParts(t *testing.T) {
+	for _, deaf := range []bool{false, true} {
+		t.Run(fmt.Sprint("failures hang ", deaf), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				box, log := &slowBox{memoryBox: &memoryBox{}}, &memoryLog{}
+				box.hangs.Store(100)
+				box.deaf.Store(deaf)
+				box.add(orderRow("sent", ""), orderRow("failed", ""), jetbus.Event{ID: "back", Topic: "full"})
+				log.setRefuse(func(e jetbus.Event) error {
+					return map[string]error{"failed": errFlaky, "back": jetbus.ErrTopicFull}[e.ID]
+				})
+				_, stop := drained(t, box, log, jetbus.DrainOptions{
+					Lease: time.Hour, ShutdownTimeout: 3 * time.Second, Backoff: jetbus.Backoff{Min: time.Minute, NoJitter: true},
+				})
+				time.Sleep(time.Second)
+				began := time.Now()
+				check(t, "Run", stop(), context.DeadlineExceeded)
+				if took := time.Since(began); took > 6*time.Second { // for this window, and once more at the end
+					t.Errorf("stopped after %v", took)
+				}
+				want := []string{"sent", "failed1", "back"}
+				if deaf {
+					want[1] = "failed"
+				}
+				if left := box.left(); !slices.Equal(left, want) {
+					t.Errorf("left %v, want %v", left, want)
+				}
+				rows, err := box.memoryBox.Claim(t.Context(), jetbus.ClaimOptions{Max: 9, Lease: time.Minute})
+				check(t, "Claim", err, nil)
+				if len(rows) != 1 || rows[0].Event.ID != "back" {
+					t.Errorf("another one finds %+v, want what was not published", rows)
+				}
+			})
+		})
+	}
 }
 
 // countedBox is an outbox that counts how often it is asked what waits.

@@ -220,18 +220,27 @@ func (w *drainWindow) fail(row OutboxRow, err error, dead bool) {
 
 // settle tells the outbox. What it does not hear is true all the same: what is
 // published is noted later, and the rest is due again after the lease. It takes as long as
-// the lease has left, but at a shutdown no longer than that may take.
+// the lease has left, but at a shutdown no longer than that may take, of which each thing that
+// is told has its part: an outbox may hang in one and do the others.
 func (w *drainWindow) settle(ctx context.Context) {
 	left := max(w.o.Lease-time.Since(w.began), minDrainLease)
-	settling, cancel := finishing(ctx, time.Now().Add(left), max(w.o.ShutdownTimeout, minDrainLease))
-	defer cancel()
-	w.unmarked = append(w.unmarked, w.sent...)
-	_ = w.mark(settling) // tried again before the next claim
+	deadline := time.Now().Add(left)
+	var tell []func(ctx context.Context)
+	if len(w.sent) > 0 {
+		w.unmarked = append(w.unmarked, w.sent...)
+		tell = append(tell, func(ctx context.Context) { _ = w.mark(ctx) }) // tried again before the next claim
+	}
 	if len(w.failed) > 0 {
-		w.storeSaid("note failures", w.from.Failed(settling, w.failed))
+		tell = append(tell, func(ctx context.Context) { w.storeSaid("note failures", w.from.Failed(ctx, w.failed)) })
 	}
 	if len(w.back) > 0 {
-		w.storeSaid("give back", w.from.Release(settling, w.back))
+		tell = append(tell, func(ctx context.Context) { w.storeSaid("give back", w.from.Release(ctx, w.back)) })
+	}
+	grace := min(left, max(w.o.ShutdownTimeout, minDrainLease))
+	for _, f := range tell {
+		telling, cancel := finishing(ctx, deadline, grace/time.Duration(len(tell)))
+		f(telling)
+		cancel()
 	}
 }
 

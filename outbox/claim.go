@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -76,19 +78,34 @@ func (b *Box) Claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.Outbox
 	var rows []jetbus.OutboxRow
 	var err error
 	if err = outrow.CheckClaim(o); err == nil {
-		err = b.transact(ctx, func(conn *sql.Conn) error {
+		attempt := func(conn *sql.Conn) error {
 			c := &claim{b: b, conn: conn, o: o, heads: map[lane]int64{}}
 			if err := c.letGo(ctx); err != nil {
 				return err
 			}
 			rows, err = c.run(ctx)
 			return err
-		})
+		}
+		if err = b.transact(ctx, attempt); isDeadlock(err) {
+			err = b.transact(ctx, attempt)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("claim in outbox %s: %w", b.o.Table, err)
 	}
 	return rows, nil
+}
+
+// deadlock is what PostgreSQL says to one of two transactions that wait for each other, when
+// it ends that one. Two claims may: one has locked row 7 of a key as its head when row 6 is
+// committed; another one locks that as the head, and waits for 7, as the first one does for 6
+// in its next step. Nothing has failed, and once more is enough: the one that went on has both,
+// and a head that another has locked is passed over.
+const deadlock = "40P01"
+
+func isDeadlock(err error) bool {
+	refused, ok := errors.AsType[sqlStateError](err)
+	return ok && refused.SQLState() == deadlock
 }
 
 // transact runs f in a transaction that may write from the beginning.
@@ -244,7 +261,7 @@ func (c *claim) fill(text string, more ...string) string {
 		skip = "AND o.topic NOT IN (" + marks(len(c.o.SkipTopics)) + ")"
 	}
 	alive, blocking := "", ""
-	if c.b.o.SkipDead {
+	if c.b.o.SkipDead { // in the words of the index {name}_alive: SQLite knows by them that it may use it
 		alive, blocking = "AND o.state <> 'dead'", "AND b.state <> 'dead'"
 	}
 	text = strings.ReplaceAll(text, "{size}", sizeText)
@@ -290,16 +307,9 @@ func (c *claim) take(ctx context.Context, from, to int64) error {
 
 // follow finds what follows the heads, those of earlier steps too, up to the end of a step.
 func (c *claim) follow(ctx context.Context, to int64) error {
-	args := make([]any, 0, len(c.heads)+len(c.rows)+2)
-	for _, pos := range c.heads {
-		args = append(args, pos)
-	}
-	args = append(args, to)
-	for _, pos := range c.rows {
-		args = append(args, pos)
-	}
-	args = append(args, int64(c.o.Max-len(c.rows)))
-	text := c.fill(followersText, "{heads}", marks(len(c.heads)), "{rows}", marks(len(c.rows)))
+	heads, taken := padded(maps.Values(c.heads)), padded(slices.Values(c.rows))
+	args := slices.Concat(heads, []any{to}, taken, []any{int64(c.o.Max - len(c.rows))})
+	text := c.fill(followersText, "{heads}", marks(len(heads)), "{rows}", marks(len(taken)))
 	return c.each(ctx, text, args, func(rows *sql.Rows) error {
 		var pos, size int64
 		var l lane
@@ -315,6 +325,25 @@ func (c *claim) follow(ctx context.Context, to int64) error {
 		}
 		return nil
 	})
+}
+
+// The lengths of a list of positions in a statement are leastPadded, four times as many, and
+// so on. Two of the longest are within the 32,766 parameters that SQLite takes.
+const leastPadded = 8
+
+// padded lists positions, the last of them again and again up to one of a few lengths: the
+// text of a statement depends on how many there are, and drivers keep what they have prepared
+// by its text. There is one position at the least.
+func padded(positions iter.Seq[int64]) []any {
+	var out []any
+	for pos := range positions {
+		out = append(out, pos)
+	}
+	length := leastPadded
+	for length < len(out) {
+		length *= 4
+	}
+	return append(out, slices.Repeat(out[len(out)-1:], length-len(out))...)
 }
 
 // add takes a row if there is room for it. Where there is not, no later one is taken

@@ -49,6 +49,11 @@
 // that are full. Rows that wait behind a dead one thus cost an index lookup each, now and then:
 // do not leave them for long.
 //
+// With [Options.SkipDead] claims pass over the dead rows of a key by an index, <table>_alive,
+// that tables of earlier versions lack. [Open] takes these as they are, and claims from them read
+// the dead rows of a key again for each row behind them: call [Create], which adds the index, or
+// execute the line of [Schema] that does.
+//
 // In PostgreSQL a claim sets idle_in_transaction_session_timeout in its own transaction, to
 // its lease, 10 seconds at the least, whatever its role has: a host that vanishes in a claim,
 // without hanging up, has rows locked for no longer, while the database waits for it.

@@ -36,5 +36,6 @@ func ExampleSchema() {
 	// CREATE UNIQUE INDEX IF NOT EXISTS outbox_id ON shop.outbox (topic, id);
 	// CREATE INDEX IF NOT EXISTS outbox_pending ON shop.outbox (pos) WHERE state = 'pending';
 	// CREATE INDEX IF NOT EXISTS outbox_keys ON shop.outbox (topic, "key", pos) WHERE state <> 'sent';
+	// CREATE INDEX IF NOT EXISTS outbox_alive ON shop.outbox (topic, "key", pos) WHERE state <> 'sent' AND state <> 'dead';
 	// CREATE INDEX IF NOT EXISTS outbox_sent ON shop.outbox (sent_at) WHERE state = 'sent';
 }

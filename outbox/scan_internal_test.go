@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -149,4 +150,81 @@ func TestScanAnew(t *testing.T) {
 		s.filled()
 		begins(7)
 	})
+}
+
+// asked is a database without rows that notes what it is asked.
+type asked struct {
+	backlog
+
+	texts map[string]bool
+	text  string // the last one
+	args  []any  // of that
+}
+
+func (a *asked) Connect(context.Context) (driver.Conn, error) { return a, nil }
+
+func (a *asked) QueryContext(_ context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	a.texts[query], a.text, a.args = true, query, nil
+	for _, arg := range args {
+		a.args = append(a.args, arg.Value)
+	}
+	return &answer{columns: 5}, nil
+}
+
+// TestFollowTexts asks for what follows heads in a few words, however many heads and rows
+// there are: drivers prepare each text once. It asks for these heads, and for none of the rows.
+func TestFollowTexts(t *testing.T) {
+	const to = -1 // of no row
+	d := &asked{texts: map[string]bool{}}
+	db := sql.OpenDB(d)
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	follow := func(most, heads, rows int) {
+		t.Helper()
+		c := &claim{b: &Box{db: db, d: dialects[SQLite]}, conn: conn, o: jetbus.ClaimOptions{Max: most}, heads: map[lane]int64{}}
+		for i := range rows {
+			c.rows = append(c.rows, int64(i))
+			if i < heads {
+				c.heads[lane{"orders", strconv.Itoa(i)}] = int64(i)
+			}
+		}
+		if err := c.follow(t.Context(), to); err != nil {
+			t.Fatal(err)
+		}
+		split := slices.Index(d.args, any(int64(to)))
+		last := len(d.args) - 1
+		if split < 0 || different(d.args[:split]) != heads || different(d.args[split+1:last]) != rows || d.args[last] != int64(most-rows) {
+			t.Fatalf("of %d heads and %d rows it asks for %v", heads, rows, d.args)
+		}
+		if n := strings.Count(d.text, "?"); n != len(d.args) || n > 32766 {
+			t.Fatalf("%d parameters, %d arguments", n, len(d.args))
+		}
+	}
+	for rows := 1; rows < jetbus.DefaultDrainWindow; rows++ {
+		follow(jetbus.DefaultDrainWindow, 1, rows)
+		follow(jetbus.DefaultDrainWindow, (rows+1)/2, rows)
+		follow(jetbus.DefaultDrainWindow, rows, rows)
+	}
+	if n := len(d.texts); n > 10 {
+		t.Errorf("%d texts", n)
+	}
+	follow(5000, 4999, 4999) // the most that a claim may ask for
+	if err := errors.Join(conn.Close(), db.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// different counts positions, which are from 0 on, and each once.
+func different(positions []any) int {
+	seen, largest := map[any]bool{}, int64(-1)
+	for _, p := range positions {
+		pos, _ := p.(int64)
+		seen[pos], largest = true, max(largest, pos)
+	}
+	if int(largest)+1 != len(seen) {
+		return -1
+	}
+	return len(seen)
 }

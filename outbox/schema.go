@@ -40,8 +40,8 @@ var columns = []string{
 }
 
 // Schema returns the statements that make the table of an outbox, each ending with
-// a semicolon, and nothing where it exists. An empty table means [DefaultTable]. The
-// error wraps [jetbus.ErrInvalidOption].
+// a semicolon, and nothing where it exists; where the table does, and an index does not, the
+// index. An empty table means [DefaultTable]. The error wraps [jetbus.ErrInvalidOption].
 //
 // Times are in milliseconds since 1970 by the clock of the database, but for ts,
 // which is the time of the event. Everything but id and topic has a default, so that
@@ -66,6 +66,11 @@ func Schema(d Dialect, table string) (string, error) {
 	).Replace(schemaText), nil
 }
 
+// schemaText makes the table and its indexes. Where dead rows are skipped, {name}_alive passes
+// over those of a key; by {name}_keys each is read to see that it is dead, again for each row
+// behind it. The statements fit both, for tables that were made without {name}_alive. SQLite
+// takes the two for equally good, and of these the one that was made last: {name}_alive stays
+// behind {name}_keys.
 const schemaText = `CREATE TABLE IF NOT EXISTS {table} (
   pos        {position},
   id         TEXT NOT NULL,
@@ -88,12 +93,16 @@ const schemaText = `CREATE TABLE IF NOT EXISTS {table} (
 CREATE UNIQUE INDEX IF NOT EXISTS {name}_id ON {table} (topic, id);
 CREATE INDEX IF NOT EXISTS {name}_pending ON {table} (pos) WHERE state = 'pending';
 CREATE INDEX IF NOT EXISTS {name}_keys ON {table} (topic, "key", pos) WHERE state <> 'sent';
+CREATE INDEX IF NOT EXISTS {name}_alive ON {table} (topic, "key", pos) WHERE state <> 'sent' AND state <> 'dead';
 CREATE INDEX IF NOT EXISTS {name}_sent ON {table} (sent_at) WHERE state = 'sent';
 `
 
-// Create makes the table of an outbox where it does not exist. The errors are those
-// of [Schema] and of the database. A table of another shape is found by [Open]. Any number
-// may call it at once, but in PostgreSQL not in transactions: one of them may fail then.
+// Create makes the table of an outbox where it does not exist, and the indexes that one of
+// an earlier version lacks. To make an index of a table with many rows takes a while, in
+// which PostgreSQL has writers wait: by hand, ahead of Create, CREATE INDEX CONCURRENTLY does
+// not. The errors are those of [Schema] and of the database. A table of another shape is
+// found by [Open]. Any number may call it at once, but in PostgreSQL not in transactions: one
+// of them may fail then.
 func Create(ctx context.Context, db Tx, d Dialect, table string) error {
 	text, err := Schema(d, table)
 	if err != nil {

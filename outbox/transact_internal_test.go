@@ -110,6 +110,59 @@ func TestClaimNotBegun(t *testing.T) {
 	}
 }
 
+// refused is a database without rows that refuses the first queries.
+type refused struct {
+	empty
+
+	errs []error // one a query
+}
+
+func (r *refused) Connect(context.Context) (driver.Conn, error) { return r, nil }
+
+func (r *refused) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if len(r.errs) == 0 {
+		return r.empty.QueryContext(ctx, query, args)
+	}
+	err := r.errs[0]
+	r.errs = r.errs[1:]
+	return nil, err
+}
+
+// TestClaimDeadlock makes a claim once more that PostgreSQL ended since another one and it
+// waited for each other, and no other one that failed.
+func TestClaimDeadlock(t *testing.T) {
+	ended, denied := stateError("40P01"), stateError("42501")
+	for _, c := range []struct {
+		name string
+		errs []error
+		want error
+		told []string // first words
+	}{
+		{"ended", []error{ended}, nil, []string{"BEGIN", "SET", "ROLLBACK", "BEGIN", "SET", "COMMIT"}},
+		{"again and again", []error{ended, ended}, ended, []string{"BEGIN", "SET", "ROLLBACK", "BEGIN", "SET", "ROLLBACK"}},
+		{"failed", []error{denied}, denied, []string{"BEGIN", "SET", "ROLLBACK"}},
+	} {
+		r := &refused{errs: c.errs}
+		db := sql.OpenDB(r)
+		b := &Box{db: db, d: dialects[PostgreSQL]}
+		_, err := b.Claim(t.Context(), jetbus.ClaimOptions{Max: 10, Lease: time.Minute})
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		var told []string
+		for _, statement := range r.told {
+			word, _, _ := strings.Cut(statement, " ")
+			told = append(told, word)
+		}
+		if !slices.Equal(told, c.told) {
+			t.Errorf("%s: told %q, want %q", c.name, told, c.told)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestNoTable tells a table that is not there from one that cannot be read.
 func TestNoTable(t *testing.T) {
 	for tables, want := range []error{ErrNoTable, errLost} {
