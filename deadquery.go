@@ -35,7 +35,14 @@ type DeadLetterQuery struct {
 	ID    string    `json:"id,omitempty"`    // of the original
 	Error string    `json:"error,omitempty"` // the text of the error contains this
 	Seqs  []uint64  `json:"seqs,omitempty"`  // positions in the dead-letter topic
-	Open  bool      `json:"open,omitempty"`  // not replayed yet
+	// UpToSeq is the position in the dead-letter topic behind which none is selected: that of
+	// the last one that was listed, say, so that what came since is left alone. Zero: there is none.
+	UpToSeq uint64 `json:"upToSeq,omitempty"`
+	// Created is the [TopicInfo] Created of the dead-letter topic that Seqs and UpToSeq are
+	// positions in, to the millisecond. One that has been deleted and made anew since, which
+	// counts from 1 again, is [ErrPositionUnknown]. Zero: they are taken for those of what there is.
+	Created time.Time `json:"-"`
+	Open    bool      `json:"open,omitempty"` // not replayed yet
 	// Limit bounds how many are selected, the oldest first. Defaults to all.
 	Limit int `json:"limit,omitempty"`
 }
@@ -44,8 +51,8 @@ type DeadLetterQuery struct {
 const deadSkew = 5 * time.Minute
 
 // Validate reports a topic or a group that is no name, a topic that holds dead
-// letters itself, times that exclude each other, or a negative Limit. The error
-// wraps [ErrInvalidTopic], [ErrInvalidGroup] or [ErrInvalidOption].
+// letters itself, times or positions that exclude each other, or a negative Limit.
+// The error wraps [ErrInvalidTopic], [ErrInvalidGroup] or [ErrInvalidOption].
 func (q DeadLetterQuery) Validate() error {
 	if err := ValidTopic(q.Topic); err != nil {
 		return err
@@ -59,19 +66,24 @@ func (q DeadLetterQuery) Validate() error {
 		}
 	}
 	switch {
-	case !yearInRange(q.Since) || !yearInRange(q.Until):
-		return fmt.Errorf("%w: Since and Until need years of four digits", ErrInvalidOption)
+	case !yearInRange(q.Since) || !yearInRange(q.Until) || !yearInRange(q.Created):
+		return fmt.Errorf("%w: Since, Until and Created need years of four digits", ErrInvalidOption)
 	case !q.Since.IsZero() && !q.Until.IsZero() && !q.Since.Before(q.Until):
 		return fmt.Errorf("%w: Since %v is not before Until %v: that selects nothing", ErrInvalidOption, q.Since.UTC(), q.Until.UTC())
 	case slices.Contains(q.Seqs, 0):
 		return fmt.Errorf("%w: Seqs has 0; positions begin with 1", ErrInvalidOption)
+	case len(q.Seqs) > 0 && q.behind(slices.Min(q.Seqs)):
+		return fmt.Errorf("%w: all of Seqs are behind UpToSeq %d: that selects nothing", ErrInvalidOption, q.UpToSeq)
 	case q.Limit < 0:
 		return fmt.Errorf("%w: Limit is %d, use 1 or more, or 0 for all", ErrInvalidOption, q.Limit)
 	}
 	return nil
 }
 
-// match reports whether a dead letter meets the conditions, without Open and Limit.
+// behind reports whether a position is behind the last one that can be selected.
+func (q *DeadLetterQuery) behind(seq uint64) bool { return q.UpToSeq > 0 && seq > q.UpToSeq }
+
+// match reports whether a dead letter meets the conditions, without UpToSeq, Open and Limit.
 func (q *DeadLetterQuery) match(d *DeadLetter) bool {
 	switch {
 	case q.Group != "" && d.Group != q.Group,
@@ -90,7 +102,8 @@ func (q *DeadLetterQuery) match(d *DeadLetter) bool {
 // first, up to the last one present when it began. Each says whether it was
 // replayed. Events in the dead-letter topic that are no dead letters, which somebody
 // else put there, are left out; [DeadLetterStats] counts them. An error is
-// the last pair; it is [ErrNoDeadLetters] where the topic has none at all.
+// the last pair; it is [ErrNoDeadLetters] where the topic has none at all, and
+// [ErrPositionUnknown] where the query is of a dead-letter topic that is no more.
 func DeadLetters(ctx context.Context, b DeadLetterStore, q DeadLetterQuery) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		left := q.Limit
@@ -152,6 +165,8 @@ func newDeadWalk(ctx context.Context, b DeadLetterStore, q DeadLetterQuery) (*de
 		return nil, fmt.Errorf("%w: %w", ErrNoDeadLetters, err)
 	case err != nil:
 		return nil, err
+	case !q.Created.IsZero() && q.Created.UnixMilli() != w.info.Created.UnixMilli():
+		return nil, fmt.Errorf("%w: topic %s was made anew at %s", ErrPositionUnknown, DeadLetterTopic(q.Topic), w.info.Created.Format(time.RFC3339Nano))
 	case w.info.Events == 0:
 		return nil, fmt.Errorf("%w: topic %s has none", ErrNoDeadLetters, q.Topic)
 	}
@@ -179,6 +194,9 @@ func (w *deadWalk) run(ctx context.Context, each func([]DeadLetter) (more bool, 
 	for e, err := range w.events(ctx) {
 		if err != nil {
 			return err
+		}
+		if w.q.behind(e.Seq) {
+			break
 		}
 		d, err := ParseDeadLetter(e)
 		if err != nil {
@@ -214,7 +232,7 @@ func (w *deadWalk) events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 	return func(yield func(Event, error) bool) {
 		for _, seq := range slices.Compact(slices.Sorted(slices.Values(w.q.Seqs))) {
-			if seq > w.info.LastSeq {
+			if seq > w.info.LastSeq || w.q.behind(seq) {
 				return
 			}
 			e, found, err := eventAt(ctx, w.b, topic, seq)
@@ -322,7 +340,8 @@ func later(a, b time.Time) time.Time {
 // and returns how many. Of several purges side by side each counts what it removed
 // itself. What was replayed before is then no longer counted by replays of all, as far as
 // they can be told: that is no part of the result. The error is [ErrNoDeadLetters] where it
-// removed none; after any other, what was counted is removed and the rest is still there.
+// removed none, [ErrPositionUnknown] where the query is of a dead-letter topic that is no more;
+// after any other, what was counted is removed and the rest is still there.
 func PurgeDeadLetters(ctx context.Context, b interface {
 	DeadLetterStore
 	Remover
@@ -358,19 +377,20 @@ type plainDeadLetterQuery DeadLetterQuery
 
 type deadLetterQueryJSON struct {
 	plainDeadLetterQuery
-	Since *int64 `json:"since,omitempty"`
-	Until *int64 `json:"until,omitempty"`
+	Since   *int64 `json:"since,omitempty"`
+	Until   *int64 `json:"until,omitempty"`
+	Created *int64 `json:"created,omitempty"`
 }
 
 func (w deadLetterQueryJSON) query() DeadLetterQuery {
 	q := DeadLetterQuery(w.plainDeadLetterQuery)
-	q.Since, q.Until = fromEpoch(w.Since), fromEpoch(w.Until)
+	q.Since, q.Until, q.Created = fromEpoch(w.Since), fromEpoch(w.Until), fromEpoch(w.Created)
 	return q
 }
 
 // MarshalJSON gives the members topic, group, reasons, since, until, key, id,
-// error, seqs, open and limit, times in epoch milliseconds, leaving out what is
-// zero, except topic.
+// error, seqs, upToSeq, created, open and limit, times in epoch milliseconds,
+// leaving out what is zero, except topic.
 func (q DeadLetterQuery) MarshalJSON() ([]byte, error) { return json.Marshal(q.wire()) }
 
 // UnmarshalJSON reads what MarshalJSON writes. It does not validate.
@@ -383,5 +403,5 @@ func (q *DeadLetterQuery) UnmarshalJSON(text []byte) error {
 }
 
 func (q DeadLetterQuery) wire() deadLetterQueryJSON {
-	return deadLetterQueryJSON{plainDeadLetterQuery(q), toEpoch(q.Since), toEpoch(q.Until)}
+	return deadLetterQueryJSON{plainDeadLetterQuery(q), toEpoch(q.Since), toEpoch(q.Until), toEpoch(q.Created)}
 }

@@ -24,12 +24,14 @@ func TestDeadLetterQueryValidate(t *testing.T) {
 		want error
 	}{
 		"the topic alone":      {orders, nil},
-		"all of it":            {jetbus.DeadLetterQuery{Topic: "a", Group: "g", Since: now, Until: now.Add(1), Seqs: []uint64{1}, Limit: 1}, nil},
+		"all of it":            {jetbus.DeadLetterQuery{Topic: "a", Group: "g", Since: now, Until: now.Add(1), Seqs: []uint64{9, 1}, UpToSeq: 1, Created: now, Limit: 1}, nil},
 		"no topic":             {jetbus.DeadLetterQuery{}, jetbus.ErrInvalidTopic},
 		"a dead-letter topic":  {jetbus.DeadLetterQuery{Topic: "dlq.a"}, jetbus.ErrInvalidTopic},
 		"a bad group":          {jetbus.DeadLetterQuery{Topic: "a", Group: "a b"}, jetbus.ErrInvalidGroup},
 		"a negative limit":     {jetbus.DeadLetterQuery{Topic: "a", Limit: -1}, jetbus.ErrInvalidOption},
 		"position 0":           {jetbus.DeadLetterQuery{Topic: "a", Seqs: []uint64{1, 0}}, jetbus.ErrInvalidOption},
+		"none up to there":     {jetbus.DeadLetterQuery{Topic: "a", Seqs: []uint64{3, 2}, UpToSeq: 1}, jetbus.ErrInvalidOption},
+		"made in a far year":   {jetbus.DeadLetterQuery{Topic: "a", Created: time.UnixMilli(1 << 52)}, jetbus.ErrInvalidOption},
 		"times turned around":  {jetbus.DeadLetterQuery{Topic: "a", Since: now, Until: now}, jetbus.ErrInvalidOption},
 		"a year of six digits": {jetbus.DeadLetterQuery{Topic: "a", Since: time.UnixMilli(1 << 52)}, jetbus.ErrInvalidOption},
 	} {
@@ -44,8 +46,8 @@ func TestDeadLetterQueryValidate(t *testing.T) {
 }
 
 func TestReplayOptionsJSON(t *testing.T) {
-	const text = `{"topic":"orders","group":"mailer","reasons":["schema"],"key":"k","id":"i","error":"x","seqs":[1,2],"open":true,"limit":3,` +
-		`"since":1750000000000,"until":1750000000001,"rate":0.5,"dryRun":true,"toTopic":"b","force":true}`
+	const text = `{"topic":"orders","group":"mailer","reasons":["schema"],"key":"k","id":"i","error":"x","seqs":[1,2],"upToSeq":9,"open":true,"limit":3,` +
+		`"since":1750000000000,"until":1750000000001,"created":1750000000002,"rate":0.5,"dryRun":true,"toTopic":"b","force":true}`
 	var o jetbus.ReplayOptions
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		t.Fatal(err)
@@ -88,23 +90,32 @@ func TestDeadLetters(t *testing.T) {
 		if _, err := jetbus.Replay(r.Context(), r.bus, jetbus.ReplayOptions{DeadLetterQuery: jetbus.DeadLetterQuery{Topic: "orders", Seqs: []uint64{2}}}); err != nil {
 			r.Fatal(err)
 		}
+		info, err := r.bus.TopicInfo(r.Context(), "dlq.orders")
+		r.ok(err)
+		for err := range r.errorsOf(jetbus.DeadLetterQuery{Topic: "orders", Created: info.Created.Add(time.Millisecond)}) {
+			check(r.T, "of another topic of that name", err, jetbus.ErrPositionUnknown)
+		}
 		for name, tt := range map[string]struct {
 			q    jetbus.DeadLetterQuery
 			want []string
 		}{
-			"all":       {jetbus.DeadLetterQuery{}, []string{"e1", "e2", "e3", "e4", "e4", "e5", "e5"}},
-			"group":     {jetbus.DeadLetterQuery{Group: "mailer"}, []string{"e1", "e2", "e3", "e4", "e5"}},
-			"open":      {jetbus.DeadLetterQuery{Group: "mailer", Open: true}, []string{"e1", "e3", "e4", "e5"}},
-			"reason":    {jetbus.DeadLetterQuery{Reasons: []jetbus.DeadReason{jetbus.DeadSchema, jetbus.DeadRejected}, Group: "audit"}, []string{"e4", "e5"}},
-			"no reason": {jetbus.DeadLetterQuery{Reasons: []jetbus.DeadReason{jetbus.DeadSchema}}, nil},
-			"since":     {jetbus.DeadLetterQuery{Since: middle, Group: "mailer"}, []string{"e4", "e5"}},
-			"until":     {jetbus.DeadLetterQuery{Until: middle}, []string{"e1", "e2", "e3"}},
-			"later":     {jetbus.DeadLetterQuery{Since: time.Now().Add(time.Hour)}, nil},
-			"key":       {jetbus.DeadLetterQuery{Key: "k0", Group: "mailer"}, []string{"e2", "e4"}},
-			"id":        {jetbus.DeadLetterQuery{ID: "e3"}, []string{"e3"}},
-			"error":     {jetbus.DeadLetterQuery{Error: "refused"}, []string{"e1", "e2", "e3", "e4", "e5"}},
-			"positions": {jetbus.DeadLetterQuery{Seqs: []uint64{3, 1, 3, 99, 8}}, []string{"e1", "e3"}},
-			"limit":     {jetbus.DeadLetterQuery{Limit: 2}, []string{"e1", "e2"}},
+			"all":        {jetbus.DeadLetterQuery{}, []string{"e1", "e2", "e3", "e4", "e4", "e5", "e5"}},
+			"group":      {jetbus.DeadLetterQuery{Group: "mailer"}, []string{"e1", "e2", "e3", "e4", "e5"}},
+			"open":       {jetbus.DeadLetterQuery{Group: "mailer", Open: true}, []string{"e1", "e3", "e4", "e5"}},
+			"reason":     {jetbus.DeadLetterQuery{Reasons: []jetbus.DeadReason{jetbus.DeadSchema, jetbus.DeadRejected}, Group: "audit"}, []string{"e4", "e5"}},
+			"no reason":  {jetbus.DeadLetterQuery{Reasons: []jetbus.DeadReason{jetbus.DeadSchema}}, nil},
+			"since":      {jetbus.DeadLetterQuery{Since: middle, Group: "mailer"}, []string{"e4", "e5"}},
+			"until":      {jetbus.DeadLetterQuery{Until: middle}, []string{"e1", "e2", "e3"}},
+			"later":      {jetbus.DeadLetterQuery{Since: time.Now().Add(time.Hour)}, nil},
+			"key":        {jetbus.DeadLetterQuery{Key: "k0", Group: "mailer"}, []string{"e2", "e4"}},
+			"id":         {jetbus.DeadLetterQuery{ID: "e3"}, []string{"e3"}},
+			"error":      {jetbus.DeadLetterQuery{Error: "refused"}, []string{"e1", "e2", "e3", "e4", "e5"}},
+			"positions":  {jetbus.DeadLetterQuery{Seqs: []uint64{3, 1, 3, 99, 8}}, []string{"e1", "e3"}},
+			"up to":      {jetbus.DeadLetterQuery{UpToSeq: 3}, []string{"e1", "e2", "e3"}},
+			"some of it": {jetbus.DeadLetterQuery{Seqs: []uint64{3, 1, 2}, UpToSeq: 2}, []string{"e1", "e2"}},
+			"to the end": {jetbus.DeadLetterQuery{UpToSeq: 99, Group: "mailer"}, []string{"e1", "e2", "e3", "e4", "e5"}},
+			"created":    {jetbus.DeadLetterQuery{Created: info.Created.Truncate(time.Millisecond), Limit: 1}, []string{"e1"}},
+			"limit":      {jetbus.DeadLetterQuery{Limit: 2}, []string{"e1", "e2"}},
 		} {
 			tt.q.Topic = "orders"
 			got := ids(r.dead(tt.q))
@@ -195,8 +206,9 @@ func TestPurgeDeadLetters(t *testing.T) {
 		}
 		purge(jetbus.DeadLetterQuery{Topic: "orders", Group: "audit"}, 0, 230, jetbus.ErrNoDeadLetters)
 		purge(jetbus.DeadLetterQuery{Topic: "orders", ID: "e7"}, 1, 229, nil)
-		purge(jetbus.DeadLetterQuery{Topic: "orders", Limit: 105}, 105, 124, nil)
-		purge(orders, 124, 0, nil)
+		purge(jetbus.DeadLetterQuery{Topic: "orders", UpToSeq: r.dead(orders)[9].Seq}, 10, 219, nil)
+		purge(jetbus.DeadLetterQuery{Topic: "orders", Limit: 105}, 105, 114, nil)
+		purge(orders, 114, 0, nil)
 		purge(orders, 0, 0, jetbus.ErrNoDeadLetters)
 		if got := ids(r.dead(jetbus.DeadLetterQuery{Topic: "payments"})); len(got) != 2 {
 			r.Errorf("of another topic %v are left", got)

@@ -108,11 +108,14 @@ func (r *rig) dead(q jetbus.DeadLetterQuery) []jetbus.DeadLetter {
 	return list
 }
 
-// replay replays and checks what came of it.
+// replay replays and checks what came of it, where the last one was only if a test says so.
 func (r *rig) replay(b jetbus.Replayer, o jetbus.ReplayOptions, want jetbus.ReplayStats, wantErr error) {
 	r.Helper()
 	got, err := jetbus.Replay(r.Context(), b, o)
 	check(r.T, "replay", err, wantErr)
+	if want.LastSeq == 0 {
+		got.LastSeq = 0
+	}
 	if got != want {
 		r.Errorf("replay: %+v, want %+v; error %v", got, want, err)
 	}

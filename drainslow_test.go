@@ -58,6 +58,24 @@ func (b *slowBox) Release(ctx context.Context, rows []jetbus.OutboxRow) error {
 	return b.memoryBox.Release(ctx, rows)
 }
 
+// fill adds so many rows.
+func (b *slowBox) fill(n int) {
+	for range n {
+		b.add(orderRow(jetbus.NewID(), ""))
+	}
+}
+
+// growsBack checks that a drainer that claims less claims whole windows again once claims are fast.
+func (b *slowBox) growsBack(t *testing.T) {
+	t.Helper()
+	b.perRow.Store(0)
+	b.fill(4 * jetbus.DefaultDrainWindow)
+	time.Sleep(time.Minute)
+	if asked := b.lastAsked(1)[0].Max; asked != jetbus.DefaultDrainWindow || len(b.left()) > 0 {
+		t.Errorf("it claims %d rows at a time where that is fast, want %d; %d are left", asked, jetbus.DefaultDrainWindow, len(b.left()))
+	}
+}
+
 // TestDrainSlowClaim waits for a claim that takes longer than a shutdown may.
 func TestDrainSlowClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -83,12 +101,7 @@ func TestDrainClaimWithinLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		box, log := &slowBox{memoryBox: &memoryBox{}}, &memoryLog{}
 		box.perRow.Store(int64(10 * time.Millisecond))
-		add := func(n int) {
-			for range n {
-				box.add(orderRow(jetbus.NewID(), ""))
-			}
-		}
-		add(300)
+		box.fill(300)
 		d, stop := drained(t, box, log, jetbus.DrainOptions{Lease: time.Second})
 		time.Sleep(5 * time.Minute)
 		if left := box.left(); len(left) > 0 {
@@ -100,12 +113,7 @@ func TestDrainClaimWithinLease(t *testing.T) {
 		if asked := box.lastAsked(1)[0].Max; asked >= jetbus.DefaultDrainWindow {
 			t.Errorf("it claims %d rows, which it has no time for", asked)
 		}
-		box.perRow.Store(0)
-		add(4 * jetbus.DefaultDrainWindow)
-		time.Sleep(time.Minute)
-		if asked := box.lastAsked(1)[0].Max; asked != jetbus.DefaultDrainWindow || len(box.left()) > 0 {
-			t.Errorf("it claims %d rows at a time where that is fast, want %d; %d are left", asked, jetbus.DefaultDrainWindow, len(box.left()))
-		}
+		box.growsBack(t)
 		check(t, "Run", stop(), nil)
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -131,12 +139,7 @@ func TestDrainClaimUnanswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		box, log := &slowBox{memoryBox: &memoryBox{}}, &memoryLog{}
 		box.perRow.Store(int64(100 * time.Millisecond)) // 50 seconds for a window, of which a claim has 10
-		add := func(n int) {
-			for range n {
-				box.add(orderRow(jetbus.NewID(), ""))
-			}
-		}
-		add(200)
+		box.fill(200)
 		d, stop := drained(t, box, log, jetbus.DrainOptions{})
 		time.Sleep(5 * time.Minute)
 		if left := box.left(); len(left) > 0 {
@@ -145,12 +148,7 @@ func TestDrainClaimUnanswered(t *testing.T) {
 		if s := d.Stats(); s.Errors[jetbus.DrainStore] != 3 || s.Err != nil { // of 500, 250 and 125 rows
 			t.Errorf("stats %+v", s)
 		}
-		box.perRow.Store(0)
-		add(4 * jetbus.DefaultDrainWindow)
-		time.Sleep(time.Minute)
-		if asked := box.lastAsked(1)[0].Max; asked != jetbus.DefaultDrainWindow || len(box.left()) > 0 {
-			t.Errorf("it claims %d rows at a time where that is fast, want %d; %d are left", asked, jetbus.DefaultDrainWindow, len(box.left()))
-		}
+		box.growsBack(t)
 		check(t, "Run", stop(), nil)
 	})
 	synctest.Test(t, func(t *testing.T) {

@@ -30,8 +30,8 @@ type lowWater struct {
 // lowWaterStep is how many positions are passed before they are saved.
 const lowWaterStep = 1000
 
-// load reads where all replays before this one ended. Replays that select single dead letters
-// neither begin there nor move it.
+// load reads where all replays before this one ended. Replays that select single dead letters,
+// or end before that, neither begin there nor move it.
 func (l *lowWater) load(ctx context.Context, r *replay) error {
 	q := r.o.DeadLetterQuery
 	single := len(q.Reasons) > 0 || !q.Since.IsZero() || !q.Until.IsZero() || q.Key != "" || q.ID != "" || q.Error != "" || len(q.Seqs) > 0 || q.Open
@@ -49,6 +49,10 @@ func (l *lowWater) load(ctx context.Context, r *replay) error {
 	info := &r.walk.info
 	if !l.Created.Equal(info.Created) || l.Seq > info.LastSeq || !l.holds(made) {
 		*l = lowWater{Topic: q.Topic, Group: q.Group, Created: info.Created.UTC()}
+	}
+	if q.behind(l.Seq) { // it counts what is behind, too
+		*l = lowWater{}
+		return nil
 	}
 	if gone := max(info.FirstSeq, 1) - 1; l.Count > 0 { // there are no more of them than positions
 		l.Count = int(min(uint64(l.Count), max(l.Seq, gone)-gone)) //nolint:gosec // at most what it was

@@ -82,6 +82,9 @@ type ReplayStats struct {
 	Already  int `json:"already"`  // replayed before, and left alone
 	Guarded  int `json:"guarded"`  // replayed MaxReplays times before they failed, and left alone
 	Failed   int `json:"failed"`   // could not be replayed; the error says why
+	// LastSeq is the position of the last one that is among Replayed; 0: there is none. As UpToSeq
+	// of a replay behind a dry run it keeps others from the places of those that were counted.
+	LastSeq uint64 `json:"lastSeq"`
 }
 
 // Replay puts dead letters before the group that could not process them, and
@@ -101,7 +104,8 @@ type ReplayStats struct {
 // counted as Failed, and the error at the end joins the first of their errors.
 // What would fail for all of them ends the replay: ctx, the connection,
 // permissions, a topic that is gone or full. The error is [ErrNoDeadLetters]
-// where the query selects nothing, [ErrConflict] for a ToTopic that needs Force.
+// where the query selects nothing, [ErrPositionUnknown] where it is of a dead-letter
+// topic that is no more, [ErrConflict] for a ToTopic that needs Force.
 func Replay(ctx context.Context, b Replayer, o ReplayOptions) (ReplayStats, error) {
 	r := &replay{b: b, o: o, gone: make(map[string]error), published: make(map[string]bool)}
 	err := r.run(ctx)
@@ -188,6 +192,9 @@ func (r *replay) page(ctx context.Context, page []DeadLetter) (more bool, err er
 				return false, fmt.Errorf("dead letter %d: %w", d.Seq, err)
 			}
 			r.fail(d, err)
+		}
+		if r.stats.Replayed > before.Replayed {
+			r.stats.LastSeq = d.Seq
 		}
 		r.low.advance(d, r.stats.Replayed+r.stats.Already > before.Replayed+before.Already)
 		if err := r.low.saveSometimes(ctx, r); err != nil {

@@ -28,14 +28,14 @@ func TestReplayToGroup(t *testing.T) {
 		r.publishNumbered("orders", 1, 3)
 		r.waitDead("orders", 3)
 		mailer.set(nil)
-		all := jetbus.ReplayStats{Read: 3, Matched: 3, Replayed: 3}
+		all := jetbus.ReplayStats{Read: 3, Matched: 3, Replayed: 3, LastSeq: 3}
 		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders, DryRun: true}, all, nil)
 		if got := mailer.handled(); len(got) != 0 {
 			r.Errorf("after a dry run mailer got %v", got)
 		}
 		var progress []jetbus.ReplayStats
 		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders, Progress: func(s jetbus.ReplayStats) { progress = append(progress, s) }}, all, nil)
-		if len(progress) != 3 || progress[0] != (jetbus.ReplayStats{Read: 1, Matched: 1, Replayed: 1}) || progress[2] != all {
+		if len(progress) != 3 || progress[0] != (jetbus.ReplayStats{Read: 1, Matched: 1, Replayed: 1, LastSeq: 1}) || progress[2] != all {
 			r.Errorf("progress %+v", progress)
 		}
 		if diff := cmp.Diff([]string{"e1 of d1", "e2 of d2", "e3 of d3"}, mailer.handled()); diff != "" {
@@ -111,7 +111,7 @@ func TestReplayResumes(t *testing.T) {
 				cancel()
 			}
 		}})
-		if want := (jetbus.ReplayStats{Read: 11, Matched: 10, Replayed: 10}); !errors.Is(err, context.Canceled) || stats != want {
+		if want := (jetbus.ReplayStats{Read: 11, Matched: 10, Replayed: 10, LastSeq: 10}); !errors.Is(err, context.Canceled) || stats != want {
 			r.Errorf("canceled: %+v, %v", stats, err)
 		}
 		if took := time.Since(began); took < 4500*time.Millisecond || took > 4600*time.Millisecond {
@@ -163,7 +163,7 @@ func TestReplayTransform(t *testing.T) {
 			e.Payload, e.Seq = []byte(`"new"`), 99
 			return e, nil
 		}}
-		want := jetbus.ReplayStats{Read: 5, Matched: 5, Replayed: 1, Failed: 4}
+		want := jetbus.ReplayStats{Read: 5, Matched: 5, Replayed: 1, Failed: 4, LastSeq: 5}
 		for _, o.DryRun = range []bool{true, false} {
 			stats, err := jetbus.Replay(r.Context(), r.bus, o)
 			if stats != want {
@@ -223,6 +223,54 @@ func TestReplayToAGroupMadeAnew(t *testing.T) {
 		if got := again.handled(); len(got) == 0 || got[len(got)-1] != "e1 of d1" {
 			r.Errorf("the group made anew handled %v", got)
 		}
+	})
+}
+
+// A replay that ends at a position takes nothing behind it, and those of all begin where it
+// ended. It does not count what others have replayed behind that.
+func TestReplayUpTo(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.topic("orders")
+		mailer := r.join("orders", "mailer", errBroken)
+		r.publishNumbered("orders", 1, 5)
+		r.waitDead("orders", 5)
+		mailer.set(nil)
+		upTo := orders
+		upTo.UpToSeq = 3
+		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: upTo}, jetbus.ReplayStats{Read: 3, Matched: 3, Replayed: 3, LastSeq: 3}, nil)
+		if diff := cmp.Diff([]string{"e1 of d1", "e2 of d2", "e3 of d3"}, mailer.handled()); diff != "" {
+			r.Error(diff)
+		}
+		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}, jetbus.ReplayStats{Read: 2, Matched: 5, Replayed: 2, Already: 3, LastSeq: 5}, nil)
+		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: upTo}, jetbus.ReplayStats{Read: 3, Matched: 3, Already: 3}, nil)
+		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}, jetbus.ReplayStats{Matched: 5, Already: 5}, nil)
+	})
+}
+
+// A replay up to the last one that a dry run counted takes no others in the places of those that
+// are gone meanwhile.
+func TestReplayWhatWasCounted(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.topic("orders")
+		mailer := r.join("orders", "mailer", errBroken)
+		r.publishNumbered("orders", 1, 5)
+		r.waitDead("orders", 5)
+		mailer.set(nil)
+		o := jetbus.ReplayOptions{DeadLetterQuery: orders, Force: true, DryRun: true}
+		o.Limit = 2
+		r.replay(r.bus, o, jetbus.ReplayStats{Read: 2, Matched: 2, Replayed: 2, LastSeq: 2}, nil)
+		o.DryRun, o.UpToSeq = false, 2
+		if n, err := jetbus.PurgeDeadLetters(r.Context(), r.bus, jetbus.DeadLetterQuery{Topic: "orders", UpToSeq: 1}); n != 1 || err != nil {
+			r.Errorf("removed %d, %v", n, err)
+		}
+		r.replay(r.bus, o, jetbus.ReplayStats{Read: 1, Matched: 1, Replayed: 1, LastSeq: 2}, nil)
+		if got := mailer.handled(); !cmp.Equal(got, []string{"e2 of d2"}) {
+			r.Errorf("mailer got %v", got)
+		}
+		if n, err := jetbus.PurgeDeadLetters(r.Context(), r.bus, jetbus.DeadLetterQuery{Topic: "orders", UpToSeq: 2}); n != 1 || err != nil {
+			r.Errorf("removed %d, %v", n, err)
+		}
+		r.replay(r.bus, o, jetbus.ReplayStats{}, jetbus.ErrNoDeadLetters)
 	})
 }
 
@@ -387,9 +435,17 @@ func TestReplayTopicMadeAnew(t *testing.T) {
 		r.waitDead("orders", 2)
 		r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}, jetbus.ReplayStats{Read: 2, Matched: 2, Replayed: 2}, nil)
 		r.waitDead("orders", 4)
+		was, err := r.bus.TopicInfo(r.Context(), "dlq.orders")
+		r.ok(err)
 		b := &renewed{Bus: r.bus, created: time.Now()}
 		mailer.set(nil)
 		o := jetbus.ReplayOptions{DeadLetterQuery: orders}
+		o.Created = was.Created
+		r.replay(b, o, jetbus.ReplayStats{}, jetbus.ErrPositionUnknown)
+		if n, err := jetbus.PurgeDeadLetters(r.Context(), b, o.DeadLetterQuery); n != 0 || !errors.Is(err, jetbus.ErrPositionUnknown) {
+			r.Errorf("removed %d by a query of a topic that is no more, %v", n, err)
+		}
+		o.Created = b.created.Truncate(time.Millisecond) // as JSON has it
 		r.replay(b, o, jetbus.ReplayStats{Read: 4, Matched: 4, Replayed: 4}, nil)
 		r.replay(b, o, jetbus.ReplayStats{Matched: 4, Already: 4}, nil)
 		o.Error = "refused"

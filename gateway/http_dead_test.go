@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/gateway"
@@ -52,7 +53,13 @@ func TestDeadLettersOverHTTP(t *testing.T) {
 		if rest := list("?limit=2&after=" + first["next"].(string)); len(rest) != 1 || len(first["deadLetters"].([]any)) != 2 {
 			r.Errorf("%v, then %v", first, rest)
 		}
-		for query, n := range map[string]int{"?group=g": 3, "?group=other": 0, "?reason=rejected": 3, "?reason=schema&reason=undecodable": 0, "?error=luck": 3, "?key=k": 0, "?since=0&until=1": 0, "?open=1": 3} {
+		info, err := r.bus.TopicInfo(r.Context(), "dlq.orders")
+		if err != nil {
+			r.Fatal(err)
+		}
+		made := func(later time.Duration) string { return fmt.Sprint("?created=", info.Created.Add(later).UnixMilli()) }
+		r.do("GET", deadPath+made(time.Millisecond), "").refused(gateway.CodeOffsetGone)
+		for query, n := range map[string]int{"?group=g": 3, "?group=other": 0, "?reason=rejected": 3, "?reason=schema&reason=undecodable": 0, "?error=luck": 3, "?key=k": 0, "?since=0&until=1": 0, "?open=1": 3, "?upToSeq=2": 2, made(0): 3} {
 			if got := list(query); len(got) != n {
 				r.Errorf("%s: %d", query, len(got))
 			}
@@ -72,6 +79,10 @@ func TestReplayOverHTTP(t *testing.T) {
 		if got := r.do("POST", deadPath+":replay", `{"dryRun":true}`).is(200); got["replayed"] != 2.0 {
 			r.Errorf("%v", got)
 		}
+		if got := r.do("POST", deadPath+":replay", `{"dryRun":true,"upToSeq":1}`).is(200); got["replayed"] != 1.0 || got["lastSeq"] != 1.0 {
+			r.Errorf("%v", got)
+		}
+		r.do("POST", deadPath+":replay", `{"created":1}`).refused(gateway.CodeOffsetGone)
 		if got := r.do("POST", deadPath+":replay", `{"limit":1}`).is(200); got["replayed"] != 1.0 {
 			r.Errorf("%v", got)
 		}
@@ -116,6 +127,9 @@ func TestDeadLettersRefused(t *testing.T) {
 			{"GET", "/v1/dlq/a%20b", ``, "dlq:read:>", gateway.CodeBadRequest},
 			{"GET", deadPath + "?after=x", ``, "dlq:read:>", gateway.CodeBadRequest},
 			{"GET", deadPath + "?since=x", ``, "dlq:read:>", gateway.CodeBadRequest},
+			{"GET", deadPath + "?created=x", ``, "dlq:read:>", gateway.CodeBadRequest},
+			{"GET", deadPath + "?upToSeq=x", ``, "dlq:read:>", gateway.CodeBadRequest},
+			{"GET", deadPath + "?upToSeq=0", ``, "dlq:read:>", gateway.CodeBadRequest},
 			{"GET", deadPath + "?open=x", ``, "dlq:read:>", gateway.CodeBadRequest},
 			{"GET", deadPath + "?limit=0", ``, "dlq:read:>", gateway.CodeBadRequest},
 			{"GET", deadPath + "/0", ``, "dlq:read:>", gateway.CodeBadRequest},

@@ -57,7 +57,7 @@ var operations = []operation{
 	{"POST", "/v1/groups/{topic}/{group}:nack", "nack", "Refuse events", "", object{"application/json": ref("Settle")}, object{"200": ref("Results")}},
 	{"POST", "/v1/groups/{topic}/{group}:modack", "modack", "Extend the leases of events", "", object{"application/json": ref("Settle")}, object{"200": ref("Results")}},
 	{"POST", "/v1/groups/{topic}/{group}:extend", "extend", "Extend the leases of events", "", object{"application/json": ref("Settle")}, object{"200": ref("Results")}},
-	{"GET", "/v1/dlq/{topic}", "listDeadLetters", "The dead letters of a topic", "group reason key id error since until open limit after", nil, object{"200": anyJSON}},
+	{"GET", "/v1/dlq/{topic}", "listDeadLetters", "The dead letters of a topic", "group reason key id error since until upToSeq created open limit after", nil, object{"200": anyJSON}},
 	{"GET", "/v1/dlq/{topic}/stats", "countDeadLetters", "The dead letters of a topic, counted", "", nil, object{"200": anyJSON}},
 	{"GET", "/v1/dlq/{topic}/{seq}", "deadLetter", "A dead letter", "", nil, object{"200": anyJSON}},
 	{"POST", "/v1/dlq/{topic}:replay", "replay", "Put dead letters before their groups again", "", jsonBody, object{"200": anyJSON}},
@@ -132,7 +132,7 @@ func (o operation) document() object {
 	for name := range strings.FieldsSeq(o.query) {
 		kind := "string"
 		switch name {
-		case "limit", "offset", "afterSeq", "expectLastSeq", "ttlMs":
+		case "limit", "offset", "afterSeq", "upToSeq", "expectLastSeq", "ttlMs":
 			kind = "integer"
 		case "deleted", "deletedOnly", "latestOnly", "permanent", "verbose", "defaultToGlobal":
 			kind = "boolean"

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 )
@@ -95,14 +96,19 @@ func deadQuery(r *http.Request, topic string) (jetbus.DeadLetterQuery, error) {
 	if out.Open, err = isSet(r, "open"); err != nil {
 		return out, err
 	}
-	if text := q.Get("since"); text != "" {
-		if out.Since, err = parseTime(text); err != nil {
-			return out, err
+	for _, at := range []struct {
+		name string
+		to   *time.Time
+	}{{"since", &out.Since}, {"until", &out.Until}, {"created", &out.Created}} {
+		if text := q.Get(at.name); text != "" {
+			if *at.to, err = parseTime(text); err != nil {
+				return out, err
+			}
 		}
 	}
-	if text := q.Get("until"); text != "" {
-		if out.Until, err = parseTime(text); err != nil {
-			return out, err
+	if text := q.Get("upToSeq"); text != "" {
+		if out.UpToSeq, err = strconv.ParseUint(text, 10, 64); err != nil || out.UpToSeq == 0 {
+			return out, refuse(CodeBadRequest, "upToSeq is %.40q, use a position", text)
 		}
 	}
 	return out, out.Validate()

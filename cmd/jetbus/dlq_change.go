@@ -70,13 +70,12 @@ func (a *app) replayDead(cmd *cobra.Command, output string, f replayFlags, topic
 		return err
 	}
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-		counted := &deadBus{Bus: bus, line: &progressLine{}} // what it shows is shown by Progress
 		if (f.force || f.toTopic != "") && !f.yes && !f.dryRun {
-			due, err := askReplay(cmd, counted, o)
+			due, err := askReplay(cmd, bus, &o)
 			if err != nil {
 				return err
 			}
-			if o.Limit = due.Replayed; o.Limit == 0 { // no limit would be none
+			if due.Replayed == 0 {
 				return writeReplay(cmd.OutOrStdout(), output, o, due)
 			}
 		}
@@ -86,7 +85,7 @@ func (a *app) replayDead(cmd *cobra.Command, output string, f replayFlags, topic
 				return fmt.Sprintf("%s looked at, %s replayed, %s failed", count(s.Read), count(s.Replayed), count(s.Failed))
 			})
 		}
-		stats, err := jetbus.Replay(cmd.Context(), counted, o)
+		stats, err := jetbus.Replay(cmd.Context(), bus, o)
 		progress.clear()
 		if err != nil && stats.Matched == 0 {
 			return err
@@ -95,14 +94,30 @@ func (a *app) replayDead(cmd *cobra.Command, output string, f replayFlags, topic
 	})
 }
 
-// askReplay asks for a confirmation of what a replay would do, if that is anything, and tells
-// it: what comes meanwhile is not confirmed, and not there by that bus.
-func askReplay(cmd *cobra.Command, bus *deadBus, o jetbus.ReplayOptions) (jetbus.ReplayStats, error) {
-	o.DryRun = true
-	stats, err := jetbus.Replay(cmd.Context(), bus, o)
+// pinDead ties a query to the dead-letter topic that there is, before what it selects is
+// counted: one that is made anew while somebody is asked has others at the same positions.
+func pinDead(ctx context.Context, bus jetbus.Topics, q *jetbus.DeadLetterQuery) error {
+	info, err := bus.TopicInfo(ctx, jetbus.DeadLetterTopic(q.Topic))
+	if errors.Is(err, jetbus.ErrNoTopic) {
+		err = fmt.Errorf("dead letters of %s: %w: %w", q.Topic, jetbus.ErrNoDeadLetters, err)
+	}
+	q.Created = info.Created
+	return err
+}
+
+// askReplay asks for a confirmation of what a replay would do, if that is anything, tells it, and
+// bounds the replay to that: what comes meanwhile, or was behind the last one, is not confirmed.
+func askReplay(cmd *cobra.Command, bus *adapter.Bus, o *jetbus.ReplayOptions) (jetbus.ReplayStats, error) {
+	if err := pinDead(cmd.Context(), bus, &o.DeadLetterQuery); err != nil {
+		return jetbus.ReplayStats{}, err
+	}
+	dry := *o
+	dry.DryRun = true
+	stats, err := jetbus.Replay(cmd.Context(), bus, dry)
 	if stats.Replayed == 0 {
 		return stats, err
 	}
+	o.Limit, o.UpToSeq = stats.Replayed, stats.LastSeq
 	to := "their groups"
 	if o.ToTopic != "" {
 		to = o.ToTopic + ", for all its groups"
@@ -185,8 +200,11 @@ func (a *app) purgeDead(cmd *cobra.Command, f deadFlags, yes bool, topic string)
 		return err
 	}
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-		watched := &deadBus{Bus: bus, line: newProgressLine(cmd.ErrOrStderr())}
+		watched := &watchedBus{Bus: bus, line: newProgressLine(cmd.ErrOrStderr())}
 		if !yes {
+			if err := pinDead(cmd.Context(), bus, &q); err != nil {
+				return err
+			}
 			n, last := 0, uint64(0)
 			for d, err := range jetbus.DeadLetters(cmd.Context(), watched, q) {
 				if err != nil {
@@ -203,7 +221,7 @@ func (a *app) purgeDead(cmd *cobra.Command, f deadFlags, yes bool, topic string)
 			if err := confirm(cmd, fmt.Sprintf("%s of %s would be removed, which nothing brings back", plural(n, "dead letter"), q.Topic), n); err != nil {
 				return err
 			}
-			q.Limit, watched.until = n, last // what is behind the last one, or came meanwhile, was not confirmed
+			q.Limit, q.UpToSeq = n, last // what is behind the last one, or came meanwhile, was not confirmed
 		}
 		n, err := jetbus.PurgeDeadLetters(cmd.Context(), watched, q)
 		watched.line.clear()

@@ -151,7 +151,7 @@ func TestDLQReplay(t *testing.T) {
 		{"", "orders --force", "", exitUsage, "3 events of orders would be replayed to their groups; type their number to go on: \njetbus: not confirmed, nothing was changed; type 3"},
 		{"2\n", "orders --force", "", exitUsage, "not confirmed"},
 		{"3\n", "orders --force", "3 events replayed\n", 0, "type their number"},
-		{"1\n", "orders --to-topic quiet --id o2 -o json", "{\n  \"read\": 3,\n  \"matched\": 1,\n  \"replayed\": 1,\n  \"already\": 0,\n  \"guarded\": 0,\n  \"failed\": 0\n}\n", 0, "1 event of orders would be replayed to quiet, for all its groups"},
+		{"1\n", "orders --to-topic quiet --id o2 -o json", "{\n  \"read\": 3,\n  \"matched\": 1,\n  \"replayed\": 1,\n  \"already\": 0,\n  \"guarded\": 0,\n  \"failed\": 0,\n  \"lastSeq\": 3\n}\n", 0, "1 event of orders would be replayed to quiet, for all its groups"},
 		{"", "orders --to-topic nothing --yes", "", exitNotFound, "no such topic"},
 		{"", "orders --group nobody", "", exitNotFound, "no such dead letters: none of 3 matches; see jetbus dlq ls"},
 		{"", "quiet", "", exitNotFound, "no such dead letters"},
@@ -282,19 +282,56 @@ func TestDLQConfirmedNotReplaced(t *testing.T) {
 	}
 }
 
-// Of many dead letters those that were not counted stay, however the command is limited.
-func TestDLQPurgeLimitConfirmed(t *testing.T) {
+// Of many dead letters those that were not counted stay as they are, however the command is limited.
+func TestDLQLimitConfirmed(t *testing.T) {
 	t.Parallel()
 	b := deadBench(t)
-	before := b.deadSeqs(t)
-	in := &late{Reader: strings.NewReader("1\n"), happen: func() { b.ok(t, "", "dlq", "purge", "orders", "--yes", "--seq", before[0]) }}
-	var out, errOut bytes.Buffer
-	code := run(t.Context(), []string{"--server", b.url, "dlq", "purge", "orders", "--limit", "1"}, in, &out, &errOut, func(string) string { return "" })
-	if code != exitNotFound || !strings.Contains(errOut.String(), "no such dead letters: none matches") {
-		t.Errorf("exit code %d, %q, %q", code, out.String(), errOut.String())
+	b.ok(t, "", "pub", "orders", "1", "--id", "o3")
+	b.fail(t, "orders", "mailer", "no", 1)
+	left := b.deadSeqs(t)
+	for _, c := range []struct{ args, want string }{
+		{"replay orders --force --limit 1", "no such dead letters: none of 3 matches"},
+		{"replay orders --to-topic quiet --limit 1", "no such dead letters: none of 2 matches"},
+		{"purge orders --limit 1", "no such dead letters: none matches"},
+	} {
+		var out, errOut bytes.Buffer
+		in := &late{Reader: strings.NewReader("1\n"), happen: func() {
+			b.ok(t, "", "dlq", "purge", "orders", "--yes", "--seq", left[0])
+			left = left[1:]
+		}}
+		code := run(t.Context(), append([]string{"--server", b.url, "dlq"}, strings.Fields(c.args)...), in, &out, &errOut, func(string) string { return "" })
+		if code != exitNotFound || out.String() != "" || !strings.Contains(errOut.String(), c.want) {
+			t.Errorf("%s: exit code %d, %q, %q", c.args, code, out.String(), errOut.String())
+		}
+		if open := strings.Count(b.ok(t, "", "dlq", "ls", "orders", "--open", "-o", "ndjson"), "\n"); open != len(left) {
+			t.Errorf("%s: %d dead letters were not replayed, want %d", c.args, open, len(left))
+		}
 	}
-	if left := b.deadSeqs(t); !slices.Equal(left, before[1:]) {
-		t.Errorf("left are %q, not %q", left, before[1:])
+	if now := b.deadSeqs(t); !slices.Equal(now, left) {
+		t.Errorf("left are %q, not %q", now, left)
+	}
+}
+
+// What is in a stream of dead letters that was made anew is not what was counted in the old one,
+// although it has the same positions.
+func TestDLQMadeAnewMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := deadBench(t)
+	happen := func() {
+		b.request(t, "$JS.API.STREAM.DELETE.EV_DLQ", "")
+		b.ok(t, "", "pub", "orders", "1", "--count", "3")
+		b.fail(t, "orders", "mailer", "no", 3)
+	}
+	for _, args := range []string{"replay orders --force", "replay orders --to-topic quiet", "purge orders"} {
+		var out, errOut bytes.Buffer
+		in := &late{Reader: strings.NewReader("3\n"), happen: happen}
+		code := run(t.Context(), append([]string{"--server", b.url, "dlq"}, strings.Fields(args)...), in, &out, &errOut, func(string) string { return "" })
+		if code != exitNotFound || out.String() != "" || !strings.Contains(errOut.String(), "dlq.orders was made anew at 20") {
+			t.Errorf("%s: exit code %d, %q, %q", args, code, out.String(), errOut.String())
+		}
+		if open := b.ok(t, "", "dlq", "ls", "orders", "--open", "-o", "ndjson"); strings.Count(open, "\n") != 3 {
+			t.Errorf("%s: of three new dead letters these are left as they were:\n%s", args, open)
+		}
 	}
 }
 

@@ -53,7 +53,7 @@ func (a *app) listDead(cmd *cobra.Command, output string, f deadFlags, topic str
 		return err
 	}
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-		watched := &deadBus{Bus: bus, line: &progressLine{}}
+		watched := &watchedBus{Bus: bus, line: &progressLine{}}
 		if output != "ndjson" || isFile(cmd.OutOrStdout()) { // else what is written shows how far it is, there or by whoever reads it
 			watched.line = newProgressLine(cmd.ErrOrStderr())
 		}
@@ -228,7 +228,7 @@ func (a *app) deadStats(cmd *cobra.Command, output, topic string) error {
 		return err
 	}
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-		watched := &deadBus{Bus: bus, line: newProgressLine(cmd.ErrOrStderr())}
+		watched := &watchedBus{Bus: bus, line: newProgressLine(cmd.ErrOrStderr())}
 		s, err := jetbus.DeadLetterStats(cmd.Context(), watched, q.Topic)
 		watched.line.clear()
 		if err != nil {

@@ -79,6 +79,19 @@ func newBench(t *testing.T) *bench {
 	return &bench{b.URL()}
 }
 
+// request asks the broker of the bench for something that no command does.
+func (b *bench) request(t *testing.T, subject, body string) {
+	t.Helper()
+	nc, err := nats.Connect(b.url, nats.Timeout(patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := nc.Request(subject, []byte(body), patience); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // bus opens a bus on the bench until the test's end.
 func (b *bench) bus(t *testing.T) *adapter.Bus {
 	t.Helper()

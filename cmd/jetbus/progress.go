@@ -43,31 +43,17 @@ func (p *progressLine) clear() {
 	}
 }
 
-// deadBus is a bus for what reads or removes many dead letters: it shows how many, and all that
-// walks through them by it ends where the first one did. It has the dead letters of one topic.
-type deadBus struct {
+// watchedBus is a bus for what reads or removes many dead letters: it shows how many.
+type watchedBus struct {
 	*adapter.Bus
 	line          *progressLine
 	read, removed int
-	until         uint64 // position of the last one that there is for it; 0: nothing has looked yet
-}
-
-// TopicInfo implements [jetbus.Topics]. It is what a walk begins with.
-func (b *deadBus) TopicInfo(ctx context.Context, topic string) (jetbus.TopicInfo, error) {
-	info, err := b.Bus.TopicInfo(ctx, topic)
-	if err == nil && b.until == 0 && jetbus.IsDeadLetterTopic(topic) {
-		b.until = info.LastSeq
-	}
-	return info, err
 }
 
 // Scan implements [jetbus.Store].
-func (b *deadBus) Scan(ctx context.Context, topic string, q jetbus.ScanQuery) iter.Seq2[jetbus.Event, error] {
+func (b *watchedBus) Scan(ctx context.Context, topic string, q jetbus.ScanQuery) iter.Seq2[jetbus.Event, error] {
 	return func(yield func(jetbus.Event, error) bool) {
 		for e, err := range b.Bus.Scan(ctx, topic, q) {
-			if err == nil && b.until > 0 && e.Seq > b.until && jetbus.IsDeadLetterTopic(topic) {
-				return
-			}
 			if err == nil {
 				b.read++
 				b.show()
@@ -80,14 +66,14 @@ func (b *deadBus) Scan(ctx context.Context, topic string, q jetbus.ScanQuery) it
 }
 
 // RemoveEvents implements [jetbus.Remover].
-func (b *deadBus) RemoveEvents(ctx context.Context, topic string, seqs ...uint64) (int, error) {
+func (b *watchedBus) RemoveEvents(ctx context.Context, topic string, seqs ...uint64) (int, error) {
 	n, err := b.Bus.RemoveEvents(ctx, topic, seqs...)
 	b.removed += n
 	b.show()
 	return n, err
 }
 
-func (b *deadBus) show() {
+func (b *watchedBus) show() {
 	b.line.show(func() string {
 		text := count(b.read) + " looked at"
 		if b.removed > 0 {

@@ -33,11 +33,11 @@ func TestProgressLine(t *testing.T) {
 }
 
 // Who waits for a long walk through dead letters sees how far it is.
-func TestDeadBusShows(t *testing.T) {
+func TestWatchedBusShows(t *testing.T) {
 	t.Parallel()
 	b := deadBench(t)
 	var out strings.Builder
-	watched := &deadBus{Bus: b.bus(t), line: &progressLine{out: &out}}
+	watched := &watchedBus{Bus: b.bus(t), line: &progressLine{out: &out}}
 	if _, err := jetbus.DeadLetterStats(t.Context(), watched, "orders"); err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/seed-63e9a637/jetbus/registry"
 )
 
@@ -128,20 +126,19 @@ func TestSchemaConfig(t *testing.T) {
 	}
 }
 
+// unreadable puts settings of a newer release at a key.
+func (b *bench) unreadable(t *testing.T, key string) {
+	t.Helper()
+	b.request(t, "$KV.SCHEMAS."+key, `{"level":"of the future"}`)
+}
+
 // Settings of a newer release are not changed as if they had been read, and can be replaced.
 func TestSchemaConfigUnreadable(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.ok(t, nameSchema, "schema", "register", "orders", "-")
-	nc, err := nats.Connect(b.url, nats.Timeout(patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
 	for topic, key := range map[string]string{"orders": "s.orders.c", "": "g.c"} {
-		if _, err := nc.Request("$KV.SCHEMAS."+key, []byte(`{"level":"of the future"}`), patience); err != nil {
-			t.Fatal(err)
-		}
+		b.unreadable(t, key)
 		config := append([]string{"schema", "config"}, strings.Fields(topic)...)
 		b.fails(t, exitFailure, "unreadable record", "", config...)
 		b.fails(t, exitFailure, "replace them as a whole", "", append(config, "--level", "full")...)
@@ -157,14 +154,7 @@ func TestSchemaConfigGlobalUnreadable(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.ok(t, nameSchema, "schema", "register", "orders", "-")
-	nc, err := nats.Connect(b.url, nats.Timeout(patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	if _, err := nc.Request("$KV.SCHEMAS.g.c", []byte(`{"level":"of the future"}`), patience); err != nil {
-		t.Fatal(err)
-	}
+	b.unreadable(t, "g.c")
 	whole := []string{"--level", "full", "--model", "declared", "--mode", "readonly", "--assume-version", "1"}
 	for _, flags := range [][]string{{"--level", "full"}, whole} {
 		b.fails(t, exitFailure, "set orders: global settings: ", "", append([]string{"schema", "config", "orders"}, flags...)...)

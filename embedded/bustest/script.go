@@ -409,6 +409,7 @@ func (s *script) replay(q jetbus.DeadLetterQuery, selected ...*modelDead) {
 			want.Guarded++
 		default:
 			want.Replayed++
+			want.LastSeq = d.at
 			d.replayed = true
 			s.m.retry(modelItem{seq: d.seq, mark: d.mark, replayOf: d.at, replays: d.replays + 1})
 		}
