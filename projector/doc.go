@@ -30,5 +30,6 @@
 // With Options.Exclusive one replica at a time projects, in the order of the topic,
 // from the position that the sink holds; with Options.Every besides, each event is
 // handed to the sink. That is for sinks that count or append, or that keep no
-// tombstones. [Rebuild] fills a sink anew while the old one serves.
+// tombstones. [Rebuild] fills a sink anew while the old one serves; with Options.Every
+// its replicas must be stopped for the swap.
 package projector

@@ -57,7 +57,8 @@ type Options struct {
 	// replicas share the events.
 	Exclusive bool
 	// Every hands each event to the sink, and not only the last one of its key in a
-	// batch. It needs Exclusive. Default false.
+	// batch. It needs Exclusive, and a rebuild swaps only while no replica runs. Default
+	// false.
 	Every bool
 	// OnNewStream says what to do where the topic was deleted and made anew. Default
 	// Refuse.

@@ -25,7 +25,7 @@ const (
 	RebuildWaiting  RebuildPhase = "waiting"  // another rebuild of the projection is under way
 	RebuildFilling  RebuildPhase = "filling"  // the shadow is filled with what the topic held at the beginning
 	RebuildCatching RebuildPhase = "catching" // it is filled with what has come since
-	RebuildSwapping RebuildPhase = "swapping" // it takes the place of the sink
+	RebuildSwapping RebuildPhase = "swapping" // it takes the place of the sink; with Options.Every once no replica runs
 	RebuildClosing  RebuildPhase = "closing"  // it is filled with what came meanwhile
 	RebuildDone     RebuildPhase = "done"
 )
@@ -57,7 +57,8 @@ const (
 // Rebuild fills a sink anew: it fills a shadow beside it with what the topic holds,
 // while the sink serves and its replicas write, swaps the two, and adds to it what was
 // written to the old one only. The options are those of the projection's replicas,
-// which may run or not.
+// which may run or not. With Options.Every the swap waits until none does: stop them
+// when the phase is RebuildSwapping, and start them when Rebuild has returned.
 //
 // One rebuild of a projection runs at a time; another one waits for it. An error, and
 // the end of ctx, before the swap leave the sink as it was and remove the shadow. One
@@ -166,7 +167,7 @@ func (r *rebuild) drop(ctx context.Context, err error) error {
 // below the sequence that is its last one behind the swap. So everything up to there
 // is written once more to what the shadow has become, where it is stale or missing.
 // The replica of an exclusive projection goes on from the position that it finds, which
-// is the shadow's.
+// is the shadow's; see swapAlone.
 func (r *rebuild) build(ctx context.Context) error {
 	info, err := r.w.info(ctx)
 	if err != nil {
@@ -192,7 +193,12 @@ func (r *rebuild) build(ctx context.Context) error {
 		}
 	}
 	r.enter(RebuildSwapping)
-	if err := r.swap(ctx); err != nil {
+	if r.o.Every {
+		err = r.swapAlone(ctx, at)
+	} else {
+		err = r.swap(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	if !r.o.Exclusive {
@@ -226,6 +232,28 @@ func (r *rebuild) catchUp(ctx context.Context, at uint64) (now, behind uint64, e
 		err = r.w.store(ctx, nil, now)
 	}
 	return now, now - at, err
+}
+
+// swapAlone swaps while no replica projects. Where each event is handed to the sink, a
+// change may hold only what differs from the one before. A replica that is further than
+// the shadow could write its next batch to the new content before it finds its position
+// gone, and what lies between the two would count as old when it is read again. So the
+// lock of the replicas is held, and the shadow has all that the holder before can have
+// had in hand, however late that arrives. One that cannot be swapped is dropped before
+// anybody else projects: the database may still carry out a swap that it was asked for.
+func (r *rebuild) swapAlone(ctx context.Context, at uint64) error {
+	r.o.Logger.LogAttrs(ctx, slog.LevelInfo, "what was rebuilt is put into place when no replica runs",
+		slog.String("projection", r.o.Name))
+	lock := jetbus.Lock{Key: lockKey("projection", &r.o), TTL: r.o.AckTimeout}
+	return lock.Hold(ctx, r.b, func(held context.Context, _ jetbus.Held) (_ bool, err error) {
+		if _, _, err = r.catchUp(held, at); err == nil {
+			err = r.swap(held)
+		}
+		if err != nil {
+			err = r.drop(held, err)
+		}
+		return true, err
+	})
 }
 
 // swap puts the shadow into place, through all that passes by itself.

@@ -285,6 +285,57 @@ func TestRebuildOne(t *testing.T) {
 	})
 }
 
+// With Every a rebuild swaps when no replica runs, and has by then all that the last one
+// wrote; the next one goes on behind that. A rebuild that is canceled before leaves nothing.
+func TestRebuildEvery(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		m := newMemory()
+		o := exclusively(true)
+		r.publish(numbered(0, 10, 100)...)
+		p := r.project(r.open(), m.sink(), o)
+		r.caughtUp(p)
+		var swaps atomic.Int32
+		rebuild := func(ctx context.Context) (*rebuildSink, <-chan error) {
+			s := &rebuildSink{memorySink: m.sink(), swap: func() error {
+				swaps.Add(1)
+				return nil
+			}}
+			bus, done := r.open(), make(chan error, 1)
+			go func() {
+				_, err := projector.Rebuild(ctx, bus, s, o, projector.RebuildOptions{})
+				done <- err
+			}()
+			time.Sleep(time.Minute) // until nothing is left to do but to wait
+			return s, done
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		s, done := rebuild(ctx)
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("canceled: %v", err)
+		}
+		r.equal("dropped", s.dropped.Load(), 1)
+		_, done = rebuild(r.Context())
+		r.publish(numbered(10, 20, 100)...)
+		r.caughtUp(p)
+		r.equal("swaps while a replica runs", swaps.Load(), 0)
+		r.stop(p)
+		r.ok(<-done)
+		r.equal("swaps", swaps.Load(), 1)
+		r.equal("position", m.position(), 20)
+		last := m.sink()
+		p = r.project(r.open(), last, o)
+		r.publish(numbered(20, 30, 100)...)
+		r.caughtUp(p)
+		r.equal("documents", len(m.docs), 30)
+		n := 0
+		for _, changes := range last.written() {
+			n += changes
+		}
+		r.equal("changes of the last replica", n, 10)
+	})
+}
+
 // A topic that was made anew: Start rebuilds where the options say so.
 func TestRebuildOnNewStream(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -40,6 +40,8 @@ type page struct {
 	Token  string `bson:"token,omitempty"`  // changes with each rebuild
 	Shadow string `bson:"shadow,omitempty"` // the collection that is being filled
 	Swap   bool   `bson:"swap,omitempty"`   // the shadow was complete, and is being renamed
+	// UUID is the shadow's, with Swap: where the collection has it, the rename was carried out.
+	UUID *bson.Binary `bson:"uuid,omitempty"`
 }
 
 // entry is what the book says of one source of a collection.

@@ -56,6 +56,16 @@ func checkKind(ctx context.Context, db *mongo.Database, name string) error {
 	return nil
 }
 
+// uuidOf is what the server knows a collection by, which stays when that is renamed.
+// Nil: there is none.
+func uuidOf(ctx context.Context, db *mongo.Database, name string) (*bson.Binary, error) {
+	list, err := db.ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	return list[0].UUID, nil
+}
+
 // spec is the index as createIndexes takes it.
 func (ix Index) spec() bson.D {
 	spec := bson.D{{Key: "key", Value: ix.Keys}, {Key: "name", Value: ix.Name}}

@@ -29,7 +29,8 @@
 //     which projection fills which collection, from which streams and how far; see
 //     [ReadStatus].
 //   - A rebuild fills another collection and renames it when it is complete; readers
-//     see the old content until then. A crash at any point leaves the one or the other.
+//     see the old content until then. A crash at any point leaves the one or the other,
+//     and a rebuild that is canceled too, with the position that is that content's.
 //
 // JSON payloads become BSON with the order of their fields; integers are 64-bit,
 // larger ones Decimal128, other numbers doubles. Names that are used twice in an

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	mongoevent "go.mongodb.org/mongo-driver/v2/event"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
@@ -218,6 +221,82 @@ func TestA8Row12LiveReplicas(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// atLock is a bus that calls a function, once, before it looks whether a lock is free.
+type atLock struct {
+	*adapter.Bus
+	key  string
+	call func()
+	once sync.Once
+}
+
+func (b *atLock) KeyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, error) {
+	if key == b.key {
+		b.once.Do(b.call)
+	}
+	return b.Bus.KeyGet(ctx, bucket, key)
+}
+
+// Row 12: each event is of one field of a document, and the replica is further than the
+// rebuild that swaps. What it writes then must not make what it wrote to the old content
+// count as old: the new one has all fields.
+func TestA8Row12PartialStates(t *testing.T) {
+	s := newStage(t)
+	o := projector.Options{Name: "orders", Topic: "orders", Exclusive: true, Every: true}
+	sink := func(db *mongo.Database) *mongosink.Sink {
+		sink, err := mongosink.New(db, mongosink.Options{Collection: "orders", Timeout: patience, Merge: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sink
+	}
+	p, runs := s.start(sink(s.db), o), true
+	const last = 4
+	published := uint64(0)
+	write := func() { // the replica that runs writes one more field
+		published++
+		e := jetbus.Event{Topic: "orders", Key: "k", Payload: fmt.Appendf(nil, `{"f%d":%[1]d}`, published)}
+		if _, err := s.bus.Publish(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+		s.until("the event is written", func() bool { return p.Stats().Seq >= published })
+	}
+	write()
+	// What follows the goroutine of this test calls, in the rebuild.
+	var ahead sync.Once
+	progress := func(st projector.RebuildStats) {
+		if st.Phase == projector.RebuildSwapping {
+			ahead.Do(write)
+		}
+	}
+	bus := &atLock{Bus: s.bus, key: "projection/orders/orders", call: func() {
+		write()
+		s.stop(p)
+		runs = false
+	}}
+	renamed := &mongoevent.CommandMonitor{Succeeded: func(_ context.Context, e *mongoevent.CommandSucceededEvent) {
+		if e.CommandName == "renameCollection" && runs { // to the new content, at the old position
+			write()
+		}
+	}}
+	db := connect(t, s.srv.URI(), options.Client().SetMonitor(renamed)).Database(s.db.Name())
+	if _, err := projector.Rebuild(t.Context(), bus, sink(db), o, projector.RebuildOptions{Progress: progress}); err != nil {
+		t.Fatal(err)
+	}
+	s.stop(p)
+	p = s.start(sink(s.db), o)
+	for published < last {
+		write()
+	}
+	s.until("the last event", func() bool { return p.Stats().Seq == last })
+	var doc bson.M
+	if err := s.db.Collection("orders").FindOne(t.Context(), bson.D{{Key: "_id", Value: "k"}}).Decode(&doc); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := show(doc), fmt.Sprint("k@", last, ` {"f1":1,"f2":2,"f3":3,"f4":4}`); got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 

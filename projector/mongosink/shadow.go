@@ -24,12 +24,17 @@ const shadowInfix = "__rebuild"
 //
 // A swap is: mark the page, rename the collection, move what the page says to the
 // page of the collection that it replaced. A crash before the rename leaves the old
-// content. A crash behind it leaves a marked page without a collection, which the
-// next Open or Shadow takes as the order to move it.
+// content. A crash behind it leaves a marked page of the very collection that the sink
+// has now, which the next Open or Shadow takes as the order to move it.
+//
+// The server may carry out a rename long after who asked for it has given up. So the end
+// of a swap is never told from what is missing, but from the UUID of what is there, and
+// nobody takes a marked page away before the shadow is dropped: then no rename can find it.
 type shadow struct {
 	sink    *Sink
 	token   string
-	name    string // of its collection
+	name    string       // of its collection
+	uuid    *bson.Binary // of its collection, whatever that is called
 	w       *writer
 	begun   bool // it has a page
 	swapped bool
@@ -105,7 +110,13 @@ func (sh *shadow) open(ctx context.Context, w *writer) error {
 	if err := prepare(ctx, s.db, sh.name, s.o.Indexes, s.expires()); err != nil {
 		return err
 	}
-	return w.mark.claim(ctx)
+	if err := w.mark.claim(ctx); err != nil {
+		return err
+	}
+	if sh.uuid, err = uuidOf(ctx, s.db, sh.name); err == nil && sh.uuid == nil { // another rebuild has removed it
+		err = w.mark.fenced()
+	}
+	return err
 }
 
 // begin makes the page of the rebuild, unless it is there, and removes what others left.
@@ -137,8 +148,19 @@ func (sh *shadow) enter(ctx context.Context, mark *bookmark) error {
 		}
 		return err
 	}
-	_, err := mark.book.ReplaceOne(ctx, bson.D{{Key: "_id", Value: sh.page()}},
+	s := sh.sink
+	p, err := readPage(ctx, mark.book, sh.page())
+	if err == nil && p != nil && p.Swap {
+		err = retire(ctx, s.db, s.o.Collection, p.Token, p.Shadow)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = mark.book.ReplaceOne(ctx, bson.D{{Key: "_id", Value: sh.page()}, {Key: "swap", Value: bson.D{{Key: "$ne", Value: true}}}},
 		page{ID: sh.page(), Projection: mark.src.Projection, Sources: map[string]entry{}, Token: sh.token, Shadow: sh.name}, options.Replace().SetUpsert(true))
+	if mongo.IsDuplicateKeyError(err) { // it swaps since it was looked at
+		return mark.fenced()
+	}
 	if err != nil {
 		return err
 	}
@@ -185,7 +207,7 @@ func (sh *shadow) swap(ctx context.Context) error {
 		return ErrNotOpen
 	}
 	s, m := sh.sink, sh.w.mark
-	set := bson.D{{Key: "$set", Value: bson.D{{Key: "swap", Value: true}}}}
+	set := bson.D{{Key: "$set", Value: bson.D{{Key: "swap", Value: true}, {Key: "uuid", Value: sh.uuid}}}}
 	if !m.src.Exclusive {
 		set = append(set, bson.E{Key: "$unset", Value: bson.D{{Key: m.field("seq"), Value: ""}}})
 	}
@@ -205,7 +227,7 @@ func (sh *shadow) swap(ctx context.Context) error {
 		{Key: "dropTarget", Value: true},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}},
 	}).Err()
-	if err != nil && !hasCode(err, codeNamespaceNotFound) { // it was renamed, but the answer was lost
+	if err != nil && !hasCode(err, codeNamespaceNotFound) { // it was renamed, but the answer was lost, or dropped
 		return renameError(err)
 	}
 	if err := finishSwap(ctx, s.db, s.o.Collection); err != nil {
@@ -232,16 +254,16 @@ func isMoved(ctx context.Context, book *mongo.Collection, collection, token stri
 	return n > 0, err
 }
 
-// finishSwap moves what the page of a rebuild says to the page of the collection,
-// if the rebuild's collection has been renamed and the page has not been moved.
+// finishSwap moves what the page of a rebuild says to the page of the collection, if
+// that is the rebuild's collection by now and the page has not been moved.
 func finishSwap(ctx context.Context, db *mongo.Database, collection string) error {
 	book := openBook(db)
 	p, err := readPage(ctx, book, collection+shadowInfix)
 	if err != nil || p == nil || !p.Swap {
 		return err
 	}
-	names, err := db.ListCollectionNames(ctx, bson.D{{Key: "name", Value: p.Shadow}})
-	if err != nil || len(names) > 0 {
+	there, err := uuidOf(ctx, db, collection)
+	if err != nil || there == nil || p.UUID == nil || !there.Equal(*p.UUID) {
 		return err
 	}
 	_, err = book.UpdateOne(ctx,
@@ -255,7 +277,21 @@ func finishSwap(ctx context.Context, db *mongo.Database, collection string) erro
 	return err
 }
 
-// Drop removes the shadow and its page, unless it was swapped.
+// retire ends the rebuild of a token, which swapped the collection or did not. The shadow
+// goes first: a rename that still waits at the server finds nothing from then on.
+func retire(ctx context.Context, db *mongo.Database, collection, token, shadow string) error {
+	if err := db.Collection(shadow, safely()).Drop(ctx); err != nil {
+		return err
+	}
+	if err := finishSwap(ctx, db, collection); err != nil {
+		return err
+	}
+	_, err := openBook(db).DeleteOne(ctx, bson.D{{Key: "_id", Value: collection + shadowInfix}, {Key: "token", Value: token}})
+	return err
+}
+
+// Drop removes the shadow and its page, unless it was swapped. Where the server has carried
+// out a swap that was given up, it finishes that one.
 func (sh *shadow) Drop(ctx context.Context) error {
 	if sh.swapped || sh.dropped {
 		return nil
@@ -263,14 +299,7 @@ func (sh *shadow) Drop(ctx context.Context) error {
 	s := sh.sink
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
-	err := finishSwap(ctx, s.db, s.o.Collection) // a swap whose answer was lost
-	if err == nil {
-		_, err = openBook(s.db).DeleteOne(ctx, bson.D{{Key: "_id", Value: sh.page()}, {Key: "token", Value: sh.token}})
-	}
-	if err == nil {
-		err = s.db.Collection(sh.name, safely()).Drop(ctx)
-	}
-	if err != nil {
+	if err := retire(ctx, s.db, s.o.Collection, sh.token, sh.name); err != nil {
 		return fmt.Errorf("mongosink: drop the shadow of collection %s: %w", s.o.Collection, explain(err, s.db))
 	}
 	sh.dropped = true

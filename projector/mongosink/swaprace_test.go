@@ -2,12 +2,14 @@ package mongosink_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 
 	mongoevent "go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/seed-63e9a637/jetbus/embedded/mongod"
 	"github.com/seed-63e9a637/jetbus/projector"
 	"github.com/seed-63e9a637/jetbus/projector/mongosink"
 )
@@ -92,5 +94,67 @@ func TestA8Row12SwapUnderAFill(t *testing.T) {
 	r.writeUpTo(live, 2, put("a", 1, `{}`), put("b", 2, `{}`))
 	if p := r.position(source()); p.Known {
 		t.Errorf("position %+v, and b is missing", p)
+	}
+}
+
+// Row 12: a rebuild is canceled while its rename waits at the server, which carries it out
+// all the same, just before what removes the shadow or behind it. Whoever removes that,
+// the rebuild itself or the next one, leaves a position that is the content's.
+func TestA8Row12LateRename(t *testing.T) {
+	for _, next := range []bool{false, true} {
+		for _, behind := range []bool{false, true} {
+			t.Run(fmt.Sprintf("next %v, behind %v", next, behind), func(t *testing.T) {
+				r, standIn := newFaultRig(t)
+				src := exclusive()
+				live := r.open(mongosink.Options{}, src)
+				r.writeUpTo(live, 50, put("old", 50, `{}`))
+				sh := r.shadow(live, src)
+				r.writeUpTo(sh, 7, put("new", 7, `{}`))
+
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				may, done := make(chan struct{}), make(chan struct{})
+				carryOut := sync.OnceFunc(func() { close(may) })
+				defer carryOut() // the server could not stop
+				standIn.OnCommand(func(c mongod.Command) error {
+					switch {
+					case c.Name == "renameCollection":
+						cancel()
+						<-may
+					case c.Name == "drop" && !behind:
+						carryOut()
+						<-done
+					}
+					return nil
+				})
+				standIn.OnReply(func(c mongod.Command) error {
+					if c.Name == "renameCollection" {
+						close(done)
+					}
+					return nil
+				})
+				if err := sh.Swap(ctx); err == nil || ctx.Err() == nil {
+					t.Fatalf("the swap was not canceled: %v", err)
+				}
+				if next {
+					sh = r.shadow(r.sink(mongosink.Options{}), src)
+				}
+				if err := sh.Drop(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				carryOut()
+				<-done
+
+				at, doc := uint64(7), "new@7"
+				if behind {
+					at, doc = 50, "old@50"
+				}
+				if p := r.position(src); p != (projector.Position{Known: true, Seq: at}) {
+					t.Errorf("position %+v, want %d", p, at)
+				}
+				r.want(doc)
+				r.wantClean()
+			})
+		}
 	}
 }
