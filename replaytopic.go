@@ -120,7 +120,7 @@ func (r *replay) publish(ctx context.Context, d *DeadLetter) error {
 	}
 	if entry.Revision == 0 || r.o.Force {
 		mark = replayMark{Topic: r.o.ToTopic, ID: NewID(), Stream: d.Stream, Created: d.StreamCreated.UnixNano(), Seq: d.Event.Seq}
-	} else if err := r.complete(ctx, key, &mark, &entry); err != nil {
+	} else if err := r.finish(ctx, key, &mark, &entry); err != nil {
 		return err
 	}
 	if mark.Done {
@@ -143,10 +143,10 @@ func (r *replay) publish(ctx context.Context, d *DeadLetter) error {
 	return err
 }
 
-// complete looks whether what a mark says was stored by a replay that died
+// finish looks whether what a mark says was stored by a replay that died
 // before it could note that. Where it was not, its id is used again, in case it
 // is still on its way.
-func (r *replay) complete(ctx context.Context, key string, mark *replayMark, entry *KeyEntry) error {
+func (r *replay) finish(ctx context.Context, key string, mark *replayMark, entry *KeyEntry) error {
 	if mark.Done {
 		return nil
 	}

@@ -15,16 +15,22 @@ import (
 
 // Error codes of the server's API that nats.go does not name.
 const (
+	codeNoPeers           = 10005 // the cluster knows too few servers that are up, as in the moment behind the death of one
+	codeNoLeader          = 10008 // only a leader can do it, and the cluster elects one; nothing was done
 	codeStoreFull         = 10023 // insufficient resources
 	codeMaxConsumers      = 10026 // more consumers than the account may have
-	codeStoreReserved     = 10047 // insufficient storage resources available
 	codeMemoryReserved    = 10028 // insufficient memory resources available
-	codeBadConfig         = 10052
+	codeStoreReserved     = 10047 // insufficient storage resources available
 	codeStreamCreate      = 10049 // a failure without a code of its own; the description tells which
+	codeBadConfig         = 10052
 	codeSubjectsOverlap   = 10065
+	codeWrongLastID       = 10070
 	codeStreamStoreFailed = 10077 // also: maximum bytes, messages or messages per subject exceeded
-	codeTooManyRequests   = 10167
 	codeDuplicatePending  = 10158 // the first publish of this id is still on its way (R>1)
+	codeTTLDisabled       = 10166
+	codeTooManyRequests   = 10167
+	codeBatchDisabled     = 10174
+	codeBatchDuplicate    = 10201
 )
 
 // errLost ends a wait for an answer that cannot come: the connection broke.

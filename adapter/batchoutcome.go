@@ -108,7 +108,7 @@ func (p *batch) settleStored(ctx context.Context, todo []int, retried []bool) {
 		seq, found, err := p.b.dedupeLookup(ctx, p.to[i].topic, e.ID)
 		if found && err == nil {
 			p.to[i].topic.setHeard()
-			p.mu.Lock()
+			p.mu.Lock() // the lookups run side by side, and an answer that is late may still come to receive
 			defer p.mu.Unlock()
 			e.Seq, p.receipts[i].Duplicate, p.errs[i] = seq, true, nil
 			p.settled = true

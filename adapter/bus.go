@@ -162,7 +162,7 @@ func (b *Bus) Close(ctx context.Context) error {
 	for m := range b.members {
 		members = append(members, m)
 	}
-	b.mu.Unlock()
+	b.mu.Unlock() // who enlists after this is told that the bus closes; who did before is among members
 	if !first {
 		return b.awaitEnd(ctx)
 	}

@@ -107,7 +107,7 @@ func ExampleBus_Subscribe_orderedByKey() {
 
 // PauseGroup stops delivery to all members of a group, over restarts; a member
 // stops and goes on for itself by Pause and Resume of its subscription.
-func ExampleBus_PauseGroup() {
+func ExampleBus_PauseGroup_pauseAndResume() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()

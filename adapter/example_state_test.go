@@ -34,7 +34,7 @@ func ExampleBus_EnsureTopic_compacted() {
 
 // A snapshot is the last event of each key of a topic that keeps all of them. Its
 // events have the positions of that topic: read the snapshot, then follow the topic.
-func ExampleBus_ScanLatest() {
+func ExampleBus_ScanLatest_snapshot() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()

@@ -57,7 +57,7 @@ func open() (bus *adapter.Bus, end func()) {
 
 // Many events in one call, in their order. Publishing them again stores nothing,
 // because they have the same ids.
-func ExampleBus_PublishBatch() {
+func ExampleBus_PublishBatch_publishAgain() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()
@@ -131,7 +131,7 @@ func Example_typedTopic() {
 
 // Reading needs no group. With Follow it goes on with new events until the loop
 // ends; After goes on where an earlier reader was.
-func ExampleBus_Read() {
+func ExampleBus_Read_follow() {
 	bus, end := open()
 	defer end()
 	ctx := context.Background()

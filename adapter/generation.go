@@ -207,13 +207,14 @@ func (b *Bus) repartition(ctx context.Context, name string, n int, grow func(con
 // from changing what was seen.
 func (st *streams) grow(ctx context.Context, t *topic, n int) (grown *topic, err error) {
 	err = st.lockStream(ctx, t.stream, func(ctx context.Context) error {
-		grown, err = st.growLocked(ctx, t.name(), n)
+		grown, err = st.growHeld(ctx, t.name(), n)
 		return err
 	})
 	return grown, err
 }
 
-func (st *streams) growLocked(ctx context.Context, name string, n int) (*topic, error) {
+// growHeld is grow for who has the stream's lock.
+func (st *streams) growHeld(ctx context.Context, name string, n int) (*topic, error) {
 	t, info, err := st.inspect(ctx, name)
 	switch {
 	case err != nil:

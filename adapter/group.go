@@ -22,7 +22,7 @@ const (
 	metaGroupTopic = "jetbus.topic"
 	metaGroup      = "jetbus.group"
 	metaEpoch      = "jetbus.epoch" // how often the group was moved; part of the consumer's name
-	metaSeek       = "jetbus.seek"  // a move under way: see seekMark
+	metaMark       = "jetbus.seek"  // a move under way: see moveMark
 	metaOrder      = "jetbus.order" // SubscribeOptions.Order; absent: none
 	// What that of a partition carries besides: which it is, and where the group began,
 	// which is the same in all of them, and which move of it, or making, that was.
@@ -120,8 +120,8 @@ func (dur *durables) joinGroup(ctx context.Context, t *topic, group string, star
 		case err != nil:
 			return nil, err
 		}
-		if mark, ok := readSeekMark(info.Config.Metadata); ok {
-			if err := dur.completeSeek(ctx, t, group, info, mark); err != nil {
+		if mark, ok := readMoveMark(info.Config.Metadata); ok {
+			if err := dur.finishMove(ctx, t, group, info, mark); err != nil {
 				return nil, err
 			}
 			continue
@@ -175,7 +175,7 @@ func (dur *durables) createRetries(ctx context.Context, t *topic, group string, 
 // alignPause pauses the retries of a group as that is, or resumes them. While the group is
 // being moved only its mover knows until when that is; the next member to join looks again.
 func (dur *durables) alignPause(ctx context.Context, t *topic, group string, retries, of *jetstream.ConsumerInfo) error {
-	if _, moving := readSeekMark(of.Config.Metadata); moving || isAlike(resumeTime(retries), resumeTime(of)) {
+	if _, moving := readMoveMark(of.Config.Metadata); moving || isAlike(resumeTime(retries), resumeTime(of)) {
 		return nil
 	}
 	g := &topicGroup{topic: t.origin, group: group}
@@ -408,7 +408,7 @@ func (dur *durables) alignGroup(ctx context.Context, t *topic, group string, inf
 		return info, nil
 	}
 	if !set.locked {
-		return dur.alignLocked(ctx, t, group, given)
+		return dur.alignUnderLock(ctx, t, group, given)
 	}
 	if reorder {
 		if c.Metadata = maps.Clone(c.Metadata); c.Metadata == nil {
@@ -455,24 +455,24 @@ func (dur *durables) alignOrder(ctx context.Context, t *topic, group string, inf
 
 func orderWord(o jetbus.Order) string { return cmp.Or(string(o), "none") }
 
-// seekMark says that a group is being moved: the durable that carries it is to
+// moveMark says that a group is being moved: the durable that carries it is to
 // be replaced by the next epoch, starting at seq. It is written before anything
-// else is done, so that whoever meets it after a crash can complete the move.
-type seekMark struct {
+// else is done, so that whoever meets it after a crash can finish the move.
+type moveMark struct {
 	seq   uint64
 	until time.Time // after that its writer is taken to be dead
 }
 
-func (m seekMark) String() string {
+func (m moveMark) String() string {
 	return strconv.FormatUint(m.seq, 10) + "@" + strconv.FormatInt(m.until.UnixMilli(), 10)
 }
 
-func readSeekMark(metadata map[string]string) (seekMark, bool) {
-	seq, until, ok := strings.Cut(metadata[metaSeek], "@")
+func readMoveMark(metadata map[string]string) (moveMark, bool) {
+	seq, until, ok := strings.Cut(metadata[metaMark], "@")
 	if !ok {
-		return seekMark{}, false
+		return moveMark{}, false
 	}
 	n, err1 := strconv.ParseUint(seq, 10, 64)
 	ms, err2 := strconv.ParseInt(until, 10, 64)
-	return seekMark{seq: n, until: time.UnixMilli(ms)}, err1 == nil && err2 == nil
+	return moveMark{seq: n, until: time.UnixMilli(ms)}, err1 == nil && err2 == nil
 }

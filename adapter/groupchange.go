@@ -20,8 +20,8 @@ func (dur *durables) changeGroup(ctx context.Context, t *topicGroup, f func(ctx 
 		if !errors.Is(err, errMoved) {
 			return err
 		}
-		if mark, ok := readSeekMark(t.info.Config.Metadata); ok {
-			if err := dur.completeSeek(ctx, t.topic, t.group, t.info, mark); err != nil {
+		if mark, ok := readMoveMark(t.info.Config.Metadata); ok {
+			if err := dur.finishMove(ctx, t.topic, t.group, t.info, mark); err != nil {
 				return err
 			}
 		}
@@ -30,7 +30,7 @@ func (dur *durables) changeGroup(ctx context.Context, t *topicGroup, f func(ctx 
 
 // changeOnce is changeGroup for a group that nobody is moving; errMoved says that somebody was.
 func (dur *durables) changeOnce(ctx context.Context, t *topicGroup, f func(ctx context.Context) error) error {
-	return dur.locked(ctx, seekLock(t), func(ctx context.Context) error {
+	return dur.locked(ctx, groupLock(t), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, dur.cfg.Timeout)
 		defer cancel()
 		info, err := dur.findGroup(ctx, t.topic, t.group)
@@ -38,15 +38,15 @@ func (dur *durables) changeOnce(ctx context.Context, t *topicGroup, f func(ctx c
 			return err
 		}
 		t.info = info
-		if _, moving := readSeekMark(info.Config.Metadata); moving {
+		if _, moving := readMoveMark(info.Config.Metadata); moving {
 			return errMoved
 		}
 		return f(ctx)
 	})
 }
 
-// alignLocked is alignGroup for settings that differ from the group's.
-func (dur *durables) alignLocked(ctx context.Context, t *topic, group string, set groupSettings) (info *jetstream.ConsumerInfo, err error) {
+// alignUnderLock is alignGroup for settings that differ from the group's.
+func (dur *durables) alignUnderLock(ctx context.Context, t *topic, group string, set groupSettings) (info *jetstream.ConsumerInfo, err error) {
 	set.locked = true
 	g := &topicGroup{topic: t, group: group}
 	err = dur.changeGroup(ctx, g, func(ctx context.Context) error {
@@ -61,14 +61,14 @@ func (dur *durables) alignLocked(ctx context.Context, t *topic, group string, se
 // is a [jetbus.GroupBusyError].
 func (dur *durables) lockMove(ctx context.Context, t *topicGroup, ttl time.Duration) (held *heldLock, err error) {
 	for wait := lockPoll; ; wait = min(2*wait, lockPollMax) {
-		held, err = dur.lockOnce(ctx, seekLock(t), ttl)
+		held, err = dur.lockOnce(ctx, groupLock(t), ttl)
 		if !errors.Is(err, jetbus.ErrWrongSequence) {
 			return held, err
 		}
 		if t.info, err = dur.findGroup(ctx, t.topic, t.group); err != nil {
 			return nil, err
 		}
-		_, moving := readSeekMark(t.info.Config.Metadata)
+		_, moving := readMoveMark(t.info.Config.Metadata)
 		if moving {
 			return nil, &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: t.info.NumAckPending}
 		}

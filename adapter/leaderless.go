@@ -10,14 +10,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// codeNoLeader is how a cluster refuses what only a leader can do while it elects
-// one. Nothing was done.
-const codeNoLeader jetstream.ErrorCode = 10008
-
-// codeNoPeers is how a cluster refuses to make something for which it does not know
-// enough servers that are up, as in the moment behind the death of one.
-const codeNoPeers jetstream.ErrorCode = 10005
-
 // patient is a JetStream that sits elections out: what a cluster refuses since it
 // has no leader at the moment is asked again until the context's deadline, and where
 // it has none for as long as most. What does no harm when it is done twice is asked

@@ -219,6 +219,10 @@ func (l *lease) notExtended(sent time.Time) {
 	}
 }
 
+// extendedLocked is extended for who has the lock. An answer that arrives after the deadline
+// changes nothing: the server answers whoever asks, also for an event that it has given to
+// somebody else. One that is older than another, as answers may overtake each other, does
+// not shorten the lease.
 func (l *lease) extendedLocked(sent time.Time) bool {
 	if l.state != leaseOpen || deadline.Over(l.deadline, time.Now()) {
 		return false

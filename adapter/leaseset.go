@@ -102,6 +102,8 @@ func (h *leaseSet) add(l *lease, sent time.Time) {
 	h.addLocked(l, sent)
 }
 
+// addLocked is add for who has the lock: the puller, which counts the event as its own in the
+// same turn, so that nobody sees it held and not counted, or the other way around.
 func (h *leaseSet) addLocked(l *lease, sent time.Time) {
 	l.deadline, l.asked = sent.Add(h.safe()), sent
 	if age := time.Duration(sent.UnixNano() - l.stored); l.isReplicated() && l.slot == nil && h.maxLease >= 0 && age > 0 && !h.isOld(l) {
@@ -116,6 +118,8 @@ func (h *leaseSet) addLocked(l *lease, sent time.Time) {
 	}
 }
 
+// removeLocked ends a lease. Whoever comes later, with an answer or to settle it, finds out how
+// it ended by its state: the lease itself is still in the hands of its handler.
 func (h *leaseSet) removeLocked(l *lease, how outcome) {
 	l.state = how
 	l.prev.next, l.next.prev = l.next, l.prev
@@ -143,6 +147,7 @@ func (h *leaseSet) nameLocked(l *lease, id string) {
 	l.twin, h.named[name] = h.named[name], l
 }
 
+// unnameLocked is called as the lease ends. It may have twins, in any order.
 func (h *leaseSet) unnameLocked(l *lease) {
 	if l.id == "" { // it was not decoded
 		return
@@ -174,6 +179,8 @@ func (h *leaseSet) take(l *lease) error {
 	return err
 }
 
+// takeLocked is take for who has the lock. Who is told nil is the only one ever: two who settle
+// at once, a handler and the keeper that takes the lease away, say, meet here.
 func (h *leaseSet) takeLocked(l *lease, now time.Time) error {
 	err := l.checkAt(now)
 	switch {
@@ -412,6 +419,9 @@ func (h *leaseSet) askOne(l *lease) (c *confirmer, ok bool, err error) {
 	e := sentExtension{l: l, at: sent, on: h.b.connections.Load()}
 	l.asked, l.askedOn = sent, e.on
 	h.mu.Unlock()
+	// Sending may block on a connection that hangs, and the keeper needs the lock to take away what
+	// runs out meanwhile. Who refuses the event in between waits for on (awaitExtension): behind a
+	// refusal the extension would undo its delay.
 	err = h.b.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: reply, Data: extension})
 	close(on)
 	if err == nil && c != nil {

@@ -67,19 +67,19 @@ func TestRate(t *testing.T) {
 	}
 }
 
-func TestSeekMark(t *testing.T) {
-	for _, m := range []seekMark{{seq: 1, until: time.UnixMilli(0)}, {seq: 1<<64 - 1, until: time.UnixMilli(1_700_000_000_123)}} {
-		got, ok := readSeekMark(map[string]string{metaSeek: m.String()})
+func TestMoveMark(t *testing.T) {
+	for _, m := range []moveMark{{seq: 1, until: time.UnixMilli(0)}, {seq: 1<<64 - 1, until: time.UnixMilli(1_700_000_000_123)}} {
+		got, ok := readMoveMark(map[string]string{metaMark: m.String()})
 		if !ok || got != m {
 			t.Errorf("%v: %v, %t", m, got, ok)
 		}
 	}
 	for _, text := range []string{"", "@", "1", "1@", "@1", "x@1", "1@x", "-1@1"} {
-		if m, ok := readSeekMark(map[string]string{metaSeek: text}); ok {
+		if m, ok := readMoveMark(map[string]string{metaMark: text}); ok {
 			t.Errorf("%q was taken for %v", text, m)
 		}
 	}
-	if _, ok := readSeekMark(nil); ok {
+	if _, ok := readMoveMark(nil); ok {
 		t.Error("a mark where there is none")
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // move is what a mover of a group, or of its parts, has to keep alive, and to give back; the
-// steps of a move are in seek.go. It
+// steps of a move are in move.go. It
 // waits for held events for as long as its caller says, an hour if need be, and may die in
 // it. So its marks, by which the group stands still, end as its locks do.
 type move struct {
@@ -46,11 +46,11 @@ func (m *move) begin(ctx context.Context, p *topicGroup) error {
 	return m.dur.pauseUntil(ctx, p, mark.until)
 }
 
-func (m *move) fresh() seekMark { return seekMark{seq: m.next, until: time.Now().Add(m.life)} }
+func (m *move) fresh() moveMark { return moveMark{seq: m.next, until: time.Now().Add(m.life)} }
 
 func (m *move) mark(ctx context.Context, p *topicGroup) error {
 	mark := m.fresh()
-	return m.dur.markSeek(ctx, p, mark.String(), mark.until)
+	return m.dur.markMove(ctx, p, mark.String(), mark.until)
 }
 
 // decide ends the time of the marks: all that is held is settled, and the durables are about
@@ -71,7 +71,7 @@ func (m *move) decide(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.dur.cfg.Timeout)
 	defer cancel()
 	return errors.Join(err, everyPart(ctx, marked, func(ctx context.Context, p *topicGroup) error {
-		return m.dur.markSeek(ctx, p, "", resumeTime(p.info))
+		return m.dur.markMove(ctx, p, "", resumeTime(p.info))
 	}))
 }
 

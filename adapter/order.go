@@ -277,6 +277,8 @@ func (n *turn) take(verb string) error {
 	return n.l.wrap(verb, err)
 }
 
+// checkLocked says why the turn's handler may not settle the event any more. A turn that is over
+// stays over, though its event be delivered again and have another: the handler has no part in that.
 func (n *turn) checkLocked() error {
 	switch {
 	case n.state == leaseSettled:

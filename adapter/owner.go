@@ -339,6 +339,8 @@ func (o *owner) lose() {
 	_ = o.await(o.s.ctx, func() bool { return o.busy == 0 || o.s.patience == waitsForNobody })
 }
 
+// loseLocked is lost for who has the lock. Handlers that run are canceled, and what they say of
+// their events is refused from here on; that they return is waited for without the lock (lose).
 func (o *owner) loseLocked() {
 	o.flowing = false
 	for _, s := range o.lanes.drop(func(*slot) bool { return false }) {
@@ -349,6 +351,7 @@ func (o *owner) loseLocked() {
 	}
 }
 
+// anyLocked reports whether one of the events that are first of their keys is such a one.
 func (o *owner) anyLocked(match func(*slot) bool) bool {
 	for s := range o.lanes.heads() {
 		if match(s) {

@@ -247,10 +247,10 @@ func firstOf(have []*topicGroup) *jetstream.ConsumerInfo {
 // under way takes its own time, unless ctx has a deadline.
 func (dur *durables) joinPart(ctx context.Context, p *topicGroup, set groupSettings) error {
 	for {
-		mark, ok := readSeekMark(p.info.Config.Metadata)
+		mark, ok := readMoveMark(p.info.Config.Metadata)
 		var err error
 		if ok { // a mover may have died on its way
-			err = dur.completeSeek(ctx, p.topic, p.group, p.info, mark)
+			err = dur.finishMove(ctx, p.topic, p.group, p.info, mark)
 		} else if _, err = dur.alignGroup(ctx, p.topic, p.group, p.info, set); err == nil {
 			return nil
 		}

@@ -458,11 +458,3 @@ func (srv *server) refusal(subject string, err error) error {
 	}
 	return srv.translate("store", subject, err)
 }
-
-// Refusals of the server that nats.go does not name.
-const (
-	codeWrongLastID    = 10070
-	codeTTLDisabled    = 10166
-	codeBatchDisabled  = 10174
-	codeBatchDuplicate = 10201
-)

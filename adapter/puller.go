@@ -358,6 +358,10 @@ func (p *puller) rejoinLocked() {
 	p.s.work.Go(p.rejoin)
 }
 
+// rejoin looks for the durable without the lock, which it lets go of for as long as the server
+// takes: Stop, the owner of an ordered group and a reconnect may all come in between. So it
+// compares what it finds with the durable of before, and with what the puller goes by now: one that
+// its owner has attached elsewhere, or ended, meanwhile is left alone.
 func (p *puller) rejoin() {
 	s := p.s
 	ctx, cancel := context.WithTimeout(s.life, s.b.cfg.Timeout)
@@ -415,17 +419,17 @@ func (p *puller) settledGroup(ctx context.Context) (*jetstream.ConsumerInfo, err
 	if err != nil {
 		return nil, err
 	}
-	mark, ok := readSeekMark(info.Config.Metadata)
+	mark, ok := readMoveMark(info.Config.Metadata)
 	if !ok {
 		return info, nil
 	}
-	if err = b.completeSeek(ctx, p.t, group, info, mark); err != nil {
+	if err = b.finishMove(ctx, p.t, group, info, mark); err != nil {
 		return nil, err
 	}
 	if info, err = b.findGroup(ctx, p.t, group); err != nil {
 		return nil, err
 	}
-	if _, ok = readSeekMark(info.Config.Metadata); ok { // its mover is alive, and waits
+	if _, ok = readMoveMark(info.Config.Metadata); ok { // its mover is alive, and waits
 		return nil, errMoved
 	}
 	return info, nil

@@ -114,7 +114,7 @@ func waitForDurable(ctx context.Context, try int) error {
 		return jetbus.ErrNoGroup
 	}
 	select {
-	case <-time.After(seekPoll << try):
+	case <-time.After(movePoll << try):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

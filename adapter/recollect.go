@@ -50,6 +50,8 @@ func (p *puller) mayBeRecorded(ctx context.Context, l *lease) bool {
 		s.mu.Lock()
 	}
 	r.asking = make(chan struct{})
+	// Read before the lock is let go of: what arrives while the server is asked may have got its
+	// record after the answer was made, and asks again.
 	upTo := s.arrivals
 	s.mu.Unlock()
 	keys, err := s.b.recorded(ctx, p.t.stream, l.consumer)

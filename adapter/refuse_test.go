@@ -331,7 +331,7 @@ func TestReceiveTrustsTheShorterLease(t *testing.T) {
 func TestSurvivorsAreNoSuspects(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "t"})
-		w, b := r.OpenWired(adapter.Config{})
+		w, b := r.OpenCabled(adapter.Config{})
 		var running, most atomic.Int64
 		var done atomic.Int64
 		after := atomic.Bool{}

@@ -121,8 +121,8 @@ func (o *overtaken) UpdateConsumer(ctx context.Context, stream string, c jetstre
 func TestCompleteAMoveThatIsOver(t *testing.T) {
 	t.Parallel()
 	bus, g := movable(t)
-	mark := seekMark{seq: 3, until: time.Now()}
-	if err := bus.markSeek(t.Context(), g, mark.String(), mark.until); err != nil {
+	mark := moveMark{seq: 3, until: time.Now()}
+	if err := bus.markMove(t.Context(), g, mark.String(), mark.until); err != nil {
 		t.Fatal(err)
 	}
 	bus.js.JetStream = &overtaken{JetStream: bus.js.JetStream, replace: func() {

@@ -113,14 +113,16 @@ func (st *streams) noteSnapshot(ctx context.Context, origin *topic, snapshot str
 	if slices.Contains(snapshotsOf(&info.Config, origin.name()), snapshot) == there {
 		return nil
 	}
-	err = st.lockStream(ctx, origin.stream, func(ctx context.Context) error { return st.noteLocked(ctx, origin, snapshot, there) })
+	err = st.lockStream(ctx, origin.stream, func(ctx context.Context) error { return st.noteHeld(ctx, origin, snapshot, there) })
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return nil
 }
 
-func (st *streams) noteLocked(ctx context.Context, origin *topic, snapshot string, there bool) error {
+// noteHeld is noteSnapshot for who has the lock of the topic's stream: others declare topics and
+// note snapshots in the same configuration, which is read and written back whole.
+func (st *streams) noteHeld(ctx context.Context, origin *topic, snapshot string, there bool) error {
 	info, err := st.streamInfo(ctx, origin.stream)
 	if err != nil {
 		return st.translate("look at stream "+origin.stream, st.api+"STREAM.INFO."+origin.stream, err)

@@ -51,7 +51,7 @@ func (s *subscription) Resume() {
 		if s.owners != nil {
 			break
 		}
-		err := p.open()
+		err := p.open() // without the lock, and Stop may come first: open looks whether the puller has ended
 		s.mu.Lock()
 		if err != nil {
 			s.failLocked(err)
@@ -114,6 +114,8 @@ func (s *subscription) failLocked(err error) {
 	}
 }
 
+// stopLocked begins the end. From here on no worker begins with an event, no puller asks and no
+// owner starts a term: all of them look at stopping under the lock that is held now.
 func (s *subscription) stopLocked(err error) {
 	s.stopping, s.err = true, err
 	for _, o := range s.owners {

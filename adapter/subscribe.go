@@ -426,6 +426,9 @@ func (s *subscription) acknowledgeAndUnlock(l *lease, now time.Time) {
 	o, reply := l.p.requestLocked(now)
 	starved := s.starvedLocked()
 	s.mu.Unlock()
+	// The lease is over here before the server knows, so nobody else in this process begins to send
+	// anything for it, and the order of what follows needs no lock; an extension that is on its
+	// way does nothing behind an acknowledgement.
 	if err == nil {
 		err = s.b.nc.Publish(l.reply, nil)
 		s.acknowledged(l, now, err)

@@ -133,8 +133,8 @@ func (tr *track) find(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	if mark, ok := readSeekMark(info.Config.Metadata); ok {
-		if err := s.b.completeSeek(ctx, t, s.group, info, mark); err != nil {
+	if mark, ok := readMoveMark(info.Config.Metadata); ok {
+		if err := s.b.finishMove(ctx, t, s.group, info, mark); err != nil {
 			return nil, err
 		}
 		return nil, errMoved
@@ -149,23 +149,23 @@ func (tr *track) replace(ctx context.Context, info *jetstream.ConsumerInfo) (mad
 	ctx, cancel := context.WithTimeout(ctx, 2*keptLife+info.Config.AckWait+b.cfg.Timeout) // others who died may have the lock
 	defer cancel()
 	g := &topicGroup{topic: tr.p.t, group: tr.o.s.group, info: info}
-	err = b.locked(ctx, seekLock(g), func(ctx context.Context) error {
+	err = b.locked(ctx, groupLock(g), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
 		defer cancel()
-		made, err = tr.replaceLocked(ctx, g)
+		made, err = tr.replaceHeld(ctx, g)
 		return err
 	})
 	return made, err
 }
 
-// replaceLocked is replace for who has the group's lock.
-func (tr *track) replaceLocked(ctx context.Context, g *topicGroup) (*jetstream.ConsumerInfo, error) {
+// replaceHeld is replace for who has the group's lock.
+func (tr *track) replaceHeld(ctx context.Context, g *topicGroup) (*jetstream.ConsumerInfo, error) {
 	s, seen := tr.o.s, g.info
 	var err error
 	if g.info, err = s.b.findGroup(ctx, tr.p.t, s.group); err != nil {
 		return nil, err
 	}
-	if g.info.Name != seen.Name || g.info.Config.Metadata[metaSeek] != "" {
+	if g.info.Name != seen.Name || g.info.Config.Metadata[metaMark] != "" {
 		return nil, errMoved
 	}
 	s.mu.Lock()

@@ -60,7 +60,7 @@ func TestExtensionCutOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				r.Ensure(jetbus.TopicConfig{Name: "a"})
-				w, b := r.OpenWired(adapter.Config{})
+				w, b := r.OpenCabled(adapter.Config{})
 				h := newBlock()
 				o := jetbus.SubscribeOptions{AckTimeout: 30 * time.Second, Order: order}
 				s := r.Subscribe(b, h.handle, o)
@@ -89,7 +89,7 @@ func TestExtensionCutOff(t *testing.T) {
 func TestExtendCutOff(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "a"})
-		w, b := r.OpenWired(adapter.Config{})
+		w, b := r.OpenCabled(adapter.Config{})
 		r.Publish("a", "k")
 		ds := must(b.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), AckTimeout: time.Minute}))(t)
 		time.Sleep(20 * time.Second)

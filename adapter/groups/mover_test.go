@@ -22,9 +22,9 @@ type heldMove struct {
 	*rig
 	handled atomic.Int32
 	mover   *adapter.Bus
-	wire    *adaptertest.Wire // of the mover
-	die     func()            // which it does
-	moved   chan error        // by it
+	cable   *adaptertest.Cable // of the mover
+	die     func()             // which it does
+	moved   chan error         // by it
 }
 
 // holdMove begins a move that waits as long as it takes for an event that is held for a while.
@@ -43,8 +43,8 @@ func (r *rig) holdMove(partitions int, held time.Duration) *heldMove {
 	}
 	r.Publish("a", "1")
 	r.Within(time.Minute, "held", func() bool { return m.handled.Load() == 1 })
-	m.wire = &adaptertest.Wire{Broker: r.Broker}
-	nc, mover := r.Open(adapter.Config{}, nats.InProcessServer(m.wire))
+	m.cable = &adaptertest.Cable{Broker: r.Broker}
+	nc, mover := r.Open(adapter.Config{}, nats.InProcessServer(m.cable))
 	m.mover, m.die = mover, nc.Close
 	go func() { // ends with the wait, or with its connection
 		m.moved <- mover.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: 2 * held})
@@ -155,17 +155,17 @@ func TestMoverCutOff(t *testing.T) {
 				inBubble(t, func(r *rig) {
 					m := r.holdMove(partitions, 2*time.Minute)
 					m.standsStill(3, 30*time.Second)
-					m.wire.Deaf.Store(true)
+					m.cable.Deaf.Store(true)
 					if c.err == nil {
 						m.standsStill(0, c.deaf)
-						m.wire.Cut()
+						m.cable.Cut()
 						m.standsStill(0, time.Minute)
 						r.OK(<-m.moved)
 						m.goesOn(4, time.Minute)
 						return
 					}
 					m.goesOn(3, c.deaf)
-					m.wire.Cut()
+					m.cable.Cut()
 					r.wantOutlived(<-m.moved)
 				})
 			})
@@ -181,7 +181,7 @@ func TestMoverWaitsForLocks(t *testing.T) {
 		r.partitioned(2, inPartition(1))
 		must(r.Bus.KeySet(r.Context(), "JETBUS_LOCKS", "group.EV_A.a__g__p1_1", nil, 0, time.Minute))(t)
 		moved := make(chan error, 1)
-		w, mover := r.OpenWired(adapter.Config{})
+		w, mover := r.OpenCabled(adapter.Config{})
 		go func() {
 			moved <- mover.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: time.Second})
 		}()

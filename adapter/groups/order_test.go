@@ -385,7 +385,7 @@ func TestOrderReconnect(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "a"})
 		r.publishKeys("a", 5, 0, 40)
-		w, b := r.OpenWired(adapter.Config{})
+		w, b := r.OpenCabled(adapter.Config{})
 		var d diary
 		s := r.orderly(b, jetbus.PerKey, func(ctx context.Context, e *jetbus.Delivery) error {
 			return d.handle(e, func() error {
@@ -410,7 +410,7 @@ func TestOrderReconnect(t *testing.T) {
 func TestOrderSilence(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "a"})
-		w, b := r.OpenWired(adapter.Config{})
+		w, b := r.OpenCabled(adapter.Config{})
 		canceled := make(chan time.Time, 1)
 		var d diary
 		first := r.orderly(b, jetbus.PerKey, func(ctx context.Context, e *jetbus.Delivery) error {

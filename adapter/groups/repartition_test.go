@@ -384,7 +384,7 @@ func TestConditionalAnswerLostAcrossGenerations(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ctx := r.Context()
 		r.Ensure(jetbus.TopicConfig{Name: "t", Partitions: 3, Retention: -1, KeyInSubject: true})
-		w, bus := r.OpenWired(adapter.Config{})
+		w, bus := r.OpenCabled(adapter.Config{})
 		first := must(bus.Publish(ctx, adaptertest.Event("t", "k")))(r.T)
 		w.Deaf.Store(true)
 		var receipt jetbus.Receipt

@@ -20,7 +20,7 @@ import (
 // belated is a way to the broker on which the first request of a kind takes its time, while
 // others overtake it.
 type belated struct {
-	*adaptertest.Wire
+	*adaptertest.Cable
 	request *regexp.Regexp // finds one, and its size
 	takes   time.Duration
 	sent    chan struct{} // closed when there was one
@@ -28,7 +28,7 @@ type belated struct {
 }
 
 func (w *belated) InProcessConn() (net.Conn, error) {
-	c, err := w.Wire.InProcessConn()
+	c, err := w.Cable.InProcessConn()
 	return &belatedConn{c, w}, err
 }
 
@@ -64,7 +64,7 @@ func (c *belatedConn) Write(p []byte) (int, error) {
 func (r *rig) openBelated(request string, takes time.Duration) (*belated, *adapter.Bus) {
 	r.Helper()
 	w := &belated{
-		Wire: &adaptertest.Wire{Broker: r.Broker}, takes: takes, sent: make(chan struct{}),
+		Cable: &adaptertest.Cable{Broker: r.Broker}, takes: takes, sent: make(chan struct{}),
 		request: regexp.MustCompile(`H?PUB \$JS\.API\.` + regexp.QuoteMeta(request) + `[^\r\n]* (\d+)\r\n`),
 	}
 	_, b := r.Open(adapter.Config{Timeout: patience}, nats.InProcessServer(w))

@@ -283,7 +283,7 @@ func TestCloseWithEndedContext(t *testing.T) {
 	})
 	t.Run("a call goes on for longer than Config.Timeout", func(t *testing.T) {
 		inBubble(t, func(r *rig) {
-			w, b := r.OpenWired(adapter.Config{Timeout: 3 * time.Second})
+			w, b := r.OpenCabled(adapter.Config{Timeout: 3 * time.Second})
 			r.Ensure(jetbus.TopicConfig{Name: "a"})
 			must(b.Publish(r.Context(), adaptertest.Event("a", "before")))(r.T) // now it knows the topic
 			w.Deaf.Store(true)
@@ -336,7 +336,7 @@ func TestCloseOnBadConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
-				w, b := r.OpenWired(adapter.Config{})
+				w, b := r.OpenCabled(adapter.Config{})
 				w.Deaf.Store(true)
 				ctx := r.Context()
 				if c.ctx > 0 {

@@ -174,7 +174,7 @@ func TestScanLatestSurvivesLoss(t *testing.T) {
 	inRealTime(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "state", Compact: true})
 		must(r.Bus.PublishBatch(r.Context(), adaptertest.Numbered("state", 3000), jetbus.BatchOptions{}))(t)
-		w, b := r.OpenWired(adapter.Config{})
+		w, b := r.OpenCabled(adapter.Config{})
 		state := map[string]uint64{}
 		cuts := 0
 		asOf := must(b.ScanLatest(r.Context(), "state", jetbus.LatestQuery{}, func(e jetbus.Event) error {

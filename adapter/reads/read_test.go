@@ -379,7 +379,7 @@ func TestReadOfATopicMadeAnew(t *testing.T) {
 			ended <- adaptertest.FirstErr(r.Bus.Read(r.Context(), []string{"state"}, jetbus.ReadOptions{After: map[string]uint64{"state": 5}, Follow: true}))
 		}()
 		r.Settle()
-		w, other := r.OpenWired(adapter.Config{})
+		w, other := r.OpenCabled(adapter.Config{})
 		cut := make(chan error, 1)
 		go func() {
 			cut <- adaptertest.FirstErr(other.Read(r.Context(), []string{"state"}, jetbus.ReadOptions{Follow: true}))

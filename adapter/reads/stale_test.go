@@ -131,7 +131,7 @@ func TestTopicIsAskedForSeldom(t *testing.T) {
 func TestTopicAskedForInVain(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "t", Storage: jetbus.MemoryStorage})
-		way, bus := r.OpenWired(adapter.Config{})
+		way, bus := r.OpenCabled(adapter.Config{})
 		must(bus.Publish(r.Context(), adaptertest.Event("t", "1")))(t)
 		time.Sleep(time.Minute)
 		way.Deaf.Store(true)

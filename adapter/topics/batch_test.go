@@ -170,7 +170,7 @@ func TestBatchConnectionLost(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				const n = 1000
 				r.Ensure(jetbus.TopicConfig{Name: "a"})
-				w, b := r.OpenWired(adapter.Config{})
+				w, b := r.OpenCabled(adapter.Config{})
 				must(b.Publish(r.Context(), adaptertest.Event("a", "first")))(r.T)
 				w.Budget.Store(budget)
 				events := make([]jetbus.Event, n)
@@ -207,18 +207,18 @@ func TestBatchConnectionLost(t *testing.T) {
 // Events that expect a sequence and were stored while the answers got lost, of all or only of
 // some, have their receipts and are no duplicates; one that was refused is refused.
 func TestBatchExpectsAnswerLost(t *testing.T) {
-	for what, lose := range map[string]func(*adaptertest.Wire){
-		"all answers": func(w *adaptertest.Wire) {
+	for what, lose := range map[string]func(*adaptertest.Cable){
+		"all answers": func(w *adaptertest.Cable) {
 			w.Deaf.Store(true)
 			time.AfterFunc(100*time.Millisecond, w.Cut)
 		},
-		"the connection in the middle": func(w *adaptertest.Wire) { w.Budget.Store(3000) }, // of some 8,000 bytes
+		"the connection in the middle": func(w *adaptertest.Cable) { w.Budget.Store(3000) }, // of some 8,000 bytes
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
 				taken := r.Publish("a", "taken")[0]
-				w, b := r.OpenWired(adapter.Config{})
+				w, b := r.OpenCabled(adapter.Config{})
 				must(b.TopicInfo(r.Context(), "a"))(r.T)
 				events, each := adaptertest.Numbered("a", 24), make([]jetbus.PublishOptions, 25)
 				for i := range each {
@@ -290,7 +290,7 @@ func TestBatchDuplicatesAnswerLost(t *testing.T) {
 					events[i].ID = events[i].Key
 				}
 				earlier := must(r.Bus.PublishBatch(r.Context(), events[:2], jetbus.BatchOptions{}))(r.T)
-				w, b := r.OpenWired(adapter.Config{})
+				w, b := r.OpenCabled(adapter.Config{})
 				must(b.TopicInfo(r.Context(), "a"))(r.T)
 				time.Sleep(time.Second) // what is published now is of another time
 				w.Deaf.Store(true)
@@ -379,7 +379,7 @@ func TestBatchThroughRestart(t *testing.T) {
 func TestBatchBrokerAway(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "a"})
-		w, b := r.OpenWired(adapter.Config{})
+		w, b := r.OpenCabled(adapter.Config{})
 		must(b.Publish(r.Context(), adaptertest.Event("a", "first")))(r.T)
 		w.Deaf.Store(true)
 		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
@@ -413,7 +413,7 @@ func TestBatchPastDuplicateWindow(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true, Storage: jetbus.MemoryStorage, DuplicateWindow: 500 * time.Millisecond})
-				w, b := r.OpenWired(adapter.Config{})
+				w, b := r.OpenCabled(adapter.Config{})
 				must(b.Publish(r.Context(), adaptertest.Event("a", "first")))(r.T)
 				w.Deaf.Store(true)
 				time.AfterFunc(2*time.Second, w.Cut)
@@ -437,7 +437,7 @@ func TestBatchWithinDuplicateWindow(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				r.Ensure(jetbus.TopicConfig{Name: "a", DuplicateWindow: 500 * time.Millisecond})
-				w, b := r.OpenWired(adapter.Config{})
+				w, b := r.OpenCabled(adapter.Config{})
 				must(b.Publish(r.Context(), adaptertest.Event("a", "first")))(r.T)
 				w.Deaf.Store(true)
 				time.AfterFunc(100*time.Millisecond, w.Cut)
@@ -544,7 +544,7 @@ func TestAtomicBatchConditional(t *testing.T) {
 func TestAtomicBatchAnswerLost(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
-		w, b := r.OpenWired(adapter.Config{})
+		w, b := r.OpenCabled(adapter.Config{})
 		last := must(b.Publish(r.Context(), adaptertest.Event("a", "0")))(r.T).Event.Seq
 		for _, o := range []jetbus.BatchOptions{{Atomic: true}, {Atomic: true, ExpectLastSeq: new(last + 3)}} {
 			w.Deaf.Store(true)

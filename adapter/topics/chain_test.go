@@ -191,7 +191,7 @@ func TestChainConnectionLost(t *testing.T) {
 		inBubble(t, func(r *rig) {
 			const n = 1000
 			r.Ensure(jetbus.TopicConfig{Name: "a"})
-			w, b := r.OpenWired(adapter.Config{})
+			w, b := r.OpenCabled(adapter.Config{})
 			r.chained(b, links("a", 1, 1), behind(0), 1, 0)
 			w.Budget.Store(budget)
 			r.chained(b, links("a", 2, n), behind(1), 2, 0)
@@ -204,7 +204,7 @@ func TestChainAnswersLost(t *testing.T) {
 	for _, window := range []time.Duration{time.Minute, time.Second} {
 		inBubble(t, func(r *rig) {
 			r.Ensure(jetbus.TopicConfig{Name: "a", DuplicateWindow: window})
-			w, b := r.OpenWired(adapter.Config{})
+			w, b := r.OpenCabled(adapter.Config{})
 			for from := 1; from < 30; from += 10 {
 				time.AfterFunc(3*time.Second, w.Cut)
 				w.Deaf.Store(true)

@@ -165,7 +165,7 @@ func TestKeysAsLock(t *testing.T) {
 // A write that was stored while its answer got lost succeeded.
 func TestKeysAnswerLost(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		w, b := r.OpenWired(adapter.Config{})
+		w, b := r.OpenCabled(adapter.Config{})
 		rev := must(b.KeySet(r.Context(), "b", "k", []byte("1"), 0, 0))(r.T)
 		w.Deaf.Store(true)
 		time.AfterFunc(100*time.Millisecond, w.Cut)
@@ -190,7 +190,7 @@ func TestKeysAnswerLost(t *testing.T) {
 // until the call's time is over; a write that it took in unheard succeeded.
 func TestKeysUnanswered(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		w, b := r.OpenWired(adapter.Config{Timeout: 30 * time.Second})
+		w, b := r.OpenCabled(adapter.Config{Timeout: 30 * time.Second})
 		must(b.KeySet(r.Context(), "b", "other", nil, 0, 0))(r.T)
 		silent := func(d time.Duration) {
 			w.Deaf.Store(true)
@@ -406,12 +406,12 @@ func TestKeyWatchStops(t *testing.T) {
 // TestKeyWatchEnds: a watch that may have missed something does not go on as if it had not, as
 // it would with the next connection, and in a bucket that was made anew.
 func TestKeyWatchEnds(t *testing.T) {
-	for name, harm := range map[string]func(r *rig, w *adaptertest.Wire){
-		"connection lost":          func(_ *rig, w *adaptertest.Wire) { w.Cut() },
-		"connection lost for long": func(r *rig, _ *adaptertest.Wire) { r.OK(r.Broker.Kill(r.Context())) },
-		"broker restarts":          func(r *rig, _ *adaptertest.Wire) { r.OK(r.Broker.Restart(r.Context())) },
-		"bucket deleted":           func(r *rig, _ *adaptertest.Wire) { r.OK(r.JS.DeleteKeyValue(r.Context(), "b")) },
-		"bucket made anew": func(r *rig, _ *adaptertest.Wire) {
+	for name, harm := range map[string]func(r *rig, w *adaptertest.Cable){
+		"connection lost":          func(_ *rig, w *adaptertest.Cable) { w.Cut() },
+		"connection lost for long": func(r *rig, _ *adaptertest.Cable) { r.OK(r.Broker.Kill(r.Context())) },
+		"broker restarts":          func(r *rig, _ *adaptertest.Cable) { r.OK(r.Broker.Restart(r.Context())) },
+		"bucket deleted":           func(r *rig, _ *adaptertest.Cable) { r.OK(r.JS.DeleteKeyValue(r.Context(), "b")) },
+		"bucket made anew": func(r *rig, _ *adaptertest.Cable) {
 			r.OK(r.JS.DeleteKeyValue(r.Context(), "b"))
 			r.set("p/3", "c", 0, 0)
 		},
@@ -420,7 +420,7 @@ func TestKeyWatchEnds(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				r.set("p/1", "a", 0, 0)
 				r.set("p/2", "b", 0, 0)
-				w, b := r.OpenWired(adapter.Config{})
+				w, b := r.OpenCabled(adapter.Config{})
 				ended := make(chan error, 1)
 				go func() { ended <- adaptertest.FirstErr(b.KeyWatch(r.Context(), "b", "p/")) }()
 				time.Sleep(time.Minute)
@@ -450,7 +450,7 @@ func TestKeyWatchBeginsAnew(t *testing.T) {
 		}
 		lost := 0
 		for budget := int64(1); ; budget += 200 { // bytes of a watch's requests, until there are more than it has
-			w, b := r.OpenWired(adapter.Config{})
+			w, b := r.OpenCabled(adapter.Config{})
 			w.Budget.Store(budget)
 			seen := map[string]int{}
 			for e, err := range b.KeyWatch(r.Context(), "b", "") {

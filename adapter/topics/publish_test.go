@@ -114,7 +114,7 @@ func TestPublishAnswerLost(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
 		first := r.Publish("a", "k")[0]
-		w, b := r.OpenWired(adapter.Config{})
+		w, b := r.OpenCabled(adapter.Config{})
 		must(b.TopicInfo(r.Context(), "a"))(r.T)
 		for _, o := range []jetbus.PublishOptions{{}, {ExpectLastSeq: new(first.Seq + 1)}} {
 			w.Deaf.Store(true)
@@ -158,7 +158,7 @@ func TestDuplicateAnswerLost(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
 		earlier := must(r.Bus.Publish(r.Context(), adaptertest.Event("a", "k")))(r.T).Event
-		w, b := r.OpenWired(adapter.Config{})
+		w, b := r.OpenCabled(adapter.Config{})
 		must(b.TopicInfo(r.Context(), "a"))(r.T)
 		for _, o := range []jetbus.PublishOptions{{}, {ExpectLastSeq: new(uint64)}} {
 			time.Sleep(time.Second) // by which it is another event
@@ -180,7 +180,7 @@ func TestPublishPastDuplicateWindow(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true, DuplicateWindow: 500 * time.Millisecond})
 		first := r.Publish("a", "k")[0]
-		w, b := r.OpenWired(adapter.Config{})
+		w, b := r.OpenCabled(adapter.Config{})
 		must(b.TopicInfo(r.Context(), "a"))(r.T)
 		loseAnswers := func(lost time.Duration) {
 			w.Deaf.Store(true)
@@ -222,7 +222,7 @@ func TestPublishUnsentPastDuplicateWindow(t *testing.T) {
 func TestPublishSwallowed(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "a"})
-		w, b := r.OpenWired(adapter.Config{})
+		w, b := r.OpenCabled(adapter.Config{})
 		must(b.Publish(r.Context(), adaptertest.Event("a", "0")))(r.T)
 		w.Deaf.Store(true)
 		time.AfterFunc(time.Second, func() { w.Deaf.Store(false) })

@@ -11,39 +11,39 @@ import (
 	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
-// Wire is a way to the broker on which accidents can be arranged. The
+// Cable is a way to the broker on which accidents can be arranged. The
 // connections made through it share the fate of the present one.
-type Wire struct {
+type Cable struct {
 	Broker *embedded.Broker
 	Deaf   atomic.Bool  // what the server says is lost
 	Budget atomic.Int64 // bytes that still get through to the server before the connection breaks; 0: any number
 	Asks   atomic.Int64 // how many extensions of a lease are still lost, and the connection with each
-	last   atomic.Pointer[wireConn]
+	last   atomic.Pointer[cableConn]
 }
 
 // InProcessConn implements nats.InProcessConnProvider.
-func (w *Wire) InProcessConn() (net.Conn, error) {
+func (w *Cable) InProcessConn() (net.Conn, error) {
 	inner, err := w.Broker.InProcessConn()
 	if err != nil {
 		return nil, err
 	}
-	c := &wireConn{Conn: inner, w: w}
+	c := &cableConn{Conn: inner, w: w}
 	w.last.Store(c)
 	return c, nil
 }
 
 // Cut breaks the present connection.
-func (w *Wire) Cut() {
+func (w *Cable) Cut() {
 	w.Deaf.Store(false)
 	_ = w.last.Load().Close()
 }
 
-type wireConn struct {
+type cableConn struct {
 	net.Conn
-	w *Wire
+	w *Cable
 }
 
-func (c *wireConn) Read(p []byte) (int, error) {
+func (c *cableConn) Read(p []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(p)
 		if err != nil || !c.w.Deaf.Load() {
@@ -52,7 +52,7 @@ func (c *wireConn) Read(p []byte) (int, error) {
 	}
 }
 
-func (c *wireConn) Write(p []byte) (int, error) {
+func (c *cableConn) Write(p []byte) (int, error) {
 	if bytes.Contains(p, []byte("+WPI")) && c.w.Asks.Add(-1) >= 0 {
 		_ = c.Close()
 		return 0, net.ErrClosed
@@ -71,10 +71,10 @@ func (c *wireConn) Write(p []byte) (int, error) {
 	return n, net.ErrClosed
 }
 
-// OpenWired opens a bus whose connection can be tampered with.
-func (r *Rig) OpenWired(c adapter.Config) (*Wire, *adapter.Bus) {
+// OpenCabled opens a bus whose connection can be tampered with.
+func (r *Rig) OpenCabled(c adapter.Config) (*Cable, *adapter.Bus) {
 	r.Helper()
-	w := &Wire{Broker: r.Broker}
+	w := &Cable{Broker: r.Broker}
 	_, b := r.Open(c, nats.InProcessServer(w))
 	return w, b
 }

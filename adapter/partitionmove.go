@@ -9,11 +9,11 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// seekParts moves a group by partition to next, in all its partitions or, where
+// moveParts moves a group by partition to next, in all its partitions or, where
 // members do not let go of their events in time, in none. A mover that dies on its way
 // has begun with some of them: they are completed by whoever meets them, as the one
 // durable of another group is, and the others stay until SetCursor is called again.
-func (dur *durables) seekParts(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
+func (dur *durables) moveParts(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
 	wait := o.Wait
 	if wait == 0 {
 		wait = describeGroup(t.topic, t.durables(), t.end).AckTimeout
@@ -21,7 +21,7 @@ func (dur *durables) seekParts(ctx context.Context, t *topicGroup, next uint64, 
 	begun, ctx := dur.newMove(ctx, next, wait, len(t.parts))
 	m := &partsMove{move: begun}
 	defer m.end(ctx)
-	held, err := dur.lockOnce(ctx, seekLock(t), m.life)
+	held, err := dur.lockOnce(ctx, groupLock(t), m.life)
 	if errors.Is(err, jetbus.ErrWrongSequence) {
 		return &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: describeGroup(t.topic, t.durables(), t.end).Held}
 	}
@@ -29,11 +29,11 @@ func (dur *durables) seekParts(ctx context.Context, t *topicGroup, next uint64, 
 		return err
 	}
 	m.keep(held)
-	return m.result(ctx, m.seek(ctx, t, o.Force))
+	return m.result(ctx, m.carryOut(ctx, t, o.Force))
 }
 
-// seek is seekParts with the group's lock.
-func (m *partsMove) seek(ctx context.Context, t *topicGroup, force bool) (err error) {
+// carryOut is moveParts with the group's lock.
+func (m *partsMove) carryOut(ctx context.Context, t *topicGroup, force bool) (err error) {
 	dur := m.dur
 	if err := m.hold(ctx, joinLock(t.topic, t.group)); err != nil { // no partition joins meanwhile, at the old start
 		return err
@@ -72,7 +72,7 @@ type partsMove struct {
 
 // beginPart takes a durable's lock, since its owner may be about to replace it, and marks it.
 func (m *partsMove) beginPart(ctx context.Context, p *topicGroup) (err error) {
-	if err = m.hold(ctx, seekLock(p)); err != nil {
+	if err = m.hold(ctx, groupLock(p)); err != nil {
 		return err
 	}
 	if p.info, err = m.dur.findGroup(ctx, p.topic, p.group); err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/seed-63e9a637/jetbus/adapter/adaptertest"
 )
 
-// abandonSeek leaves group g of topic a as a mover does that dies after it took
+// abandonMove leaves group g of topic a as a mover does that dies after it took
 // its lock and wrote its mark, or after it created the next durable, too.
-func (r *rig) abandonSeek(seq uint64, until time.Time, created bool) {
+func (r *rig) abandonMove(seq uint64, until time.Time, created bool) {
 	r.Helper()
 	must(r.Bus.KeySet(r.Context(), "JETBUS_LOCKS", "group.EV_A.a__g", nil, 0, time.Until(until)))(r.T)
 	s := must(r.JS.Stream(r.Context(), "EV_A"))(r.T)
@@ -39,7 +39,7 @@ func (r *rig) abandonSeek(seq uint64, until time.Time, created bool) {
 
 // Whoever comes next completes what a mover began: it waits while the mover may
 // be alive, and then does the rest.
-func TestAbandonedSeek(t *testing.T) {
+func TestAbandonedMove(t *testing.T) {
 	for _, created := range []bool{false, true} {
 		t.Run(fmt.Sprint("created ", created), func(t *testing.T) {
 			inBubble(t, func(r *rig) {
@@ -48,7 +48,7 @@ func TestAbandonedSeek(t *testing.T) {
 				for _, d := range r.receive("g", jetbus.ReceiveOptions{}) {
 					r.OK(d.Ack(r.Context()))
 				}
-				r.abandonSeek(3, time.Now().Add(time.Minute), created)
+				r.abandonMove(3, time.Now().Add(time.Minute), created)
 				began := time.Now()
 				r.WantErr(r.Bus.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{}), jetbus.ErrGroupBusy)
 				r.Equal("groups", len(must(r.Bus.Groups(r.Context(), "a"))(r.T)), 1)
@@ -75,7 +75,7 @@ func TestAbandonedSeek(t *testing.T) {
 
 // A mark does not get in the way of its group, however old it is: the move is completed,
 // or dropped where nobody expects it any more, by members with the usual patience.
-func TestOldSeek(t *testing.T) {
+func TestOldMove(t *testing.T) {
 	for _, c := range []struct {
 		age  time.Duration // since the mover is taken to be dead
 		o    jetbus.Order
@@ -83,8 +83,8 @@ func TestOldSeek(t *testing.T) {
 	}{
 		{2 * time.Minute, jetbus.NoOrder, "3 4 5"},
 		{2 * time.Minute, jetbus.PerKey, "3 4 5"},
-		{seekForget + time.Minute, jetbus.NoOrder, "5"},
-		{seekForget + time.Minute, jetbus.PerKey, "5"},
+		{moveForget + time.Minute, jetbus.NoOrder, "5"},
+		{moveForget + time.Minute, jetbus.PerKey, "5"},
 	} {
 		t.Run(fmt.Sprint(c.age, " ", c.o), func(t *testing.T) {
 			inBubble(t, func(r *rig) {
@@ -104,7 +104,7 @@ func TestOldSeek(t *testing.T) {
 				r.Publish("a", "1", "2", "3", "4")
 				r.settled(time.Minute)
 				r.OK(sub.Stop(r.Context()))
-				r.abandonSeek(3, time.Now().Add(time.Minute), false)
+				r.abandonMove(3, time.Now().Add(time.Minute), false)
 				time.Sleep(time.Minute + c.age)
 				mu.Lock()
 				keys = nil
@@ -120,11 +120,11 @@ func TestOldSeek(t *testing.T) {
 	}
 }
 
-// seekForget is after what time a move that was begun is dropped.
-const seekForget = 10 * time.Minute
+// moveForget is after what time a move that was begun is dropped.
+const moveForget = 10 * time.Minute
 
 // A move that is refused because events are held changes nothing.
-func TestSeekBusy(t *testing.T) {
+func TestMoveBusy(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "a"})
 		r.Publish("a", "1", "2", "3")
@@ -150,7 +150,7 @@ func TestSeekBusy(t *testing.T) {
 }
 
 // A group that PauseGroup paused is moved and remains paused.
-func TestSeekPausedGroup(t *testing.T) {
+func TestMovePausedGroup(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ctx := r.Context()
 		r.Ensure(jetbus.TopicConfig{Name: "a"})
@@ -174,7 +174,7 @@ func TestSeekPausedGroup(t *testing.T) {
 	})
 }
 
-func TestSeekTargets(t *testing.T) {
+func TestMoveTargets(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ctx := r.Context()
 		r.Ensure(jetbus.TopicConfig{Name: "a"})

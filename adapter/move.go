@@ -20,18 +20,18 @@ import (
 // the next epoch's durable is created at the target, and the old one is deleted
 // (putAt, by replaceConsumer). Members find their durable gone and attach to the
 // new one (puller.rejoin). A group by partition has all its durables moved at once,
-// by the same steps: partitionseek.go. Resetting the durable in place would be
+// by the same steps: partitionmove.go. Resetting the durable in place would be
 // shorter, but the server counts a late acknowledgement of an event held from
 // before for the event delivered anew, and cannot go back before the group's start.
 
 const (
 	// How often held events are counted: more and more seldom, as most are held for moments,
 	// and some for long.
-	seekPoll    = 20 * time.Millisecond
-	seekPollMax = 500 * time.Millisecond
-	// seekForget is how long after its mover's death a move is still what anybody
+	movePoll    = 20 * time.Millisecond
+	movePollMax = 500 * time.Millisecond
+	// moveForget is how long after its mover's death a move is still what anybody
 	// expects. The members of the group have gone on by then.
-	seekForget = 10 * time.Minute
+	moveForget = 10 * time.Minute
 )
 
 // Cursor implements jetbus.Cursors.
@@ -52,7 +52,7 @@ func (b *Bus) Cursor(ctx context.Context, topic, group string) (jetbus.Cursor, e
 // SetCursor implements jetbus.Cursors. A mover that dies between its steps
 // leaves a group that the next subscriber, or the next SetCursor, completes.
 func (b *Bus) SetCursor(ctx context.Context, topic, group string, c jetbus.Cursor, o jetbus.SeekOptions) error {
-	if err := checkSeek(topic, c, o); err != nil {
+	if err := checkMove(topic, c, o); err != nil {
 		return fmt.Errorf("set cursor %s/%s: %w", topic, group, err)
 	}
 	if _, ok := ctx.Deadline(); !ok { // the wait for held events is on top of what requests take
@@ -66,13 +66,13 @@ func (b *Bus) SetCursor(ctx context.Context, topic, group string, c jetbus.Curso
 		case err != nil:
 			return err
 		case t.parts != nil:
-			return b.seekParts(ctx, t, next, o)
+			return b.moveParts(ctx, t, next, o)
 		}
-		return b.seek(ctx, t, next, o)
+		return b.moveGroup(ctx, t, next, o)
 	})
 }
 
-func checkSeek(topic string, c jetbus.Cursor, o jetbus.SeekOptions) error {
+func checkMove(topic string, c jetbus.Cursor, o jetbus.SeekOptions) error {
 	if c.Topic != "" && c.Topic != topic {
 		return fmt.Errorf("%w: the cursor is one of topic %s", jetbus.ErrInvalidOption, c.Topic)
 	}
@@ -95,8 +95,8 @@ func (dur *durables) cursorSequence(ctx context.Context, t *topic, c jetbus.Curs
 	}
 }
 
-// seek moves a group to next, one mover at a time.
-func (dur *durables) seek(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
+// moveGroup moves a group to next, one mover at a time.
+func (dur *durables) moveGroup(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
 	wait := o.Wait
 	if wait == 0 {
 		wait = t.info.Config.AckWait
@@ -109,20 +109,20 @@ func (dur *durables) seek(ctx context.Context, t *topicGroup, next uint64, o jet
 	}
 	m.keep(held)
 	if t.info, err = dur.findGroup(ctx, t.topic, t.group); err == nil { // it may have been moved since
-		err = m.seek(ctx, t, o.Force)
+		err = m.carryOut(ctx, t, o.Force)
 	}
 	return m.result(ctx, err)
 }
 
-// seekLock is the lock that a mover of the group has, and for a moment whoever changes
+// groupLock is the lock that a mover of the group has, and for a moment whoever changes
 // its durable otherwise. A mover's ends with the mark, so that it does not outlive one
 // that died.
-func seekLock(t *topicGroup) string {
+func groupLock(t *topicGroup) string {
 	return "group." + t.stream + "." + groupName(t.topic, t.group)
 }
 
-// seek moves a group whose lock the move has.
-func (m *move) seek(ctx context.Context, t *topicGroup, force bool) error {
+// carryOut moves a group whose lock the move has.
+func (m *move) carryOut(ctx context.Context, t *topicGroup, force bool) error {
 	err := m.begin(ctx, t)
 	if err == nil && !force {
 		err = m.dur.awaitUnheld(ctx, t, m.wait)
@@ -183,13 +183,13 @@ func pauseEnd(info *jetstream.ConsumerInfo) time.Time {
 }
 
 func readMarkTime(info *jetstream.ConsumerInfo) time.Time {
-	mark, _ := readSeekMark(info.Config.Metadata)
+	mark, _ := readMoveMark(info.Config.Metadata)
 	return mark.until
 }
 
-// markSeek writes or, with an empty mark, removes a group's mark, and pauses the
+// markMove writes or, with an empty mark, removes a group's mark, and pauses the
 // group until the given time.
-func (srv *server) markSeek(ctx context.Context, t *topicGroup, mark string, pause time.Time) error {
+func (srv *server) markMove(ctx context.Context, t *topicGroup, mark string, pause time.Time) error {
 	if err := srv.writeMark(ctx, t, mark); err != nil {
 		return err
 	}
@@ -202,10 +202,10 @@ func (srv *server) writeMark(ctx context.Context, t *topicGroup, mark string) er
 	if config.Metadata == nil {
 		config.Metadata = map[string]string{}
 	}
-	config.Metadata[metaSeek] = mark
+	config.Metadata[metaMark] = mark
 	config.PauseUntil = nil
 	if mark == "" {
-		delete(config.Metadata, metaSeek)
+		delete(config.Metadata, metaMark)
 	}
 	request := srv.api + "CONSUMER.CREATE." + t.stream + "." + t.info.Name + "." + config.FilterSubject
 	guarded, release := srv.guard(ctx, request)
@@ -225,7 +225,7 @@ func (srv *server) pauseUntil(ctx context.Context, t *topicGroup, until time.Tim
 // awaitPaused waits until the durable is paused until a time, or is not. In a cluster
 // the answer to the request comes before its leader has heard of it.
 func (srv *server) awaitPaused(ctx context.Context, t *topicGroup, until time.Time) error {
-	poll := time.NewTicker(seekPoll)
+	poll := time.NewTicker(movePoll)
 	defer poll.Stop()
 	for {
 		c, err := srv.consumer(ctx, t.topic, t.info.Name)
@@ -247,7 +247,7 @@ func (srv *server) awaitPaused(ctx context.Context, t *topicGroup, until time.Ti
 func (srv *server) awaitUnheld(ctx context.Context, t *topicGroup, wait time.Duration) error {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
-	for poll := seekPoll; ; poll = min(2*poll, seekPollMax) {
+	for poll := movePoll; ; poll = min(2*poll, movePollMax) {
 		c, err := srv.consumer(ctx, t.topic, t.info.Name)
 		if err != nil {
 			return srv.translate("count held events", srv.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
@@ -331,55 +331,55 @@ func (srv *server) withdraw(ctx context.Context, t *topicGroup, made *jetstream.
 	return srv.translate("withdraw a durable", srv.api+"CONSUMER.DELETE."+t.stream+"."+made.Name, err)
 }
 
-// completeSeek takes up a move that somebody began: it lets a mover that may be alive
+// finishMove takes up a move that somebody began: it lets a mover that may be alive
 // finish, then finishes in its place. Whoever asked looks at the group again: a mover that
 // is alive, and waits, has renewed its mark.
-func (dur *durables) completeSeek(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, mark seekMark) error {
+func (dur *durables) finishMove(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, mark moveMark) error {
 	g := &topicGroup{topic: t, group: group, info: info}
 	alive := max(time.Until(mark.until), 0) // its mover, perhaps
 	bounded, cancel := context.WithTimeout(ctx, alive+info.Config.AckWait+keptLife+dur.cfg.Timeout)
 	defer cancel()
 	m, bounded := dur.newMove(bounded, mark.seq, info.Config.AckWait, 1)
 	defer m.end(bounded)
-	err := m.hold(bounded, seekLock(g))
+	err := m.hold(bounded, groupLock(g))
 	if err != nil && ctx.Err() == nil {
 		if still, lookErr := dur.stillMarked(ctx, g, mark); lookErr == nil && !still {
 			return nil
 		}
 	}
 	if err == nil {
-		err = m.result(bounded, m.complete(bounded, g, mark))
+		err = m.result(bounded, m.finish(bounded, g, mark))
 	}
 	if err != nil {
-		return fmt.Errorf("complete the move of group %s/%s: %w", t.name(), group, err)
+		return fmt.Errorf("finish the move of group %s/%s: %w", t.name(), group, err)
 	}
 	return nil
 }
 
 // stillMarked looks whether a group has the very mark.
-func (dur *durables) stillMarked(ctx context.Context, g *topicGroup, mark seekMark) (bool, error) {
+func (dur *durables) stillMarked(ctx context.Context, g *topicGroup, mark moveMark) (bool, error) {
 	info, err := dur.findGroup(ctx, g.topic, g.group)
 	if err != nil {
 		return false, err
 	}
 	g.info = info
-	now, ok := readSeekMark(info.Config.Metadata)
+	now, ok := readMoveMark(info.Config.Metadata)
 	return ok && now == mark, nil
 }
 
-// complete is completeSeek for who has the group's lock.
-func (m *move) complete(ctx context.Context, g *topicGroup, mark seekMark) error {
+// finish is finishMove for who has the group's lock.
+func (m *move) finish(ctx context.Context, g *topicGroup, mark moveMark) error {
 	still, err := m.dur.stillMarked(ctx, g, mark)
 	if err != nil || !still { // its mover, or another, was here
 		return err
 	}
 	log := m.dur.cfg.Logger.With(slog.String("topic", g.name()), slog.String("group", g.group))
-	if time.Since(mark.until) > seekForget {
+	if time.Since(mark.until) > moveForget {
 		log.WarnContext(ctx, "a move of a group that was begun long ago is dropped")
-		return m.dur.markSeek(ctx, g, "", resumeTime(g.info))
+		return m.dur.markMove(ctx, g, "", resumeTime(g.info))
 	}
-	log.InfoContext(ctx, "completing the move of a group that its mover left behind")
-	switch err = m.seek(ctx, g, false); {
+	log.InfoContext(ctx, "finishing the move of a group that its mover left behind")
+	switch err = m.carryOut(ctx, g, false); {
 	case errors.Is(err, jetbus.ErrGroupBusy): // nobody was told that the move succeeded: it may as well not
 		log.WarnContext(ctx, "the move of a group was given up", slog.Any("error", err))
 		return nil

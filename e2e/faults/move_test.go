@@ -24,15 +24,15 @@ import (
 
 // What the groups of these tests have behind them, and where they are moved.
 const (
-	seekEvents = 20
-	seekAt     = 10 // settled before the move
-	seekTarget = 3
-	seekWait   = time.Second
-	seekLease  = 15 * time.Second // none ends while its event is settled
+	moveEvents = 20
+	moveAt     = 10 // settled before the move
+	moveTarget = 3
+	moveWait   = time.Second
+	moveLease  = 15 * time.Second // none ends while its event is settled
 )
 
-// seekFixture is a group that is about to be moved by a process behind a proxy.
-type seekFixture struct {
+// moveFixture is a group that is about to be moved by a process behind a proxy.
+type moveFixture struct {
 	topic string
 	bus   *adapter.Bus
 	js    jetstream.JetStream
@@ -40,14 +40,14 @@ type seekFixture struct {
 	proxy *proxy.Proxy
 }
 
-// newSeek makes a topic of 20 events with a group that has settled the first ones.
-func newSeek(t *testing.T, b *broker.Broker, topic string, settled int) *seekFixture {
+// newMove makes a topic of 20 events with a group that has settled the first ones.
+func newMove(t *testing.T, b *broker.Broker, topic string, settled int) *moveFixture {
 	t.Helper()
-	f := &seekFixture{topic: topic, bus: rig.OpenBus(t, b.URL()), proxy: b.Proxy(t)}
+	f := &moveFixture{topic: topic, bus: rig.OpenBus(t, b.URL()), proxy: b.Proxy(t)}
 	rig.Declare(t, f.bus, jetbus.TopicConfig{Name: topic})
-	rig.Publish(t, f.bus, topic, "e", seekEvents)
+	rig.Publish(t, f.bus, topic, "e", moveEvents)
 	for left := settled; left > 0; {
-		ds, err := f.bus.Receive(t.Context(), topic, "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), Max: left, Wait: time.Second, AckTimeout: seekLease})
+		ds, err := f.bus.Receive(t.Context(), topic, "g", jetbus.ReceiveOptions{From: jetbus.Earliest(), Max: left, Wait: time.Second, AckTimeout: moveLease})
 		if err != nil && !errors.Is(err, jetbus.ErrUnavailable) { // it is slow, as may be
 			t.Fatal(err)
 		}
@@ -75,14 +75,14 @@ func newSeek(t *testing.T, b *broker.Broker, topic string, settled int) *seekFix
 	if f.js, err = jetstream.New(rig.Connect(t, b.URL())); err != nil {
 		t.Fatal(err)
 	}
-	f.mover = rig.Spawn(t, "mover", moverConfig{URL: f.proxy.URL(), Topic: topic, Group: "g", Seq: seekTarget, Wait: seekWait})
+	f.mover = rig.Spawn(t, "mover", moverConfig{URL: f.proxy.URL(), Topic: topic, Group: "g", Seq: moveTarget, Wait: moveWait})
 	f.mover.First(t, "ready")
 	return f
 }
 
 // requests calls f with the number of each request to the API, from 1 on, before
 // it is passed on.
-func (f *seekFixture) requests(each func(n int, subject string)) {
+func (f *moveFixture) requests(each func(n int, subject string)) {
 	n := 0
 	f.proxy.Watch(func(fr proxy.Frame) {
 		if strings.HasPrefix(fr.Subject, "$JS.API.") {
@@ -93,7 +93,7 @@ func (f *seekFixture) requests(each func(n int, subject string)) {
 }
 
 // durables returns the consumers of the topic's stream.
-func (f *seekFixture) durables(t *testing.T) []*jetstream.ConsumerInfo {
+func (f *moveFixture) durables(t *testing.T) []*jetstream.ConsumerInfo {
 	t.Helper()
 	s, err := f.js.Stream(t.Context(), "EV_"+strings.ToUpper(strings.ReplaceAll(f.topic, ".", "_")))
 	if err != nil {
@@ -112,7 +112,7 @@ func (f *seekFixture) durables(t *testing.T) []*jetstream.ConsumerInfo {
 
 // whole waits until nothing of a move is left at the server: one durable, not
 // paused, without a mark.
-func (f *seekFixture) whole(t *testing.T) {
+func (f *moveFixture) whole(t *testing.T) {
 	t.Helper()
 	rig.Eventually(t, func() string {
 		all := f.durables(t)
@@ -133,14 +133,14 @@ func (f *seekFixture) whole(t *testing.T) {
 }
 
 // member joins the group in this process.
-func (f *seekFixture) member(t *testing.T, seen chan<- uint64) {
+func (f *moveFixture) member(t *testing.T, seen chan<- uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), rig.Limit)
 	t.Cleanup(cancel)
 	s, err := f.bus.Subscribe(ctx, f.topic, "g", func(_ context.Context, d *jetbus.Delivery) error {
 		seen <- d.Seq
 		return nil
-	}, jetbus.SubscribeOptions{AckTimeout: seekLease})
+	}, jetbus.SubscribeOptions{AckTimeout: moveLease})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func (f *seekFixture) member(t *testing.T, seen chan<- uint64) {
 
 // collect returns the sequences that come until last has, the broker has nothing
 // left for the group, and nothing follows.
-func (f *seekFixture) collect(t *testing.T, seen <-chan uint64, last uint64) []uint64 {
+func (f *moveFixture) collect(t *testing.T, seen <-chan uint64, last uint64) []uint64 {
 	t.Helper()
 	var out []uint64
 	quiet := time.NewTimer(rig.Limit)
@@ -184,7 +184,7 @@ func after(seq, last uint64) []uint64 {
 // countRequests moves a group undisturbed, and returns what it asked of the API.
 func countRequests(t *testing.T, b *broker.Broker, topic string) []string {
 	t.Helper()
-	f := newSeek(t, b, topic, seekAt)
+	f := newMove(t, b, topic, moveAt)
 	var (
 		mu       sync.Mutex
 		subjects []string
@@ -201,7 +201,7 @@ func countRequests(t *testing.T, b *broker.Broker, topic string) []string {
 	f.mover.Gone(t)
 	seen := make(chan uint64, 100)
 	f.member(t, seen)
-	if diff := cmp.Diff(after(seekTarget, seekEvents), f.collect(t, seen, seekEvents)); diff != "" {
+	if diff := cmp.Diff(after(moveTarget, moveEvents), f.collect(t, seen, moveEvents)); diff != "" {
 		t.Errorf("undisturbed (-want +got):\n%s", diff)
 	}
 	f.whole(t)
@@ -215,8 +215,8 @@ func countRequests(t *testing.T, b *broker.Broker, topic string) []string {
 func TestMoverKilled(t *testing.T) {
 	t.Parallel()
 	b := broker.Start(t)
-	countRequests(t, b, "seek.first") // it creates the bucket of locks, too
-	subjects := countRequests(t, b, "seek.whole")
+	countRequests(t, b, "move.first") // it creates the bucket of locks, too
+	subjects := countRequests(t, b, "move.whole")
 	if len(subjects) < 4 {
 		t.Fatalf("a move takes %d requests: %v; the test shows nothing", len(subjects), subjects)
 	}
@@ -238,7 +238,7 @@ func TestMoverKilled(t *testing.T) {
 // killAt moves the group and kills the mover at its n-th request. It reports that the move
 // is done where it took fewer this time: how often it looks and renews depends on how long
 // it takes.
-func (f *seekFixture) killAt(t *testing.T, n int) (done bool) {
+func (f *moveFixture) killAt(t *testing.T, n int) (done bool) {
 	t.Helper()
 	reached := make(chan struct{})
 	f.requests(func(at int, _ string) {
@@ -274,12 +274,12 @@ func (f *seekFixture) killAt(t *testing.T, n int) (done bool) {
 // moverKilled: the next subscriber finds the group moved, or where it was.
 func moverKilled(t *testing.T, b *broker.Broker, n int, done bool) {
 	t.Helper()
-	f := newSeek(t, b, fmt.Sprintf("seek.alone%d", n), seekAt)
+	f := newMove(t, b, fmt.Sprintf("move.alone%d", n), moveAt)
 	done = f.killAt(t, n) || done
 	seen := make(chan uint64, 100)
 	f.member(t, seen)
-	got := f.collect(t, seen, seekEvents)
-	stands, moved := after(seekAt, seekEvents), after(seekTarget, seekEvents)
+	got := f.collect(t, seen, moveEvents)
+	stands, moved := after(moveAt, moveEvents), after(moveTarget, moveEvents)
 	want := moved
 	if slices.Equal(got, stands) && !done {
 		want = stands
@@ -295,14 +295,14 @@ func moverKilled(t *testing.T, b *broker.Broker, n int, done bool) {
 // once more, or nothing; and either way what is published next, once.
 func moverKilledBesideMember(t *testing.T, b *broker.Broker, n int, done bool) {
 	t.Helper()
-	f := newSeek(t, b, fmt.Sprintf("seek.beside%d", n), seekEvents)
+	f := newMove(t, b, fmt.Sprintf("move.beside%d", n), moveEvents)
 	seen := make(chan uint64, 100)
 	f.member(t, seen)
 	done = f.killAt(t, n) || done
 	f.member(t, seen)
 	rig.Publish(t, f.bus, f.topic, "next", 1)
-	got := f.collect(t, seen, seekEvents+1)
-	want := after(seekTarget, seekEvents+1)
+	got := f.collect(t, seen, moveEvents+1)
+	want := after(moveTarget, moveEvents+1)
 	if !done && len(got) == 1 {
 		want = want[len(want)-1:]
 	}
@@ -317,9 +317,9 @@ func moverKilledBesideMember(t *testing.T, b *broker.Broker, n int, done bool) {
 func TestMoveOfBusyGroup(t *testing.T) {
 	t.Parallel()
 	b := broker.Start(t)
-	f := newSeek(t, b, "busy", seekAt)
-	held := fmt.Sprintf("e-%d", seekAt)
-	holder := rig.Spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: "busy", Group: "g", AckTimeout: seekLease, Hold: held})
+	f := newMove(t, b, "busy", moveAt)
+	held := fmt.Sprintf("e-%d", moveAt)
+	holder := rig.Spawn(t, "consumer", consumerConfig{URL: b.URL(), Topic: "busy", Group: "g", AckTimeout: moveLease, Hold: held})
 	holder.Of(t, "started", held)
 	before := f.durables(t)
 
@@ -335,14 +335,14 @@ func TestMoveOfBusyGroup(t *testing.T) {
 	if diff := cmp.Diff(before, f.durables(t), same); diff != "" {
 		t.Errorf("the refused move changed the group (-before +after):\n%s", diff)
 	}
-	if c, err := f.bus.Cursor(t.Context(), "busy", "g"); err != nil || c.LastSeq != seekAt {
-		t.Errorf("the cursor is %+v, %v, want %d", c, err, seekAt)
+	if c, err := f.bus.Cursor(t.Context(), "busy", "g"); err != nil || c.LastSeq != moveAt {
+		t.Errorf("the cursor is %+v, %v, want %d", c, err, moveAt)
 	}
 
 	holder.Order(t, "release")
 	var ids []string
-	for i := range seekEvents - seekAt {
-		ids = append(ids, fmt.Sprintf("e-%d", seekAt+i))
+	for i := range moveEvents - moveAt {
+		ids = append(ids, fmt.Sprintf("e-%d", moveAt+i))
 	}
 	rig.AwaitHandled(t, ids, holder)
 	rig.AwaitSettled(t, f.bus, "busy", "g")
