@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -55,10 +58,12 @@ var (
 	mail = func(context.Context, *jetbus.Delivery) error { return nil }
 )
 
-// A service that ends with its context, such as that of signal.NotifyContext: what its handlers
+// A service that ends with its context, which is that of signal.NotifyContext: what its handlers
 // have begun is finished first.
 func Example_gracefulShutdown() {
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // after the first signal the next has its usual effect
 	broker, err := embedded.Start(ctx, embedded.Config{})
 	check(err)
 	defer func() { check(broker.Stop(ctx)) }() // like serve, by a context that has ended
@@ -83,7 +88,7 @@ func Example_gracefulShutdown() {
 	_, err = bus.Publish(ctx, jetbus.Event{Topic: "orders.created", Key: "7"})
 	check(err)
 	<-ordered
-	stop()
+	stop() // ctx ends as by a signal
 	check(<-served)
 	// Output: order 7 is billed
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"sync"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -26,9 +27,10 @@ func Example() {
 	defer bus.Close(ctx)
 
 	done := make(chan struct{})
+	finish := sync.OnceFunc(func() { close(done) }) // an event may come more than once
 	sub, err := bus.Subscribe(ctx, "orders.created", "billing", func(ctx context.Context, d *jetbus.Delivery) error {
 		fmt.Printf("order %s: %s\n", d.Key, d.Payload)
-		close(done)
+		finish()
 		return nil // acknowledges the event; an error makes it come back
 	}, jetbus.SubscribeOptions{})
 	check(err)
@@ -53,6 +55,30 @@ func open() (bus *adapter.Bus, end func()) {
 		nc.Close()
 		check(broker.Stop(ctx))
 	}
+}
+
+// A topic is declared at start, each time. One that exists keeps its events.
+func ExampleBus_EnsureTopic() {
+	bus, end := open()
+	defer end()
+	ctx := context.Background()
+
+	_, err := bus.TopicInfo(ctx, "orders.created")
+	fmt.Println("there is none:", errors.Is(err, jetbus.ErrNoTopic))
+	_, err = bus.EnsureTopic(ctx, jetbus.TopicConfig{
+		Name:         "orders.created",
+		Retention:    30 * 24 * time.Hour, // 7 days by default; -1: for ever
+		MaxBytes:     50 << 30,            // 10 GiB by default; beyond it the oldest go
+		Replicas:     1,                   // the default; 3 in a cluster of three
+		KeyInSubject: true,                // the last event of a key is found at once, see State topics
+	})
+	check(err)
+	info, err := bus.TopicInfo(ctx, "orders.created")
+	check(err)
+	fmt.Println(info.Config.Retention, info.Config.MaxBytes>>30, info.Config.Replicas, info.Config.KeyInSubject)
+	// Output:
+	// there is none: true
+	// 720h0m0s 50 1 true
 }
 
 // Many events in one call, in their order. Publishing them again stores nothing,
@@ -116,9 +142,10 @@ func Example_typedTopic() {
 	}
 	orders := jetbus.Topic[Order]{Name: "orders.created", Key: func(o Order) string { return o.ID }}
 	done := make(chan struct{})
+	finish := sync.OnceFunc(func() { close(done) }) // an event may come more than once
 	sub, err := orders.Subscribe(ctx, bus, "billing", func(_ context.Context, o Order, d *jetbus.Delivery) error {
 		fmt.Println(d.Key, o.Total)
-		close(done)
+		finish()
 		return nil
 	}, jetbus.SubscribeOptions{})
 	check(err)

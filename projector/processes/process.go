@@ -53,7 +53,9 @@ const (
 )
 
 // Process is what is known of a process: the content of its last heartbeat and
-// whether there should have been another since.
+// whether there should have been another since. Its JSON has the names that clients of process
+// states had before JetBus, processId beside cpu_pct: states are stored under them in topics
+// and in collections, and to rename one would make each stored state unreadable for its readers.
 type Process struct {
 	ProcessID string  `json:"processId"`
 	Name      string  `json:"name"`
