@@ -277,8 +277,9 @@ func (c *TopicConfig) validLimits() error {
 	case c.Delays && c.Discard == DiscardNew:
 		return fmt.Errorf("%w: Delays excludes DiscardNew, use DiscardOld", ErrInvalidOption)
 	case c.Delays && (c.MaxBytes != -1 || c.MaxEvents != -1):
-		return fmt.Errorf("%w: Delays excludes limits, and MaxBytes is %d and MaxEvents %d: a full topic would drop events that wait for their time; use -1",
+		err := fmt.Errorf("%w: Delays excludes limits, and MaxBytes is %d and MaxEvents %d: a full topic would drop events that wait for their time; use -1 for both",
 			ErrInvalidOption, c.MaxBytes, c.MaxEvents)
+		return &RemedyError{Err: err, See: "TopicConfig.MaxBytes, TopicConfig.MaxEvents"}
 	case c.SnapshotOf != "": // has no window: see validState
 	case c.DuplicateWindow < minRetention:
 		return fmt.Errorf("%w: DuplicateWindow is %v, use at least %v", ErrInvalidOption, c.DuplicateWindow, minRetention)

@@ -152,7 +152,7 @@ func (b *Broker) boot(ctx context.Context) error {
 	// Start returns when every listener of clients is open and the store is
 	// recovered, or after a fatal line in the log.
 	srv.Start()
-	if err = r.log.err(); err == nil {
+	if err = r.log.started(); err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {

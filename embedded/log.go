@@ -14,6 +14,7 @@ type serverLog struct {
 
 	mu    sync.Mutex
 	fatal error
+	up    bool // Start has returned, or is about to
 }
 
 func (l *serverLog) write(level slog.Level, format string, v []any) {
@@ -45,14 +46,27 @@ func (l *serverLog) Debugf(format string, v ...any) { l.write(slog.LevelDebug, f
 // Tracef implements server.Logger. It has no level of its own in slog.
 func (l *serverLog) Tracef(format string, v ...any) { l.write(slog.LevelDebug-4, format, v) }
 
-// Fatalf does not end the process, as the server's own logger would.
+// Fatalf does not end the process, as the server's own logger would. What keeps the server from
+// starting is the error of Start, and is not told twice.
 func (l *serverLog) Fatalf(format string, v ...any) {
-	l.write(slog.LevelError, format, v)
+	level := slog.LevelError
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.fatal == nil {
 		l.fatal = fmt.Errorf(format, v...)
+		if !l.up {
+			level = slog.LevelDebug
+		}
 	}
+	l.mu.Unlock()
+	l.write(level, format, v)
+}
+
+// started is err, at the end of a start: what is fatal from then on is told as an error.
+func (l *serverLog) started() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.up = l.fatal == nil
+	return l.fatal
 }
 
 // err is the first fatal line, nil if there was none.

@@ -85,40 +85,53 @@ func TestPub(t *testing.T) {
 	}
 }
 
+// piped is a pipe into which another program has written a text.
+func piped(t *testing.T, text string) *os.File {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	if _, err := w.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close() // the reader sees the end, or the test fails
+	return r
+}
+
 // What another program writes is the payload; a terminal, or none, is not read.
 func TestPubFromAPipe(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.ok(t, "", "topics", "create", "orders")
-	publish := func(text string, args ...string) {
+	publish := func(text string, args ...string) (said string) {
 		t.Helper()
-		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Close()
-		if _, err := w.WriteString(text); err != nil {
-			t.Fatal(err)
-		}
-		_ = w.Close() // the reader sees the end, or the test fails
 		var out, errOut bytes.Buffer
 		args = append([]string{"--server", b.url, "pub", "orders"}, args...)
-		if code := run(t.Context(), args, r, &out, &errOut, func(string) string { return "" }); code != 0 {
+		if code := run(t.Context(), args, piped(t, text), &out, &errOut, func(string) string { return "" }); code != 0 {
 			t.Errorf("%q: exit code %d: %s", args, code, errOut.String())
 		}
+		return errOut.String()
 	}
 	publish(`{"a":1}`)
 	publish(`{"b":1}`, "")
 	publish(`{"c":1}`, `{"d":1}`)
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
+	publish("one line end\r\n\n") // is left out where nobody says "-"
+	publish("as it is\n", "-")
+	if said := publish("1\r\n2\n"); said != "several JSON values: use --lines for an event a line\n" {
+		t.Errorf("of two lines of JSON it says %q", said)
 	}
-	defer r.Close()
-	_ = w.Close()
+	if said := publish("3\n4", "--content-type", "application/x-ndjson"); said != "" {
+		t.Errorf("of lines that are meant as one payload it says %q", said)
+	}
 	var out, errOut bytes.Buffer
-	if code := run(t.Context(), []string{"--server", b.url, "pub", "orders"}, r, &out, &errOut, func(string) string { return "" }); code != exitUsage || !strings.Contains(errOut.String(), "standard input is empty: say ''") {
-		t.Errorf("of an empty pipe: exit code %d: %s", code, errOut.String())
+	for _, nothing := range []string{"", "\n"} {
+		errOut.Reset()
+		code := run(t.Context(), []string{"--server", b.url, "pub", "orders"}, piped(t, nothing), &out, &errOut, func(string) string { return "" })
+		if code != exitUsage || errOut.String() != "jetbus: standard input is empty: say '' for an event without a payload; see jetbus pub --help\n" {
+			t.Errorf("of a pipe with %q: exit code %d: %s", nothing, code, errOut.String())
+		}
 	}
 	silent, writer, err := os.Pipe()
 	if err != nil {
@@ -145,7 +158,7 @@ func TestPubFromAPipe(t *testing.T) {
 	for _, e := range records(t, b.ok(t, "", "sub", "orders", "--no-follow", "-o", "json")) {
 		got = append(got, string(e.Payload))
 	}
-	if want := []string{`{"a":1}`, "", `{"d":1}`, `{"e":1}`, `{"f":1}`}; !slices.Equal(got, want) {
+	if want := []string{`{"a":1}`, "", `{"d":1}`, "one line end\r\n", "as it is\n", "1\r\n2", "3\n4", `{"e":1}`, `{"f":1}`}; !slices.Equal(got, want) {
 		t.Errorf("stored %q, want %q", got, want)
 	}
 }

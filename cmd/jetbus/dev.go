@@ -111,6 +111,7 @@ it goes on where it was.`,
 	f.StringVar(&o.gateway, "gateway", "", "address for WebSocket and HTTP, host:port or port of this machine, 0 for a free one (default "+devGateway+" if free, else a free one)")
 	f.StringVar(&o.metrics, "metrics", "", "address for Prometheus, at /metrics, host:port or port (env JETBUS_METRICS; default none)")
 	f.StringVar(&o.mongo, "mongo", "", "MongoDB for the collection processes, mongodb://host:port (default a stand-in in this process)")
+	f.StringVar(&a.prefix, "prefix", defaultPrefix, "first token of the bus's subjects")
 	f.DurationVar(&o.interval, "interval", time.Second, "time between the heartbeats of a process")
 	f.BoolVar(&o.plain, "plain", false, "print lines instead of a screen")
 	f.DurationVar(&o.runFor, "for", 0, "end this time after the start (default never)")
@@ -119,9 +120,6 @@ it goes on where it was.`,
 
 // dev runs until the context ends, --for is over or something fails.
 func (a *app) dev(cmd *cobra.Command, o devOptions, open func()) (err error) {
-	if err := refuse(cmd, "server", "user", "password", "token", "creds", "tls-ca", "timeout"); err != nil {
-		return err
-	}
 	c, err := o.config(cmd.Context())
 	if err != nil {
 		return err
@@ -136,7 +134,7 @@ func (a *app) dev(cmd *cobra.Command, o devOptions, open func()) (err error) {
 		d.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	if d.broker, err = embedded.Start(cmd.Context(), c); err != nil {
-		return listenError(err, c.Listen, c.WebSocket)
+		return brokerError(err, c)
 	}
 	open()
 	runErr := d.run(cmd.Context())
@@ -175,7 +173,7 @@ func (o devOptions) config(ctx context.Context) (embedded.Config, error) {
 	case errors.Is(err, embedded.ErrReachable):
 		return c, usagef("--listen %s %w, and dev lets in whoever comes: listen on 127.0.0.1, or use jetbus serve, which takes credentials", o.listen, embedded.ErrReachable)
 	case err != nil:
-		return c, &usageError{err}
+		return c, usagef("%s", brokerFlags.Replace(err.Error()))
 	}
 	return c, nil
 }
@@ -293,21 +291,9 @@ func (d *devRun) turn(ctx context.Context) error {
 
 // intro says what runs where, and what to do with it.
 func (d *devRun) intro() []string {
-	url, jetbus, server := d.broker.URL(), commandName(), ""
-	if url != defaultServer {
-		server = " --server " + url
-	}
-	lines := []string{
-		"broker  " + url,
-		"gateway " + d.edge.web.url,
-		"store   " + d.broker.Dir(),
-		d.mongo.intro(),
-		"try     " + jetbus + " sub process.state" + server,
-		"        " + jetbus + " sub " + devChanged + server,
-		"        " + jetbus + " topics" + server,
-		"        nats sub '" + d.prefix + ".process.state.>' --server " + url,
-		"        curl " + d.edge.web.url + "/v1/topics/process.state/snapshot",
-	}
+	url := d.broker.URL()
+	lines := []string{"broker  " + url, "gateway " + d.edge.web.url, "store   " + d.broker.Dir(), d.mongo.intro()}
+	lines = append(lines, tries(url, d.edge.web.url, d.prefix)...)
 	if d.meter != nil {
 		lines = slices.Insert(lines, 2, "metrics "+d.meter.url())
 	}
@@ -315,6 +301,24 @@ func (d *devRun) intro() []string {
 		lines[0] += "  (" + strings.TrimPrefix(defaultServer, "nats://") + " is taken)"
 	}
 	return lines
+}
+
+// tries are commands for a broker and its gateway, as they are typed.
+func tries(url, gateway, prefix string) []string {
+	command, flags := commandName(), ""
+	if url != defaultServer {
+		flags = " --server " + url
+	}
+	if prefix != defaultPrefix {
+		flags += " --prefix " + quoted(prefix)
+	}
+	return []string{
+		"try     " + command + " sub process.state" + flags,
+		"        " + command + " sub " + devChanged + flags,
+		"        " + command + " topics" + flags,
+		"        nats sub '" + prefix + ".process.state.>' --server " + url,
+		"        curl " + gateway + "/v1/topics/process.state/snapshot",
+	}
 }
 
 // commandName is how to run this program again, from where it was run.

@@ -16,6 +16,9 @@ func (o devOptions) gatewayAddress() (string, error) {
 		return "", nil
 	}
 	listen := address(o.gateway)
+	if err := checkAddress("--gateway", listen); err != nil {
+		return "", err
+	}
 	if !loopbackAddress(listen) {
 		return "", usagef("--gateway %s: anybody who can reach it could use the bus; name an address of this machine alone, as 127.0.0.1:8080 (jetbus serve takes tokens)", o.gateway)
 	}

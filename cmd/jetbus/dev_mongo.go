@@ -40,7 +40,7 @@ func (m *devMongo) open(ctx context.Context, d *devRun) (err error) {
 		}
 		m.uri = m.standIn.URI()
 	}
-	if m.client, err = connectMongo(ctx, m.uri, mongoTimeout); err != nil {
+	if m.client, err = connectMongo(ctx, d.out, m.uri, mongoTimeout); err != nil {
 		return err
 	}
 	m.db = m.client.Database(databaseOf(m.uri))

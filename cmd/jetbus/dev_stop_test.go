@@ -9,10 +9,11 @@ import (
 
 func TestAgainLine(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                                "",
-		"--plain --for 5s":                " --plain",
-		"--plain=false --dir /a":          " --dir /a --plain=false",
-		"--dir=it's --mongo mongodb://h/": ` --dir 'it'\''s' --mongo mongodb://h/`,
+		"":                       "",
+		"--plain --for 5s":       " --plain",
+		"--plain=false --dir /a": " --dir /a --plain=false",
+		"--prefix a.b --listen 127.0.0.1:4333 --dir /a":                                                           " --dir /a --listen 127.0.0.1:4333 --prefix a.b",
+		"--dir=it's --mongo mongodb://h/":                                                                         ` --dir 'it'\''s' --mongo mongodb://h/`,
 		"--mongo mongodb://u:secret@h:1/mine?replicaSet=rs0&tlsCertificateKeyFilePassword=secret":                 " --mongo 'mongodb://u@h:1/mine?replicaSet=rs0'",
 		"--mongo mongodb://u:secret@h:1,i:2/mine":                                                                 " --mongo mongodb://u@h:1,i:2/mine",
 		"--mongo mongodb://CN=c@h/d?authMechanism=MONGODB-X509;tlsCertificateKeyFilePassword=secret;replicaset=r": " --mongo 'mongodb://CN=c@h/d?authMechanism=MONGODB-X509&replicaset=r'",
@@ -24,7 +25,7 @@ func TestAgainLine(t *testing.T) {
 	} {
 		cmd := &cobra.Command{Use: "dev"}
 		cmd.Flags().Bool("plain", false, "")
-		for _, name := range []string{"for", "dir", "mongo"} {
+		for _, name := range []string{"for", "dir", "mongo", "listen", "prefix"} {
 			cmd.Flags().String(name, "", "")
 		}
 		if err := cmd.ParseFlags(strings.Fields(args)); err != nil {

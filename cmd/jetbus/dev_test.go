@@ -36,17 +36,17 @@ func TestDevInUse(t *testing.T) {
 	r := begin(t, nil, "dev", "--gateway", "0", "--dir", dir, "--listen", "0", "--plain")
 	out := r.wait(t, "busiest")
 	got := command(t, "", "dev", "--gateway", "0", "--dir", dir, "--listen", "0")
-	if got.code != exitConflict || !strings.Contains(got.errOut, "in use by another broker: "+dir) {
+	if got.code != exitConflict || !strings.HasSuffix(got.errOut, "in use by another broker: "+dir+" (stop that one first, or use another folder)\n") {
 		t.Errorf("a second one on the same folder: %+v", got)
 	}
 	listen := strings.TrimSpace(strings.TrimPrefix(lineWith(t, out, "broker "), "broker  nats://"))
 	got = command(t, "", "dev", "--gateway", "0", "--dir", t.TempDir(), "--listen", listen)
-	if got.code != exitFailure || !strings.Contains(got.errOut, "listen on "+listen+": address already in use; choose another") {
+	if got.code != exitFailure || !strings.Contains(got.errOut, "listen on "+listen+": address already in use; choose another with --listen; port 0 takes a free one\n") {
 		t.Errorf("a second one on the same address: %+v", got)
 	}
 	gateway := strings.TrimPrefix(strings.TrimSpace(lineWith(t, out, "gateway ")), "gateway http://")
 	got = command(t, "", "dev", "--dir", t.TempDir(), "--listen", "0", "--gateway", gateway)
-	if got.code != exitFailure || !strings.Contains(got.errOut, "listen tcp "+gateway+": bind: address already in use") {
+	if got.code != exitFailure || !strings.Contains(got.errOut, "gateway: listen on "+gateway+": address already in use; choose another with --gateway; ") {
 		t.Errorf("a second gateway on the same address: %+v", got)
 	}
 	got = command(t, "", "dev", "--dir", t.TempDir(), "--listen", "0", "--gateway", "0.0.0.0:0")
@@ -156,8 +156,8 @@ func TestPictureOfSmallWindows(t *testing.T) {
 		shows, doesNotAnyway []string
 	}{
 		{80, 60, 27, []string{"        e", "FEED"}, []string{"more"}},
-		{80, 24, 6, []string{"broker", "FEED", "TOPIC", "and 21 more"}, []string{"try"}},
-		{60, 12, 5, []string{"broker", "up 1s", "and 22 more"}, []string{"FEED", "TOPIC"}},
+		{80, 24, 5, []string{"broker", "gateway", "try     a", "FEED", "TOPIC", "MEM MiB", "STATUS", "and 22 more"}, []string{"        b", "store"}},
+		{60, 12, 5, []string{"broker", "up 1s", "SEEN", "STATUS", "and 22 more"}, []string{"FEED", "TOPIC", "MEM"}},
 		{60, 6, 2, []string{"and 25 more"}, []string{"broker"}},
 		{60, 4, 1, []string{"27 alive"}, []string{"more"}},
 	} {
@@ -174,6 +174,27 @@ func TestPictureOfSmallWindows(t *testing.T) {
 			if strings.Contains(text, no) {
 				t.Errorf("a window of %d x %d shows %q:\n%s", c.width, c.height, no, text)
 			}
+		}
+	}
+}
+
+// What dev says to try works as it is typed: it names the server and the prefix where they are not the usual ones.
+func TestTries(t *testing.T) {
+	t.Parallel()
+	const gateway = "http://127.0.0.1:8080"
+	for _, c := range []struct{ url, prefix, flags string }{
+		{defaultServer, "ev", ""},
+		{"nats://127.0.0.1:4333", "a.b", " --server nats://127.0.0.1:4333 --prefix a.b"},
+	} {
+		want := []string{
+			"try     jetbus sub process.state" + c.flags,
+			"        jetbus sub processes.changed" + c.flags,
+			"        jetbus topics" + c.flags,
+			"        nats sub '" + c.prefix + ".process.state.>' --server " + c.url,
+			"        curl " + gateway + "/v1/topics/process.state/snapshot",
+		}
+		if got := tries(c.url, gateway, c.prefix); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

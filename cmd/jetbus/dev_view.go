@@ -149,8 +149,8 @@ const leastRows = 6
 // What is left out above the processes of a small window, one thing after the other.
 const (
 	oneToTry = iota + 1
-	nothingToTry
 	addresses
+	nothingToTry
 	noCollection
 	noTopics
 	nothingElse
@@ -164,7 +164,7 @@ func (p picture) above(width, less int) []string {
 	lines := slices.DeleteFunc(slices.Clone(p.head), func(l string) bool {
 		what, _, _ := strings.Cut(l, " ")
 		return less >= oneToTry && what == "" || less >= nothingToTry && what == "try" ||
-			less >= addresses && what != "broker" && what != "gateway" && what != "up" || less >= nothingElse
+			less >= addresses && !slices.Contains([]string{"broker", "gateway", "try", "up"}, what) || less >= nothingElse
 	})
 	if less < noTopics {
 		lines = append(lines, "", heading("%-24s %12s %10s %10s", "TOPIC", "EVENTS", "SIZE", "RATE"))
@@ -185,7 +185,7 @@ func (p picture) above(width, less int) []string {
 	if p.waiting > 0 {
 		title += fmt.Sprintf(", %s waiting", plural(p.waiting, "heartbeat"))
 	}
-	return append(lines, "", title, heading("%8s  %-24s %8s %10s %9s  %s", "PID", "NAME", "CPU %", "MEM MiB", "SEEN", "STATUS"))
+	return append(lines, "", title, heading("%s", processRow(width, "PID", "NAME", "CPU %", "MEM MiB", "SEEN", "STATUS")))
 }
 
 // rows are the processes that there is room for, and how many more there are.
@@ -204,10 +204,10 @@ func (p picture) rows(width, room int) []string {
 	}
 	var lines []string
 	for _, q := range alive[:min(len(alive), room-last)] {
-		lines = append(lines, p.row(q))
+		lines = append(lines, p.row(q, width))
 	}
 	for _, q := range stale[:last] {
-		lines = append(lines, dim+cut(p.row(q), width)+plain)
+		lines = append(lines, dim+cut(p.row(q, width), width)+plain)
 	}
 	if more > 0 {
 		lines = append(lines, fmt.Sprintf("%8s  and %s more", "", count(more)))
@@ -215,9 +215,22 @@ func (p picture) rows(width, room int) []string {
 	return lines
 }
 
-func (p picture) row(q processes.Process) string {
+func (p picture) row(q processes.Process, width int) string {
 	age := max(p.now.Sub(time.UnixMilli(q.LastSeen)), 0).Round(time.Second)
-	return fmt.Sprintf("%8d  %-24s %8.1f %10.1f %9s  %s", q.PID, cut(printable(q.Name), 24), q.CPUPct, q.MemMB, age, q.Status)
+	return processRow(width, fmt.Sprint(q.PID), cut(printable(q.Name), 24), fmt.Sprintf("%.1f", q.CPUPct), fmt.Sprintf("%.1f", q.MemMB), age.String(), string(q.Status))
+}
+
+// fullRow is how wide a row of all columns is.
+const fullRow = 71
+
+// processRow is a line of the table of processes. A window that is too narrow for all columns
+// goes without the memory: which process is stale the last column says.
+func processRow(width int, pid, name, cpu, mem, seen, status string) string {
+	row := fmt.Sprintf("%8s  %-24s %8s", pid, name, cpu)
+	if width >= fullRow {
+		row += fmt.Sprintf(" %10s", mem)
+	}
+	return row + fmt.Sprintf(" %8s  %s", seen, status)
 }
 
 // cut shortens a line to a number of characters.

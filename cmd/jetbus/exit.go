@@ -107,8 +107,8 @@ func isUnread(err error) bool {
 	return false
 }
 
-// report writes an error as one line, with what to do about it, and returns its exit code.
-func report(w io.Writer, err error) int {
+// report writes the error of a command as one line, with what to do about it, and returns its exit code.
+func report(w io.Writer, command string, err error) int {
 	code := exitCode(err)
 	if code == 0 {
 		return 0
@@ -118,7 +118,7 @@ func report(w io.Writer, err error) int {
 		text = strings.ReplaceAll(text, known.Error(), known.Err.Error())
 	}
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
-	if r := remedy(err); r != "" {
+	if r := remedy(command, err); r != "" {
 		text += "; " + r
 	}
 	fmt.Fprintf(w, "jetbus: %s\n", printable(text))
@@ -130,10 +130,11 @@ func report(w io.Writer, err error) int {
 var remedies = map[string]string{
 	"EnsureTopic": "see jetbus topics, or declare it with jetbus topics create",
 	"TopicConfig.Compact, TopicConfig.SnapshotOf": "declare it with --compact, or another one with --snapshot-of; see jetbus topics create --help",
-	"TopicConfig.Delays":                          "allow them with --delays; see jetbus topics create --help",
+	"TopicConfig.Delays":                          "allow them with jetbus topics create TOPIC --delays --max-bytes -1 --max-events -1",
 	"TopicConfig.DuplicateWindow":                 "the topic's --duplicate-window says how long that is; see jetbus topics create --help",
 	"TopicConfig.KeyInSubject":                    "declare one with --key-in-subject; see jetbus topics create --help",
 	"TopicConfig.MaxBytes":                        "that is --max-bytes of jetbus topics create",
+	"TopicConfig.MaxBytes, TopicConfig.MaxEvents": "that is --max-bytes -1 --max-events -1",
 	"TopicConfig.Partitions":                      "declare another one with --partitions; see jetbus topics create --help",
 	"TopicConfig.SnapshotOf":                      "declare one with --snapshot-of; see jetbus topics create --help",
 	"TopicConfig.Stream":                          "see --stream of jetbus topics create --help",
@@ -141,17 +142,18 @@ var remedies = map[string]string{
 	"TopicConfig.TombstoneTTL":                    "see --tombstone-ttl of jetbus topics create --help",
 }
 
-// remedy is what the user can do about an error that does not say it itself.
-func remedy(err error) string {
-	if u, ok := errors.AsType[*usageError](err); ok && !strings.Contains(u.Error(), "--help") {
-		return "see jetbus --help"
+// remedy is what the user of a command can do about an error that does not say it itself.
+func remedy(command string, err error) string {
+	if u, ok := errors.AsType[*usageError](err); ok && !strings.Contains(u.Error(), "see jetbus ") {
+		return "see " + command + " --help"
 	}
 	if known, ok := errors.AsType[*jetbus.RemedyError](err); ok && remedies[known.See] != "" {
 		return remedies[known.See]
 	}
+	if taken, ok := errors.AsType[*takenError](err); ok {
+		return "choose another with " + taken.flag + "; port 0 takes a free one"
+	}
 	switch {
-	case errors.Is(err, embedded.ErrInUse):
-		return "--dir names another"
 	case errors.Is(err, jetbus.ErrNoDeadLetters):
 		return "see jetbus dlq ls"
 	case errors.Is(err, registry.ErrNoSchema):
@@ -174,8 +176,6 @@ func remedy(err error) string {
 		return "see jetbus groups describe"
 	case errors.Is(err, errNoRow):
 		return "see jetbus outbox ls"
-	case errors.Is(err, errAddressTaken):
-		return "choose another address with --listen, or for others than NATS clients with --websocket, --gateway or --metrics; port 0 takes a free one"
 	}
 	return feedRemedy(err)
 }

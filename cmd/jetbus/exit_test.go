@@ -70,12 +70,13 @@ func TestErrorsOfTheSystem(t *testing.T) {
 	if second, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", first.Addr().String()); err == nil {
 		_ = second.Close()
 		t.Error("two listeners have one address")
-	} else if !errors.Is(err, errAddressTaken) || !strings.Contains(remedy(err), "choose another address") {
-		t.Errorf("an address that is taken: %v, %q", err, remedy(err))
+	} else if !errors.Is(err, errAddressTaken) {
+		t.Errorf("an address that is taken: %v", err)
 	}
 	text := "listen tcp 127.0.0.1:1: bind: " + errAddressTaken.Error() // of a server that does not wrap it
-	if err := listenError(errors.New(text), "127.0.0.1:1", ""); !errors.Is(err, errAddressTaken) {
-		t.Errorf("its text alone: %v", err)
+	err = listenError(errors.New(text), "--metrics", "127.0.0.1:1")
+	if want := "choose another with --metrics; port 0 takes a free one"; !errors.Is(err, errAddressTaken) || remedy("jetbus serve", err) != want {
+		t.Errorf("its text alone: %v; %s", err, remedy("jetbus serve", err))
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -96,7 +97,7 @@ func TestErrorsOfTheSystem(t *testing.T) {
 
 func TestReportIsOneLine(t *testing.T) {
 	var b strings.Builder
-	report(&b, errors.Join(errors.New("one\x1b[31m"), fmt.Errorf("two: %w", jetbus.ErrNoTopic)))
+	report(&b, "jetbus", errors.Join(errors.New("one\x1b[31m"), fmt.Errorf("two: %w", jetbus.ErrNoTopic)))
 	want := `jetbus: one\x1b[31m; two: no such topic; see jetbus topics, or declare it with jetbus topics create` + "\n"
 	if b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)
@@ -127,6 +128,8 @@ func TestUsageErrors(t *testing.T) {
 		{"sub a --limit 0", `"--limit" flag: use 1 or more`},
 		{"dlq ls a --limit 0", `"--limit" flag: use 1 or more`},
 		{"backfill a b --limit x", `"--limit" flag: use 1 or more`},
+		{"sub a --limit 99999999999999999999", `"--limit" flag: "99999999999999999999" is out of range; see jetbus sub --help`},
+		{"sub a --limit -99999999999999999999", `"--limit" flag: use 1 or more`},
 		{"pub a x --count x", `"--count" flag: "x" is no number; see jetbus pub --help`},
 		{"pub a x --count 99999999999999999999", "is out of range"},
 		{"dev --plain=maybe", `"--plain" flag: use true or false`},
@@ -141,8 +144,23 @@ func TestUsageErrors(t *testing.T) {
 		{"serve --dir x --server foo", "--server says nothing to jetbus serve"},
 		{"dev --server foo", "--server says nothing to jetbus dev; see jetbus dev --help"},
 		{"dev --timeout 1s", "--timeout says nothing to jetbus dev"},
+		{"version --server foo", "--server says nothing to jetbus version; see jetbus version --help"},
+		{"lint --server foo", "--server says nothing to jetbus lint; see jetbus lint --help"},
+		{"token mint --server foo", "--server says nothing to jetbus token mint; see jetbus token mint --help"},
+		{"completion --prefix x", "--prefix says nothing to jetbus completion; see jetbus completion --help"},
+		{"completion bash --prefix x", "--prefix says nothing to jetbus completion bash; see jetbus completion bash --help"},
 		{"serve --dir x --log-format xml", `--log-format "xml"`},
-		{"serve --dir x --user a", `no Password for User "a"`},
+		{"serve --dir x --user a", `serve: no --password for --user "a"; see jetbus serve --help`},
+		{"serve --dir x --password a", "serve: a --password without --user; see jetbus serve --help"},
+		{"serve --dir x --user a --token b", "serve: a --token and a --user or --password exclude each other"},
+		{"serve --dir x --listen foo:bar", `serve: --listen: address foo:bar: port "bar" is not a number from 0 to 65535`},
+		{"serve --dir x --websocket foo", "serve: --websocket: address foo: missing port in address"},
+		{"serve --dir x --websocket-origin https://a.example", "serve: --websocket-origin without --websocket"},
+		{"serve --dir x --websocket 0 --websocket-origin a", `serve: --websocket-origin: "a" is not of the form https://host[:port]`},
+		{"serve --dir x --gateway foo:bar", "serve: --gateway foo:bar: use host:port or a port, which is a number from 0 to 65535"},
+		{"dev --dir x --gateway foo:bar", "jetbus: --gateway foo:bar: use host:port or a port, which is a number from 0 to 65535"},
+		{"dev --dir x --gateway foo", "--gateway foo: use host:port or a port"},
+		{"dev --dir x --listen foo:bar", `jetbus: --listen: address foo:bar: port "bar" is not a number from 0 to 65535`},
 		{"dev --interval 1ms", "--interval 1ms"},
 		{"dev --dir x --listen 0.0.0.0:0", "--listen 0.0.0.0:0 is reachable from other machines, and dev lets in whoever comes"},
 		{"topics --user a --token b", "give one of"},
@@ -161,11 +179,48 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
+// What is wrong with a command line leads to the help of its own command, or to what lists the
+// things that it has to name.
+func TestUsageErrorsNameTheHelp(t *testing.T) {
+	for args, want := range map[string]string{
+		"publish":                            "--help",
+		"pub a x --header nope":              "pub --help",
+		"pub a x --count 0":                  "pub --help",
+		"pub a x --at yesterday":             "pub --help",
+		"pub a x -o xml":                     "pub --help",
+		"sub a --from nowhere":               "sub --help",
+		"sub a --filter nope=1":              "sub --help",
+		"topics --timeout 0s":                "topics --help",
+		"topics ls -o yaml":                  "topics ls --help",
+		"serve":                              "serve --help",
+		"serve --dir x --log-level loud":     "serve --help",
+		"serve --dir x --listen foo:bar":     "serve --help",
+		"dev --interval 1ms":                 "dev --help",
+		"dev --for -1s":                      "dev --help",
+		"token mint --subject ann":           "token mint --help",
+		"project":                            "project --help",
+		"dlq show a x":                       "dlq ls",
+		"outbox retry --db postgres://a/b":   "outbox ls --state dead",
+		"changefeed run --for -1s --topic a": "changefeed run --help",
+	} {
+		r := command(t, "", strings.Fields(args)...)
+		if r.code != exitUsage || !strings.HasSuffix(r.errOut, "; see jetbus "+want+"\n") || strings.Count(r.errOut, "see jetbus ") != 1 {
+			t.Errorf("jetbus %s: exit code %d, want 2, and nothing but jetbus %s to see: %s", args, r.code, want, r.errOut)
+		}
+	}
+}
+
 // The prefix of the bus is minded where there is one: for a gateway, whoever names it, or for metrics.
 func TestServePrefix(t *testing.T) {
-	for name, env := range map[string]map[string]string{"gateway": {"JETBUS_GATEWAY": "127.0.0.1:nowhere"}, "metrics": {"JETBUS_METRICS": "127.0.0.1:nowhere"}} {
+	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, name := range []string{"JETBUS_GATEWAY", "JETBUS_METRICS"} {
+		env := map[string]string{name: taken.Addr().String()}
 		r := commandEnv(t, env, "", "serve", "--dir", t.TempDir(), "--listen", "0", "--prefix", "shop")
-		if r.code == 0 || strings.Contains(r.errOut, "--prefix") || !strings.Contains(r.errOut, "nowhere") {
+		if r.code != exitFailure || strings.Contains(r.errOut, "--prefix") || !strings.Contains(r.errOut, "listen on "+taken.Addr().String()) {
 			t.Errorf("%s: exit code %d: %s", name, r.code, r.errOut)
 		}
 	}
@@ -187,6 +242,20 @@ func TestHelp(t *testing.T) {
 	}
 	if r := command(t, "", "topics", "ls", "--help"); strings.Contains(r.out, "--tls-ca string") || !strings.Contains(r.out, "see jetbus --help") {
 		t.Errorf("help of a command that connects:\n%s", r.out)
+	}
+	for name, flags := range map[string][]string{"dev": {"prefix"}, "serve": {"user", "password", "token", "prefix"}} {
+		r := command(t, "", name, "--help")
+		for _, flag := range flags {
+			if strings.Count(r.out, "\n      --"+flag+" string ") != 1 {
+				t.Errorf("help of %s does not list --%s once:\n%s", name, flag, r.out)
+			}
+		}
+		if strings.Contains(r.out, "--creds") {
+			t.Errorf("help of %s lists --creds, which it refuses:\n%s", name, r.out)
+		}
+	}
+	if r := command(t, "", "completion", "bash"); r.code != 0 || !strings.Contains(r.out, "jetbus") || r.errOut != "" {
+		t.Errorf("completion bash: exit code %d, %d bytes: %s", r.code, len(r.out), r.errOut)
 	}
 	if r := command(t, "", "version", "--help"); strings.Count(r.out, "\n") > 10 || strings.Contains(r.out, "--server") {
 		t.Errorf("help of a command that does not connect:\n%s", r.out)

@@ -3,11 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
 // address reads an address to listen on: host:port, or a port on loopback.
@@ -16,6 +17,18 @@ func address(s string) string {
 		return net.JoinHostPort("127.0.0.1", s)
 	}
 	return s
+}
+
+// checkAddress refuses what is no address to listen on; flag names it.
+func checkAddress(flag, addr string) error {
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return usagef("%s %s: use host:port or a port, which is a number from 0 to 65535", flag, addr)
+	}
+	return nil
 }
 
 // addressTaken reports whether something listens on an address, or on its port
@@ -33,14 +46,31 @@ func addressTaken(ctx context.Context, addr string) bool {
 	return l.Close() != nil
 }
 
-// listenError gives an address that is taken its kind, which the server's text
-// does not keep. It is that of NATS clients, or of those over WebSocket.
-func listenError(err error, addr, webSocket string) error {
-	if strings.Contains(err.Error(), "listen for websocket") {
-		addr = webSocket
-	}
-	if strings.Contains(err.Error(), errAddressTaken.Error()) && !errors.Is(err, errAddressTaken) {
-		return fmt.Errorf("listen on %s: %w", addr, errAddressTaken)
+// takenError is an address that another listener has. The flag names another one.
+type takenError struct{ flag, addr string }
+
+func (e *takenError) Error() string { return "listen on " + e.addr + ": " + errAddressTaken.Error() }
+func (e *takenError) Unwrap() error { return errAddressTaken }
+
+// listenError gives an error of an address that is taken the flag which names that. A server's
+// text does not keep the kind of its error.
+func listenError(err error, flag, addr string) error {
+	if errors.Is(err, errAddressTaken) || strings.Contains(err.Error(), errAddressTaken.Error()) {
+		return &takenError{flag, addr}
 	}
 	return err
 }
+
+// brokerError is listenError for a broker, which listens for NATS clients and for those over WebSocket.
+func brokerError(err error, c embedded.Config) error {
+	if strings.Contains(err.Error(), "listen for websocket") {
+		return listenError(err, "--websocket", c.WebSocket)
+	}
+	return listenError(err, "--listen", c.Listen)
+}
+
+// brokerFlags turns the names of a broker's settings in an error into those of flags.
+var brokerFlags = strings.NewReplacer(
+	"embedded: invalid config: ", "", "WebSocketTLS or WebSocketOrigins", "--websocket-origin", "WebSocketOrigins", "--websocket-origin",
+	"WebSocket", "--websocket", "Listen", "--listen", "Password", "--password", "User", "--user", "Token", "--token",
+)

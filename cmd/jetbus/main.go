@@ -36,6 +36,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	return report(stderr, err)
+	addCompletion(root)
+	cmd, err := root.ExecuteContextC(ctx)
+	return report(stderr, cmd.CommandPath(), err)
 }

@@ -66,7 +66,7 @@ func startMeter(ctx context.Context, b *embedded.Broker, prefix, listen string, 
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapeTime)) // else it takes as long as it takes
 		page.ServeHTTP(w, r)
 	})
-	m.web, err = listenWeb(ctx, listen, pages, t, log)
+	m.web, err = listenWeb(ctx, "--metrics", listen, pages, t, log)
 	return m, err
 }
 

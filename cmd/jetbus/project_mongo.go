@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strings"
@@ -33,7 +34,7 @@ func (a *app) withMongo(ctx context.Context, flags *mongoFlags, f func(*mongo.Da
 	if uri == "" {
 		return usagef("name the MongoDB with --mongo or MONGODB_URI; jetbus dev runs a stand-in and says where")
 	}
-	client, err := connectMongo(ctx, uri, a.timeout)
+	client, err := connectMongo(ctx, a.stderr(), uri, a.timeout)
 	if err != nil {
 		return err
 	}
@@ -46,8 +47,8 @@ func (a *app) withMongo(ctx context.Context, flags *mongoFlags, f func(*mongo.Da
 }
 
 // connectMongo returns a client of a MongoDB that has answered. What it was given to
-// log in is in no error.
-func connectMongo(ctx context.Context, uri string, timeout time.Duration) (*mongo.Client, error) {
+// log in is in no error. Where it takes a while, it says so if w is a terminal.
+func connectMongo(ctx context.Context, w io.Writer, uri string, timeout time.Duration) (*mongo.Client, error) {
 	o := options.Client().ApplyURI(uri)
 	if err := o.Validate(); err != nil {
 		return nil, usagef("--mongo: %s", scrubbed(err.Error(), uri))
@@ -64,6 +65,7 @@ func connectMongo(ctx context.Context, uri string, timeout time.Duration) (*mong
 	}
 	pingCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	defer sayLater(w, fmt.Sprintf("connecting to %s, for %v at most", mongoAddress(uri), timeout))()
 	if err := client.Ping(pingCtx, nil); err != nil {
 		_ = client.Disconnect(context.WithoutCancel(ctx)) // nothing has used it
 		if ctx.Err() != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +65,7 @@ func TestConnectMongo(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			client, err := connectMongo(t.Context(), c.uri, c.within)
+			client, err := connectMongo(t.Context(), io.Discard, c.uri, c.within)
 			if err == nil {
 				t.Error(client.Disconnect(t.Context()))
 				t.Fatal("connected")
@@ -74,7 +75,7 @@ func TestConnectMongo(t *testing.T) {
 			}
 		})
 	}
-	client, err := connectMongo(t.Context(), srv.URI(), patience)
+	client, err := connectMongo(t.Context(), io.Discard, srv.URI(), patience)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,8 +41,9 @@ func newPub(a *app) *cobra.Command {
 		Short: "Publish an event, or one for each line of standard input",
 		Long: `Publishes an event and returns when it is stored.
 
-PAYLOAD is stored as it is; "-" reads it from standard input, as does no PAYLOAD where
-that is a pipe or a file (so in a loop that reads standard input, say PAYLOAD, or </dev/null).
+PAYLOAD is stored as it is; "-" reads it from standard input, and stores that as it is. Without
+PAYLOAD it is read from there, too, where that is a pipe, a socket or a file, and one line end
+behind it is left out (so in a loop that reads standard input, say PAYLOAD, or </dev/null).
 Otherwise the event has none, as with ''. A payload that is not JSON gets the content type text/plain or
 application/octet-stream, unless --content-type says another.
 
@@ -86,25 +88,29 @@ func (a *app) pub(cmd *cobra.Command, o pubOptions, args []string) error {
 	switch in := cmd.InOrStdin(); {
 	case len(args) > 1 && args[1] != "-":
 		e.Payload = []byte(args[1])
-	case len(args) > 1 || !o.lines && isFed(in):
-		if e.Payload, err = readPayload(cmd.Context(), in); err != nil {
-			return err
-		}
-		if len(args) == 1 && len(e.Payload) == 0 { // what was to write it may have failed
-			return usagef("standard input is empty: say '' for an event without a payload")
-		}
+	case len(args) > 1:
+		e.Payload, err = readPayload(cmd.Context(), in)
+	case !o.lines && isFed(in):
+		e.Payload, err = readPiped(cmd.Context(), in)
+	}
+	if err != nil {
+		return err
 	}
 	setContentType(&e)
 	if err := e.Validate(); err != nil {
 		return err
 	}
-	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
+	err = a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
 		p := publishing{out: cmd.OutOrStdout(), json: o.output == "json", lines: o.lines}
 		if o.lines {
 			return p.publishLines(cmd.Context(), bus, e, cmd.InOrStdin(), o.contentType == "")
 		}
 		return p.publishTimes(cmd.Context(), bus, e, po, o.count)
 	})
+	if err == nil && len(args) == 1 && o.contentType == "" && severalValues(e.Payload) {
+		fmt.Fprintln(cmd.ErrOrStderr(), "several JSON values: use --lines for an event a line")
+	}
+	return err
 }
 
 // readPayload reads the payload of one event.
@@ -120,6 +126,45 @@ func readPayload(ctx context.Context, in io.Reader) ([]byte, error) {
 		return nil, fmt.Errorf("standard input has more than %s: %w", size(int64(maxPayload)), jetbus.ErrPayloadTooLarge)
 	}
 	return payload, nil
+}
+
+// readPiped reads what another program writes, or a file, as the payload of one event. The line
+// end that most of them put behind it is no part of it.
+func readPiped(ctx context.Context, in io.Reader) ([]byte, error) {
+	payload, err := readPayload(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	if payload = withoutLineEnd(payload); len(payload) == 0 { // what was to write it may have failed
+		return nil, usagef("standard input is empty: say '' for an event without a payload")
+	}
+	return payload, nil
+}
+
+// withoutLineEnd is a text without the line end behind it, if it has one.
+func withoutLineEnd(text []byte) []byte {
+	if line, ok := bytes.CutSuffix(text, []byte("\n")); ok {
+		return bytes.TrimSuffix(line, []byte("\r"))
+	}
+	return text
+}
+
+// severalValues reports whether a text is JSON line by line, and not as a whole.
+func severalValues(text []byte) bool {
+	if json.Valid(text) {
+		return false
+	}
+	values := 0
+	for line := range bytes.Lines(text) {
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		if !json.Valid(line) {
+			return false
+		}
+		values++
+	}
+	return values > 1
 }
 
 // event is the event without its payload, and the instructions for it.

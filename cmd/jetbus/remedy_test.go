@@ -44,7 +44,7 @@ func TestRemedies(t *testing.T) {
 		&jetbus.RemedyError{Err: jetbus.ErrUnavailable, See: "Unheard.Of"}: "lag of a: broker is unavailable (see Unheard.Of)",
 	} {
 		var out bytes.Buffer
-		report(&out, fmt.Errorf("lag of a: %w", err))
+		report(&out, "jetbus groups lag", fmt.Errorf("lag of a: %w", err))
 		if out.String() != "jetbus: "+want+"\n" {
 			t.Errorf("printed %q, want %q", out.String(), want)
 		}

@@ -1,19 +1,25 @@
 package main
 
 import (
+	"io"
 	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
-const defaultServer = "nats://127.0.0.1:4222"
+const (
+	defaultServer = "nats://127.0.0.1:4222"
+	defaultPrefix = "ev"
+)
 
 // app is one run of the command: its environment and the flags that all
 // subcommands share.
 type app struct {
 	getenv func(string) string
+	stderr func() io.Writer
 
 	server, user, password, token string
 	creds, tlsCA, prefix          string
@@ -38,6 +44,7 @@ Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 
 		SilenceUsage:  true,
 		Version:       version(debug.ReadBuildInfo()),
 	}
+	a.stderr = root.ErrOrStderr
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -50,7 +57,7 @@ Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 
 	f.StringVar(&a.token, "token", "", "token instead of user and password (env JETBUS_TOKEN)")
 	f.StringVar(&a.creds, "creds", "", "file with a NATS credential (JWT and seed)")
 	f.StringVar(&a.tlsCA, "tls-ca", "", "file with certificates of authorities to trust, PEM")
-	f.StringVar(&a.prefix, "prefix", "ev", "first token of the bus's subjects")
+	f.StringVar(&a.prefix, "prefix", defaultPrefix, "first token of the bus's subjects")
 	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "bound of each request")
 	dev, serve, token, lint, about := newDev(a), newServe(a), newToken(a), newLint(), newVersion()
 	alone(dev, serve, token, lint, about)
@@ -71,10 +78,28 @@ The server and how to log in: --server, --user, --password, --token, --creds, --
 // connection is the annotation of commands that connect to no server: "none".
 const connection = "connection"
 
-// alone marks commands that connect to no server.
+// alone marks commands that connect to no server: they and what is below them refuse the flags
+// that commands share, but for those of which they have their own.
 func alone(commands ...*cobra.Command) {
 	for _, cmd := range commands {
 		cmd.Annotations = map[string]string{connection: "none"}
+		cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+			var shared []string
+			cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { shared = append(shared, f.Name) })
+			return refuse(cmd, shared...)
+		}
+	}
+}
+
+// addCompletion adds the command that writes scripts for shells, as one that connects to no
+// server; cobra would add it by itself. It writes to what root writes to now.
+func addCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" {
+			cmd.Args, cmd.RunE = noCommand, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			alone(cmd)
+		}
 	}
 }
 

@@ -82,6 +82,10 @@ tells the names of topics and groups. The line on standard output ends with its 
 	f.BoolVar(&o.syncAlways, "sync-always", false, "sync each event to disk before it is acknowledged")
 	f.Var((*sizeFlag)(&o.maxStore), "max-store", "bound of the limits of all topics together (default none; each topic has its own)")
 	o.gateway.flags(cmd)
+	f.StringVar(&a.user, "user", "", "user that clients must present (env JETBUS_USER)")
+	f.StringVar(&a.password, "password", "", "password of the user (env JETBUS_PASSWORD, which the process list does not show)")
+	f.StringVar(&a.token, "token", "", "token that clients must present instead of user and password (env JETBUS_TOKEN)")
+	f.StringVar(&a.prefix, "prefix", defaultPrefix, "first token of the bus's subjects, for --gateway and --metrics")
 	f.StringVar(&o.metrics, "metrics", "", "address for Prometheus, host:port or port (env JETBUS_METRICS; default none)")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -130,16 +134,13 @@ func (o serveOptions) config(a *app, stderr io.Writer) (embedded.Config, error) 
 		}
 		return c, usagef("serve: %s %w: give --user and --password, or --token, or listen on 127.0.0.1", flag, embedded.ErrReachable)
 	case err != nil:
-		return c, &usageError{err}
+		return c, usagef("serve: %s", brokerFlags.Replace(err.Error()))
 	}
 	return c, nil
 }
 
 // serve runs the broker until it is interrupted; it calls open when all of it is there.
 func (a *app) serve(cmd *cobra.Command, o serveOptions, open func()) error {
-	if err := refuse(cmd, "server", "creds", "tls-ca", "timeout"); err != nil {
-		return err
-	}
 	c, err := o.config(a, cmd.ErrOrStderr())
 	if err != nil {
 		return err
@@ -158,7 +159,7 @@ func (a *app) serve(cmd *cobra.Command, o serveOptions, open func()) error {
 	c.Logger = slog.New(demoted{log.Handler()})
 	b, err := embedded.Start(ctx, c)
 	if err != nil {
-		return listenError(err, c.Listen, c.WebSocket)
+		return brokerError(err, c)
 	}
 	m, err := startMeter(ctx, b, a.prefix, address(a.env(o.metrics, "JETBUS_METRICS")), c.TLS, log)
 	if err != nil {

@@ -81,10 +81,11 @@ func (s *gatewaySettings) load(a *app) error {
 	if s.Listen == "" && (flagged || s.Tokens != "" || s.JWT.JWKS != "" || s.JWT.KeysFile != "" || s.JWT.SecretFile != "" || len(s.Origins) > 0 || len(s.Headers) > 0 || s.file != "") {
 		return usagef("serve: settings of a gateway without --gateway, which says where it listens")
 	}
-	if s.Listen != "" {
-		s.Listen = address(s.Listen)
+	if s.Listen == "" {
+		return nil
 	}
-	return nil
+	s.Listen = address(s.Listen)
+	return checkAddress("serve: --gateway", s.Listen)
 }
 
 // read reads the file, below what is said already.

@@ -77,12 +77,36 @@ func TestServe(t *testing.T) {
 	if got := command(t, "", "serve", "--listen", "0", "--dir", dir); got.code != exitConflict || !strings.Contains(got.errOut, "in use by another broker") {
 		t.Errorf("a second one on the same folder: %+v", got)
 	}
-	if got := command(t, "", "serve", "--listen", strings.TrimPrefix(url, "nats://"), "--dir", t.TempDir()); got.code != exitFailure || !strings.Contains(got.errOut, "choose another address with --listen") {
+	if got := command(t, "", "serve", "--listen", strings.TrimPrefix(url, "nats://"), "--dir", t.TempDir()); got.code != exitFailure || !strings.Contains(got.errOut, "choose another with --listen") {
 		t.Errorf("a second one on the same address: %+v", got)
 	}
 	taken := strings.TrimPrefix(url, "nats://")
 	if got := command(t, "", "serve", "--listen", "0", "--websocket", taken, "--dir", t.TempDir()); got.code != exitFailure || !strings.Contains(got.errOut, "listen on "+taken) || !strings.Contains(got.errOut, "--websocket") {
 		t.Errorf("its address for WebSocket: %+v", got)
+	}
+}
+
+// At the usual level serve says one line when it is ready, and one of what keeps it from that.
+func TestServeSays(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r, url := serving(t, nil, "--dir", dir)
+	if out, log := r.out.String(), r.err.String(); out != "ready "+url+"\n" || strings.Count(log, "\n") != 1 || !strings.Contains(log, " msg=ready ") {
+		t.Errorf("ready, it says %q, and in the log\n%s", out, log)
+	}
+	taken := strings.TrimPrefix(url, "nats://")
+	for _, c := range []struct {
+		listen, dir string
+		code        int
+		want        string
+	}{
+		{"0", dir, exitConflict, "start broker: folder is in use by another broker: " + dir + " (stop that one first, or use another folder)"},
+		{taken, t.TempDir(), exitFailure, "listen on " + taken + ": " + errAddressTaken.Error() + "; choose another with --listen; port 0 takes a free one"},
+	} {
+		got := command(t, "", "serve", "--listen", c.listen, "--dir", c.dir)
+		if got.code != c.code || got.out != "" || got.errOut != "jetbus: "+c.want+"\n" {
+			t.Errorf("exit code %d, want %d; it says %q, want %q", got.code, c.code, got.errOut, c.want)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -85,7 +86,8 @@ func (a *app) sub(cmd *cobra.Command, o subOptions, topics []string) error {
 	return untilInterrupted(cmd.Context(), func(open func()) error {
 		return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
 			open()
-			if w, ok := terminalOf(cmd.ErrOrStderr()); ok && !o.noFollow { // a quiet topic looks like a command that hangs
+			// A quiet topic looks like a command that hangs; of one that is not there comes an error.
+			if w, ok := terminalOf(cmd.ErrOrStderr()); ok && !o.noFollow && areThere(cmd.Context(), bus, topics) {
 				if _, err := fmt.Fprintln(w, listening(topics, o.group, from)); err != nil {
 					return err
 				}
@@ -100,6 +102,14 @@ func (a *app) sub(cmd *cobra.Command, o subOptions, topics []string) error {
 			}
 			return errors.Join(err, p.flush())
 		})
+	})
+}
+
+// areThere reports whether all topics can be looked up.
+func areThere(ctx context.Context, bus jetbus.Topics, topics []string) bool {
+	return !slices.ContainsFunc(topics, func(topic string) bool {
+		_, err := bus.TopicInfo(ctx, topic)
+		return err != nil
 	})
 }
 

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"golang.org/x/term"
 )
@@ -31,7 +33,21 @@ func isFed(r io.Reader) bool {
 		return false
 	}
 	info, err := f.Stat()
-	return err == nil && (info.Mode().IsRegular() || info.Mode()&os.ModeNamedPipe != 0)
+	return err == nil && (info.Mode().IsRegular() || info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0)
+}
+
+// sayLater says on a terminal what a command waits for, once it has waited for a second: it looks
+// like one that hangs. The caller calls over when the wait is.
+func sayLater(w io.Writer, text string) (over func()) {
+	if f, ok := terminalOf(w); ok {
+		return later(f, text)
+	}
+	return func() {}
+}
+
+func later(w io.Writer, text string) (over func()) {
+	timer := time.AfterFunc(time.Second, func() { fmt.Fprintln(w, printable(text)) })
+	return func() { timer.Stop() }
 }
 
 // readUntilDone returns what read returns, or the error of ctx once that has ended. A read that

@@ -189,7 +189,10 @@ func (f *limitFlag) Type() string   { return "int" }
 
 func (f *limitFlag) Set(s string) error {
 	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 {
+	switch {
+	case errors.Is(err, strconv.ErrRange) && !strings.HasPrefix(s, "-"):
+		return err // which says that
+	case err != nil || n < 1:
 		return errors.New("use 1 or more")
 	}
 	*f = limitFlag(n)

@@ -29,6 +29,7 @@ removed at once.`,
   jetbus topics create orders.created --retention 7d --yes
   jetbus topics create process.state --compact
   jetbus topics create payments --partitions 16
+  jetbus topics create reminders.due --delays
   jetbus topics create orders.snapshot --snapshot-of orders.created`,
 		Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,7 +52,7 @@ removed at once.`,
 	f.DurationVar(&c.TombstoneTTL, "tombstone-ttl", 0, "how long a tombstone of a compacted topic can be read (default 24h)")
 	f.StringVar(&c.SnapshotOf, "snapshot-of", "", "keep the last event of each key of that topic, which has --key-in-subject")
 	f.IntVar(&c.Partitions, "partitions", 0, "spread the events by their keys over that many partitions, for package partition (default none)")
-	f.BoolVar(&c.Delays, "delays", false, "allow events that are delivered later")
+	f.BoolVar(&c.Delays, "delays", false, "allow events that are delivered later; a topic that has limits needs --max-bytes -1 and --max-events -1 as well")
 	f.StringVar(&c.Stream, "stream", "", "place the topic into a stream that topics share")
 	f.BoolVar(&c.Shrink, "yes", false, "let an existing topic keep less than it does")
 	return cmd

@@ -17,11 +17,11 @@ type web struct {
 	ended  chan error // the server's end
 }
 
-// listenWeb serves a handler, over TLS where t says how.
-func listenWeb(ctx context.Context, listen string, h http.Handler, t *tls.Config, log *slog.Logger) (*web, error) {
+// listenWeb serves a handler at the address that a flag names, over TLS where t says how.
+func listenWeb(ctx context.Context, flag, listen string, h http.Handler, t *tls.Config, log *slog.Logger) (*web, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {
-		return nil, err
+		return nil, listenError(err, flag, listen)
 	}
 	w := &web{url: "http://" + l.Addr().String(), ended: make(chan error, 1), server: &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
