@@ -13,11 +13,12 @@ import (
 // documentation alone. Whoever drives it says what was done and when, and asks what
 // must have come of it.
 type modelBus struct {
-	events []*modelEvent
-	items  []*modelItem // that the group is not done with
-	dead   []*modelDead
-	names  map[string]bool
-	cursor uint64 // the last event delivered to the group, or where it was moved to
+	events  []*modelEvent
+	items   []*modelItem // that the group is not done with
+	dead    []*modelDead
+	names   map[string]bool
+	cursor  uint64    // the last event delivered to the group, or where it was moved to
+	started time.Time // the broker, the last time; zero: it is the first one
 }
 
 // modelEvent is what the topic holds at a position.
@@ -84,7 +85,7 @@ func (m *modelBus) publish(id, key string, now time.Time) (seq uint64, duplicate
 		switch age := now.Sub(e.at); {
 		case age < modelWindow-modelSlack:
 			return uint64(i + 1), true, true
-		case age < modelWindow+modelSlack:
+		case age < modelWindow+modelSlack, m.foundAgain(e, now):
 			return 0, false, false
 		}
 		break
@@ -93,6 +94,13 @@ func (m *modelBus) publish(id, key string, now time.Time) (seq uint64, duplicate
 	seq = uint64(len(m.events))
 	m.items = append(m.items, &modelItem{seq: seq})
 	return seq, false, true
+}
+
+// foundAgain reports whether a broker that was restarted may still know the id of an event,
+// whose window is over: it looks for ids that it finds in the stream, then, for the first time
+// when a window has passed since its start.
+func (m *modelBus) foundAgain(e *modelEvent, now time.Time) bool {
+	return m.started.Sub(e.at) < modelWindow+modelSlack && now.Sub(m.started) < modelWindow+modelSlack
 }
 
 // retry puts an event before the group again.
@@ -274,6 +282,7 @@ func (m *modelBus) move(to uint64) {
 // over at once; that an event was refused it knows as the end of its lease,
 // and all that to a second.
 func (m *modelBus) restarted(now time.Time, extended map[*modelItem]bool) {
+	m.started = now
 	for _, i := range m.items {
 		if i.delivered {
 			i.from = i.from.Add(-modelSlack / 2)
