@@ -78,6 +78,8 @@ type NewStream string
 const (
 	// RefuseNewStream: Start fails with ErrNewStream.
 	RefuseNewStream NewStream = ""
-	// RebuildOnNewStream: Start rebuilds the sink, which must be a Rebuilder.
+	// RebuildOnNewStream: Start rebuilds the sink, which must be a Rebuilder. With
+	// Options.Every that waits for the replicas of before to end, as they do when they
+	// notice.
 	RebuildOnNewStream NewStream = "rebuild"
 )

@@ -50,6 +50,8 @@ const (
 	// maxPasses bounds how often a rebuild catches up before it swaps, where events
 	// come faster than it reads.
 	maxPasses = 20
+	// swapTimeout is how long a swap may keep all replicas from projecting.
+	swapTimeout = 5 * time.Minute
 	// dropTimeout bounds the removal of a shadow that is of no use.
 	dropTimeout = 30 * time.Second
 )
@@ -68,7 +70,9 @@ const (
 // A sink or a broker that is away is waited for, once the shadow is open. Events that
 // cannot be projected become dead letters, as they do in the projection. The error
 // wraps those of the options, of the sink's Shadow, Open and Swap ([ErrSwapRefused]),
-// [ErrNewStream] where the topic is made anew meanwhile, and the cause of ctx.
+// [ErrNewStream] where the topic is made anew meanwhile, the cause of ctx, and, with
+// Options.Every, [jetbus.ErrLockLost] and [context.DeadlineExceeded] where the swap takes
+// longer than the replicas may be kept from projecting, which is five minutes.
 func Rebuild(ctx context.Context, b Backend, sink Rebuilder, o Options, ro RebuildOptions) (RebuildStats, error) {
 	return rebuildIf(ctx, b, sink, o, ro, nil)
 }
@@ -239,15 +243,19 @@ func (r *rebuild) catchUp(ctx context.Context, at uint64) (now, behind uint64, e
 // the shadow could write its next batch to the new content before it finds its position
 // gone, and what lies between the two would count as old when it is read again. So the
 // lock of the replicas is held, and the shadow has all that the holder before can have
-// had in hand, however late that arrives. One that cannot be swapped is dropped before
-// anybody else projects: the database may still carry out a swap that it was asked for.
+// had in hand, however late that arrives. One that cannot be swapped is dropped under the
+// lock: the database may still carry out a swap that it was asked for. What is left is a
+// process that dies in the swap, or cannot drop the shadow, or loses the lock first, whose
+// swap is carried out after that.
 func (r *rebuild) swapAlone(ctx context.Context, at uint64) error {
 	r.o.Logger.LogAttrs(ctx, slog.LevelInfo, "what was rebuilt is put into place when no replica runs",
 		slog.String("projection", r.o.Name))
 	lock := jetbus.Lock{Key: lockKey("projection", &r.o), TTL: r.o.AckTimeout}
 	return lock.Hold(ctx, r.b, func(held context.Context, _ jetbus.Held) (_ bool, err error) {
-		if _, _, err = r.catchUp(held, at); err == nil {
-			err = r.swap(held)
+		bounded, cancel := context.WithTimeout(held, swapTimeout)
+		defer cancel()
+		if _, _, err = r.catchUp(bounded, at); err == nil {
+			err = r.swap(bounded)
 		}
 		if err != nil {
 			err = r.drop(held, err)

@@ -336,6 +336,26 @@ func TestRebuildEvery(t *testing.T) {
 	})
 }
 
+// With Every a swap that does not come about lets the replicas go on after a while.
+func TestRebuildEveryGivesUp(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		m := newMemory()
+		o := exclusively(true)
+		r.publish(numbered(0, 10, 100)...)
+		s := &rebuildSink{memorySink: m.sink(), swap: func() error { return errors.New("away") }}
+		began := time.Now()
+		_, err := projector.Rebuild(r.Context(), r.open(), s, o, projector.RebuildOptions{})
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > 6*time.Minute {
+			t.Errorf("after %v: %v", took, err)
+		}
+		if s.dropped.Load() == 0 {
+			t.Error("the shadow is still there")
+		}
+		p := r.project(r.open(), m.sink(), o)
+		r.caughtUp(p)
+	})
+}
+
 // A topic that was made anew: Start rebuilds where the options say so.
 func TestRebuildOnNewStream(t *testing.T) {
 	inBubble(t, func(r *rig) {

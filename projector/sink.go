@@ -145,7 +145,7 @@ type Shadow interface {
 	// Swap puts the shadow into the place of the other sink, whose content is gone.
 	// The shadow stays usable: it writes to what it has become. After an error it is
 	// called again, unless that is one of Open's or [ErrSwapRefused]. With Source.Every
-	// no replica projects meanwhile.
+	// it is called while no replica projects.
 	Swap(ctx context.Context) error
 	// Drop removes the shadow where it was not swapped, and does nothing after that. It
 	// may come behind a Swap that was given up: from then on none is carried out any more.
