@@ -43,7 +43,7 @@ type DrainOptions struct {
 	// ShutdownTimeout is how long the claim, and then the window in hand may take after
 	// the end of Run's context, and each time that the outbox is told then what became
 	// of the rows, for which there is a second at the least: rows that were published, that
-	// failed and that are given back have equal parts of it. Defaults to 10 seconds.
+	// failed and that are given back have equal parts of what is left of it. Defaults to 10 seconds.
 	ShutdownTimeout time.Duration
 	// MaxAge is how old a pending row may get before [Drainer.Ready] says so. Defaults
 	// to 5 minutes, -1 means never.

@@ -223,8 +223,8 @@ func (w *drainWindow) fail(row OutboxRow, err error, dead bool) {
 // the lease has left, but at a shutdown no longer than that may take, of which each thing that
 // is told has its part: an outbox may hang in one and do the others.
 func (w *drainWindow) settle(ctx context.Context) {
-	left := max(w.o.Lease-time.Since(w.began), minDrainLease)
-	deadline := time.Now().Add(left)
+	began := time.Now()
+	left := max(w.o.Lease-began.Sub(w.began), minDrainLease)
 	var tell []func(ctx context.Context)
 	if len(w.sent) > 0 {
 		w.unmarked = append(w.unmarked, w.sent...)
@@ -237,8 +237,9 @@ func (w *drainWindow) settle(ctx context.Context) {
 		tell = append(tell, func(ctx context.Context) { w.storeSaid("give back", w.from.Release(ctx, w.back)) })
 	}
 	grace := min(left, max(w.o.ShutdownTimeout, minDrainLease))
-	for _, f := range tell {
-		telling, cancel := finishing(ctx, deadline, grace/time.Duration(len(tell)))
+	for i, f := range tell {
+		part := max(grace-time.Since(began), 0) / time.Duration(len(tell)-i)
+		telling, cancel := finishing(ctx, began.Add(left), part)
 		f(telling)
 		cancel()
 	}

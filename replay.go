@@ -83,7 +83,7 @@ type ReplayStats struct {
 	Guarded  int `json:"guarded"`  // replayed MaxReplays times before they failed, and left alone
 	Failed   int `json:"failed"`   // could not be replayed; the error says why
 	// LastSeq is the position of the last one that is among Replayed; 0: there is none. As UpToSeq
-	// of a replay behind a dry run it keeps others from the places of those that were counted.
+	// of a replay behind a dry run it keeps those behind it from the places of those that were counted.
 	LastSeq uint64 `json:"lastSeq"`
 }
 

@@ -360,8 +360,8 @@ func (p *puller) rejoinLocked() {
 
 // rejoin looks for the durable without the lock, which it lets go of for as long as the server
 // takes: Stop, the owner of an ordered group and a reconnect may all come in between. So it
-// compares what it finds with the durable of before, and with what the puller goes by now: one that
-// its owner has attached elsewhere, or ended, meanwhile is left alone.
+// compares what it finds with the durable of before, and with what the puller goes by now: where
+// the group was moved, one that its owner has attached elsewhere, or ended, meanwhile is left alone.
 func (p *puller) rejoin() {
 	s := p.s
 	ctx, cancel := context.WithTimeout(s.life, s.b.cfg.Timeout)

@@ -114,7 +114,7 @@ func (s *subscription) failLocked(err error) {
 	}
 }
 
-// stopLocked begins the end. From here on no worker begins with an event, no puller asks and no
+// stopLocked begins the end. From here on no worker takes another event, no puller asks and no
 // owner starts a term: all of them look at stopping under the lock that is held now.
 func (s *subscription) stopLocked(err error) {
 	s.stopping, s.err = true, err

@@ -14,7 +14,7 @@ type serverLog struct {
 
 	mu    sync.Mutex
 	fatal error
-	up    bool // Start has returned, or is about to
+	up    bool // Start has succeeded, or is about to
 }
 
 func (l *serverLog) write(level slog.Level, format string, v []any) {

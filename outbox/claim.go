@@ -99,7 +99,7 @@ func (b *Box) Claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.Outbox
 // deadlock is what PostgreSQL says to one of two transactions that wait for each other, when
 // it ends that one. Two claims may: one has locked row 7 of a key as its head when row 6 is
 // committed; another one locks that as the head, and waits for 7, as the first one does for 6
-// in its next step. Nothing has failed, and once more is enough: the one that went on has both,
+// in its next step. Nothing has failed, and once more is nearly always enough: the one that went on has both,
 // and a head that another has locked is passed over.
 const deadlock = "40P01"
 
