@@ -119,10 +119,12 @@ func TestPubFromAPipe(t *testing.T) {
 	publish(`{"c":1}`, `{"d":1}`)
 	publish("one line end\r\n\n") // is left out where nobody says "-"
 	publish("as it is\n", "-")
-	if said := publish("1\r\n2\n"); said != "several JSON values: use --lines for an event a line\n" {
+	publish("\xff\n") // no text
+	publish("of a type\n", "--content-type", "text/plain")
+	if said := publish("1\r\n2\n"); !strings.Contains(said, "several JSON values: use --lines for an event a line\n") {
 		t.Errorf("of two lines of JSON it says %q", said)
 	}
-	if said := publish("3\n4", "--content-type", "application/x-ndjson"); said != "" {
+	if said := publish("3\n4", "--content-type", "application/x-ndjson"); strings.Contains(said, "several") {
 		t.Errorf("of lines that are meant as one payload it says %q", said)
 	}
 	var out, errOut bytes.Buffer
@@ -158,7 +160,7 @@ func TestPubFromAPipe(t *testing.T) {
 	for _, e := range records(t, b.ok(t, "", "sub", "orders", "--no-follow", "-o", "json")) {
 		got = append(got, string(e.Payload))
 	}
-	if want := []string{`{"a":1}`, "", `{"d":1}`, "one line end\r\n", "as it is\n", "1\r\n2", "3\n4", `{"e":1}`, `{"f":1}`}; !slices.Equal(got, want) {
+	if want := []string{`{"a":1}`, "", `{"d":1}`, "one line end\r\n", "as it is\n", "\xff\n", "of a type\n", "1\r\n2", "3\n4", `{"e":1}`, `{"f":1}`}; !slices.Equal(got, want) {
 		t.Errorf("stored %q, want %q", got, want)
 	}
 }

@@ -173,7 +173,7 @@ func (o devOptions) config(ctx context.Context) (embedded.Config, error) {
 	case errors.Is(err, embedded.ErrReachable):
 		return c, usagef("--listen %s %w, and dev lets in whoever comes: listen on 127.0.0.1, or use jetbus serve, which takes credentials", o.listen, embedded.ErrReachable)
 	case err != nil:
-		return c, usagef("%s", brokerFlags.Replace(err.Error()))
+		return c, usagef("%s", inFlags(err))
 	}
 	return c, nil
 }

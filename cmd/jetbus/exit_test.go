@@ -151,6 +151,7 @@ func TestUsageErrors(t *testing.T) {
 		{"completion bash --prefix x", "--prefix says nothing to jetbus completion bash; see jetbus completion bash --help"},
 		{"serve --dir x --log-format xml", `--log-format "xml"`},
 		{"serve --dir x --user a", `serve: no --password for --user "a"; see jetbus serve --help`},
+		{"serve --dir x --user Token", `serve: no --password for --user "Token"; see jetbus serve --help`},
 		{"serve --dir x --password a", "serve: a --password without --user; see jetbus serve --help"},
 		{"serve --dir x --user a --token b", "serve: a --token and a --user or --password exclude each other"},
 		{"serve --dir x --listen foo:bar", `serve: --listen: address foo:bar: port "bar" is not a number from 0 to 65535`},
@@ -257,8 +258,11 @@ func TestHelp(t *testing.T) {
 	if r := command(t, "", "completion", "bash"); r.code != 0 || !strings.Contains(r.out, "jetbus") || r.errOut != "" {
 		t.Errorf("completion bash: exit code %d, %d bytes: %s", r.code, len(r.out), r.errOut)
 	}
-	if r := command(t, "", "version", "--help"); strings.Count(r.out, "\n") > 10 || strings.Contains(r.out, "--server") {
-		t.Errorf("help of a command that does not connect:\n%s", r.out)
+	for _, args := range []string{"version", "token mint", "completion bash"} {
+		r := command(t, "", append(strings.Fields(args), "--help")...)
+		if args == "version" && strings.Count(r.out, "\n") > 10 || strings.Contains(r.out, "--server") {
+			t.Errorf("help of %s, which does not connect:\n%s", args, r.out)
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ func checkAddress(flag, addr string) error {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return usagef("%s %s: use host:port or a port, which is a number from 0 to 65535", flag, addr)
+		return usagef("%s %s: use host:port or a port, which is a number from 0 to 65535 ([::1]:8080 for IPv6)", flag, addr)
 	}
 	return nil
 }
@@ -69,7 +69,16 @@ func brokerError(err error, c embedded.Config) error {
 	return listenError(err, "--listen", c.Listen)
 }
 
-// brokerFlags turns the names of a broker's settings in an error into those of flags.
+// inFlags is an error of a broker's settings with flags for their names; what is quoted is the user's.
+func inFlags(err error) string {
+	parts := strings.Split(err.Error(), `"`)
+	for i := 0; i < len(parts); i += 2 {
+		parts[i] = brokerFlags.Replace(parts[i])
+	}
+	return strings.Join(parts, `"`)
+}
+
+// brokerFlags turns the names of a broker's settings into those of flags.
 var brokerFlags = strings.NewReplacer(
 	"embedded: invalid config: ", "", "WebSocketTLS or WebSocketOrigins", "--websocket-origin", "WebSocketOrigins", "--websocket-origin",
 	"WebSocket", "--websocket", "Listen", "--listen", "Password", "--password", "User", "--user", "Token", "--token",

@@ -65,8 +65,10 @@ func connectMongo(ctx context.Context, w io.Writer, uri string, timeout time.Dur
 	}
 	pingCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	defer sayLater(w, fmt.Sprintf("connecting to %s, for %v at most", mongoAddress(uri), timeout))()
-	if err := client.Ping(pingCtx, nil); err != nil {
+	over := sayLater(w, fmt.Sprintf("connecting to %s, for %v at most", mongoAddress(uri), timeout))
+	err = client.Ping(pingCtx, nil)
+	over()
+	if err != nil {
 		_ = client.Disconnect(context.WithoutCancel(ctx)) // nothing has used it
 		if ctx.Err() != nil {
 			return nil, ctx.Err()

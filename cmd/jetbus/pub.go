@@ -91,7 +91,9 @@ func (a *app) pub(cmd *cobra.Command, o pubOptions, args []string) error {
 	case len(args) > 1:
 		e.Payload, err = readPayload(cmd.Context(), in)
 	case !o.lines && isFed(in):
-		e.Payload, err = readPiped(cmd.Context(), in)
+		over := later(cmd.ErrOrStderr(), "reading the payload from standard input; say '' for none")
+		e.Payload, err = readPiped(cmd.Context(), in, o.contentType == "")
+		over()
 	}
 	if err != nil {
 		return err
@@ -129,13 +131,16 @@ func readPayload(ctx context.Context, in io.Reader) ([]byte, error) {
 }
 
 // readPiped reads what another program writes, or a file, as the payload of one event. The line
-// end that most of them put behind it is no part of it.
-func readPiped(ctx context.Context, in io.Reader) ([]byte, error) {
+// end that most of them put behind a text is no part of it.
+func readPiped(ctx context.Context, in io.Reader, maybeText bool) ([]byte, error) {
 	payload, err := readPayload(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	if payload = withoutLineEnd(payload); len(payload) == 0 { // what was to write it may have failed
+	if maybeText && utf8.Valid(payload) {
+		payload = withoutLineEnd(payload)
+	}
+	if len(payload) == 0 { // what was to write it may have failed
 		return nil, usagef("standard input is empty: say '' for an event without a payload")
 	}
 	return payload, nil

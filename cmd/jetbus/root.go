@@ -82,7 +82,9 @@ const connection = "connection"
 // that commands share, but for those of which they have their own.
 func alone(commands ...*cobra.Command) {
 	for _, cmd := range commands {
-		cmd.Annotations = map[string]string{connection: "none"}
+		for _, c := range append(cmd.Commands(), cmd) {
+			c.Annotations = map[string]string{connection: "none"}
+		}
 		cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 			var shared []string
 			cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { shared = append(shared, f.Name) })

@@ -134,7 +134,7 @@ func (o serveOptions) config(a *app, stderr io.Writer) (embedded.Config, error) 
 		}
 		return c, usagef("serve: %s %w: give --user and --password, or --token, or listen on 127.0.0.1", flag, embedded.ErrReachable)
 	case err != nil:
-		return c, usagef("serve: %s", brokerFlags.Replace(err.Error()))
+		return c, usagef("serve: %s", inFlags(err))
 	}
 	return c, nil
 }

@@ -37,7 +37,7 @@ func isFed(r io.Reader) bool {
 }
 
 // sayLater says on a terminal what a command waits for, once it has waited for a second: it looks
-// like one that hangs. The caller calls over when the wait is.
+// like one that hangs. The caller calls over when the wait is; nothing is said after that.
 func sayLater(w io.Writer, text string) (over func()) {
 	if f, ok := terminalOf(w); ok {
 		return later(f, text)
@@ -46,8 +46,16 @@ func sayLater(w io.Writer, text string) (over func()) {
 }
 
 func later(w io.Writer, text string) (over func()) {
-	timer := time.AfterFunc(time.Second, func() { fmt.Fprintln(w, printable(text)) })
-	return func() { timer.Stop() }
+	said := make(chan struct{})
+	timer := time.AfterFunc(time.Second, func() {
+		defer close(said)
+		fmt.Fprintln(w, printable(text))
+	})
+	return func() {
+		if !timer.Stop() {
+			<-said
+		}
+	}
 }
 
 // readUntilDone returns what read returns, or the error of ctx once that has ended. A read that
