@@ -137,6 +137,11 @@ func walkDeadLetters(ctx context.Context, b DeadLetterStore, q DeadLetterQuery, 
 // deadPage is how many dead letters are looked at together.
 const deadPage = 100
 
+// errNoneDead is of a topic that has no dead letters at all. Whether there is a place for them
+// yet, which the first member of a group makes, is nothing to whoever asks. Nor does it say that
+// there is the topic, which nobody has looked for.
+var errNoneDead = fmt.Errorf("%w: there are none", ErrNoDeadLetters)
+
 // deadWalk reads a dead-letter topic from one end to the other.
 type deadWalk struct {
 	b       DeadLetterStore
@@ -162,13 +167,13 @@ func newDeadWalk(ctx context.Context, b DeadLetterStore, q DeadLetterQuery) (*de
 	w.info, err = b.TopicInfo(ctx, DeadLetterTopic(q.Topic))
 	switch {
 	case errors.Is(err, ErrNoTopic):
-		return nil, fmt.Errorf("%w: %w", ErrNoDeadLetters, err)
+		return nil, errNoneDead
 	case err != nil:
 		return nil, err
 	case !q.Created.IsZero() && q.Created.UnixMilli() != w.info.Created.UnixMilli():
 		return nil, fmt.Errorf("%w: topic %s was made anew at %s", ErrPositionUnknown, DeadLetterTopic(q.Topic), w.info.Created.Format(time.RFC3339Nano))
 	case w.info.Events == 0:
-		return nil, fmt.Errorf("%w: topic %s has none", ErrNoDeadLetters, q.Topic)
+		return nil, errNoneDead
 	}
 	w.marks, err = topicMarks(ctx, b, q.Topic)
 	return w, err

@@ -182,6 +182,9 @@ func (r *rig) stats() {
 	}
 	_, err = jetbus.DeadLetterStats(r.Context(), r.bus, "payments")
 	check(r.T, "a topic without dead letters", err, jetbus.ErrNoDeadLetters)
+	if got, want := fmt.Sprint(err), "dead letters of payments: no such dead letters: there are none"; got != want {
+		r.Errorf("a topic without dead letters: %s, want %s", got, want)
+	}
 	_, err = jetbus.DeadLetterStats(r.Context(), r.bus, "dlq.orders")
 	check(r.T, "a topic of dead letters", err, jetbus.ErrInvalidTopic)
 }

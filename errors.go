@@ -7,7 +7,8 @@ import (
 )
 
 // Conditions, for errors.Is. Errors returned by a bus wrap them with the
-// operation and its subject.
+// operation and its subject; but a [ConflictError] of EnsureTopic, EnsureGroup, Subscribe
+// and Receive says what it is about itself.
 var (
 	// ErrClosed: the bus was closed, or its connection was closed under it.
 	ErrClosed = errors.New("bus is closed")
@@ -170,10 +171,13 @@ type Difference struct {
 type ConflictError struct {
 	What        string // "topic process.state", "group heartbeat.received/ops"
 	Differences []Difference
-	Hint        string // the remedy, if there is one
+	Hint        string // why it stays as it is, or the remedy, if there is one
+	// See names what of this API does away with it, as that of a [RemedyError] does:
+	// "TopicConfig.Shrink". Empty: Hint says all that there is to say.
+	See string
 }
 
-// Error lists the differences and the remedy.
+// Error lists the differences, and says what to do about them and where to look.
 func (e *ConflictError) Error() string {
 	var b strings.Builder
 	b.WriteString(e.What + " exists with other settings")
@@ -184,6 +188,9 @@ func (e *ConflictError) Error() string {
 	}
 	if e.Hint != "" {
 		b.WriteString("; " + e.Hint)
+	}
+	if e.See != "" {
+		b.WriteString(" (see " + e.See + ")")
 	}
 	return b.String()
 }

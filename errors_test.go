@@ -29,6 +29,10 @@ func TestErrors(t *testing.T) {
 		},
 		{&jetbus.ConflictError{What: "topic a"}, jetbus.ErrConflict, "topic a exists with other settings"},
 		{
+			&jetbus.ConflictError{What: "topic a", Differences: []jetbus.Difference{{"History", "5", "4"}}, Hint: "it would keep less than it does", See: "TopicConfig.Shrink"},
+			jetbus.ErrConflict, "topic a exists with other settings: History is 5, not 4; it would keep less than it does (see TopicConfig.Shrink)",
+		},
+		{
 			&jetbus.GroupBusyError{Topic: "a", Group: "g", Held: 3}, jetbus.ErrGroupBusy,
 			"group a/g is busy: 3 events are held; wait longer, stop its members, or force",
 		},

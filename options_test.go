@@ -281,9 +281,6 @@ func TestTopicConfigRefused(t *testing.T) {
 	normalize := func(c config) error {
 		c.Name = "a.b"
 		_, err := c.Normalize()
-		if err != nil && !strings.Contains(err.Error(), "topic a.b") {
-			t.Errorf("the error %q does not name the topic", err)
-		}
 		return err
 	}
 	cases := []refused[config]{

@@ -206,15 +206,12 @@ func (c TopicConfig) Normalize() (TopicConfig, error) {
 		return c, err
 	}
 	if err := c.validLimits(); err != nil {
-		return c, fmt.Errorf("topic %s: %w", c.Name, err)
+		return c, err
 	}
 	if err := c.validPlace(); err != nil {
-		return c, fmt.Errorf("topic %s: %w", c.Name, err)
+		return c, err
 	}
-	if err := c.validState(); err != nil {
-		return c, fmt.Errorf("topic %s: %w", c.Name, err)
-	}
-	return c, nil
+	return c, c.validState()
 }
 
 // stateDefaults fills in what is different for topics that keep state.

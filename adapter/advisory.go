@@ -191,7 +191,7 @@ func (b *Bus) droppedLease(ctx context.Context, a advisory) (*lease, error) {
 		return nil, nil //nolint:nilnil // of another prefix, or adopted elsewhere
 	}
 	if err != nil {
-		return nil, err
+		return nil, ofTopic(name, err)
 	}
 	if rt := b.retryTopic(t, group); a.Stream == rt.stream {
 		t = rt

@@ -126,6 +126,9 @@ func (p *batch) complete(ctx context.Context, events []jetbus.Event, now time.Ti
 			}
 		}
 		if err != nil {
+			if jetbus.ValidTopic(e.Topic) == nil { // else that is what is wrong
+				err = ofTopic(e.Topic, err)
+			}
 			return fmt.Errorf("event %d: %w", i, err)
 		}
 	}

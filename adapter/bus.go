@@ -150,8 +150,10 @@ func (b *Bus) Health(ctx context.Context) error {
 // calls with [jetbus.ErrClosed], waits for other calls under way, gives back what
 // Receive handed out and nobody settled, waits until the server has what was sent,
 // where there is a connection, and lets go of it without closing it. When ctx ends
-// while it waits, handlers are canceled, calls that wait for the server fail with
-// [jetbus.ErrClosed], and the error says so. A ctx that was canceled before, as that of
+// while it waits, handlers are canceled, and calls that wait for the server fail with
+// [jetbus.ErrClosed]. That alone is no error, where all handlers obey: the error is about those
+// that do not and are left behind, about calls that were made to fail, and about a server that
+// does not say that it has what was sent. A ctx that was canceled before, as that of
 // signal.NotifyContext in a deferred Close, shortens nothing: handlers have their
 // ShutdownTimeout, calls Config.Timeout. Its deadline holds all the same. Nothing left to do is no error. Closing twice is fine.
 func (b *Bus) Close(ctx context.Context) error {

@@ -290,13 +290,13 @@ func (p *batch) placeByEnd(ctx context.Context, todo *[]int) error {
 	t := p.to[first].topic
 	info, err := p.b.streamInfo(ctx, t.stream)
 	if err != nil {
-		return p.b.translate("look up topic "+t.name(), p.b.api+"STREAM.INFO."+t.stream, unlessTransient(err))
+		return p.b.translate("", p.b.api+"STREAM.INFO."+t.stream, unlessTransient(err))
 	}
 	end := info.State.LastSeq
 	last, free, err := p.lastBehind(ctx, t, end)
 	switch {
 	case err != nil:
-		return p.b.translate("read the end of "+t.name(), p.b.api+"STREAM.MSG.GET."+t.stream, unlessTransient(err))
+		return p.b.translate("read its end", p.b.api+"STREAM.MSG.GET."+t.stream, unlessTransient(err))
 	case last.seq > c.afterSeq:
 		return p.place(ctx, todo, last.Header.Get(ce.HeaderMsgID), last.seq)
 	case c.afterID != "" && c.afterSeq == 0:

@@ -19,7 +19,8 @@ func (srv *server) change(have *jetstream.StreamInfo, given jetbus.TopicConfig, 
 		return want, false, &jetbus.ConflictError{
 			What:        "topic " + given.Name,
 			Differences: []jetbus.Difference{{Field: "stream " + want.Name, Have: "not JetBus's", Want: "declared by JetBus"}},
-			Hint:        "adopt it with TopicConfig.Subject, or name another stream with TopicConfig.Stream",
+			Hint:        "adopt it, or name another stream",
+			See:         "TopicConfig.Stream, TopicConfig.Subject",
 		}
 	}
 	now, err := asIs(&want, given)
@@ -83,26 +84,30 @@ func kept(now, given jetbus.TopicConfig) jetbus.TopicConfig {
 // not without Shrink. The hint is about what is hardest to change, which comes last.
 func refuseChange(have *jetstream.StreamConfig, now, c jetbus.TopicConfig, source *topic, shrink bool) error {
 	conflict := &jetbus.ConflictError{What: "topic " + c.Name}
-	add := func(hint string, differences []jetbus.Difference) {
+	add := func(why jetbus.ConflictError, differences []jetbus.Difference) {
 		if len(differences) > 0 {
-			conflict.Differences, conflict.Hint = append(conflict.Differences, differences...), hint
+			conflict.Differences, conflict.Hint, conflict.See = append(conflict.Differences, differences...), why.Hint, why.See
 		}
 	}
 	exists := declares(have, c.Name)
 	switch shared := len(topicsOf(have)) > 1 || !exists; {
 	case shared:
-		add("topics of one stream share its settings", sharedDifferences(have, now, c))
+		add(jetbus.ConflictError{Hint: "topics of one stream share its settings"}, sharedDifferences(have, now, c))
 	case !shrink:
-		add("it would keep less than it does: TopicConfig.Shrink (jetbus topics create --yes) allows it", shrunk(now, c))
+		add(jetbus.ConflictError{Hint: "it would keep less than it does", See: "TopicConfig.Shrink"}, shrunk(now, c))
 	}
-	add("storage cannot be changed; copy the topic to one with another name", differ("Storage", now.Storage, c.Storage))
+	add(jetbus.ConflictError{Hint: "storage cannot be changed; copy the topic to one with another name"}, differ("Storage", now.Storage, c.Storage))
 	if exists {
-		add("what a topic is cannot be changed; delete the topic first", frozen(have, now, c, source))
+		add(jetbus.ConflictError{Hint: "what a topic is cannot be changed; delete the topic first"}, frozen(have, now, c, source))
 	} else {
-		add("a topic with partitions has its stream alone: name another with TopicConfig.Stream, or none", partitioned(have))
+		add(jetbus.ConflictError{Hint: "a topic with partitions has its stream alone: name another, or none", See: "TopicConfig.Stream"}, partitioned(have))
 	}
 	if len(conflict.Differences) == 1 && now.Partitions > 0 && now.Partitions != c.Partitions {
-		conflict.Hint = "a topic gets more partitions by Repartition (jetbus topics repartition), and never fewer"
+		why := jetbus.ConflictError{Hint: "a topic never has fewer partitions"}
+		if c.Partitions > now.Partitions {
+			why = jetbus.ConflictError{Hint: "a declaration gives a topic no more partitions", See: "Repartition"}
+		}
+		conflict.Hint, conflict.See = why.Hint, why.See
 	}
 	if len(conflict.Differences) > 0 {
 		return conflict

@@ -21,7 +21,7 @@ func (srv *server) countEvents(ctx context.Context, t *topic) (uint64, error) {
 	}
 	info, err := srv.streamInfo(ctx, t.stream, jetstream.WithSubjectFilter(t.filter))
 	if err != nil {
-		return 0, srv.translate("count the events of "+t.name(), srv.api+"STREAM.INFO."+t.stream, err)
+		return 0, srv.translate("count its events", srv.api+"STREAM.INFO."+t.stream, err)
 	}
 	var n uint64
 	for _, of := range info.State.Subjects {

@@ -26,27 +26,37 @@ const maxConsumers = 100_000
 // EnsureTopic implements jetbus.Topics. With Subject set it adopts an existing
 // stream: that the topic exists is then known to this bus only, so that every process declares it.
 func (b *Bus) EnsureTopic(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo, error) {
+	op, ensure := "ensure topic "+c.Name, b.ensureTopic
 	if err := b.enter(ctx); err != nil {
-		return jetbus.TopicInfo{}, fmt.Errorf("ensure topic %s: %w", c.Name, err)
+		return jetbus.TopicInfo{}, fmt.Errorf("%s: %w", op, err)
 	}
 	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	if jetbus.IsDeadLetterTopic(c.Name) {
-		return jetbus.TopicInfo{}, fmt.Errorf("ensure topic %s: %w: dead letters are kept by the bus itself; see Config.DeadLetterRetention", c.Name, jetbus.ErrInvalidTopic)
+		return jetbus.TopicInfo{}, fmt.Errorf("%s: %w: dead letters are kept by the bus itself; see Config.DeadLetterRetention", op, jetbus.ErrInvalidTopic)
 	}
 	if c.Subject != "" {
-		return b.adopt(ctx, c)
+		op, ensure = "adopt topic "+c.Name, b.adopt
 	}
-	info, err := b.declare(ctx, c)
+	info, err := ensure(ctx, c)
+	if err != nil {
+		return jetbus.TopicInfo{}, doing(op, "topic "+c.Name, err)
+	}
+	return info, nil
+}
+
+// ensureTopic is EnsureTopic of a topic that is not adopted.
+func (st *streams) ensureTopic(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo, error) {
+	info, err := st.declare(ctx, c)
 	if err != nil {
 		return jetbus.TopicInfo{}, err
 	}
-	t, err := b.remember(c.Name, info)
+	t, err := st.remember(c.Name, info)
 	if err != nil {
 		return jetbus.TopicInfo{}, err
 	}
-	return b.describe(ctx, t, info)
+	return st.describe(ctx, t, info)
 }
 
 // resolve is what a declaration makes of a topic that does not exist yet: it fills in
@@ -70,11 +80,11 @@ func (srv *server) resolve(c jetbus.TopicConfig) (jetbus.TopicConfig, error) {
 func (st *streams) declare(ctx context.Context, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
 	place := jetbus.TopicConfig{Name: c.Name, Stream: c.Stream, SnapshotOf: c.SnapshotOf}
 	if _, err := place.Normalize(); err != nil {
-		return nil, fmt.Errorf("ensure topic %s: %w", c.Name, err)
+		return nil, err
 	}
 	if c.Delays {
 		if err := st.needs(levelBatches, "TopicConfig.Delays", "2.12"); err != nil {
-			return nil, fmt.Errorf("ensure topic %s: %w", c.Name, err)
+			return nil, err
 		}
 	}
 	if c.SnapshotOf != "" {
@@ -105,7 +115,7 @@ func (st *streams) declareStream(ctx context.Context, c jetbus.TopicConfig, sour
 			return have, err
 		}
 	}
-	return nil, fmt.Errorf("ensure topic %s: %w: its stream keeps changing", c.Name, jetbus.ErrConflict)
+	return nil, fmt.Errorf("%w: its stream keeps changing", jetbus.ErrConflict)
 }
 
 // placeOf returns the stream that a declaration is about: the one that it names, the
@@ -115,9 +125,9 @@ func (srv *server) placeOf(ctx context.Context, c jetbus.TopicConfig) (*jetstrea
 	info, err := srv.streamInfo(ctx, name)
 	switch {
 	case apiCode(err) != jetstream.JSErrCodeStreamNotFound:
-		return info, srv.translate("ensure topic "+c.Name, srv.api+"STREAM.INFO."+name, err)
+		return info, srv.translate("", srv.api+"STREAM.INFO."+name, err)
 	case c.Stream != "":
-		return nil, fmt.Errorf("ensure topic %s: %w", c.Name, jetbus.ErrNoTopic)
+		return nil, jetbus.ErrNoTopic
 	}
 	return srv.findShared(ctx, c.Name)
 }
@@ -129,32 +139,36 @@ func (srv *server) streamFor(c jetbus.TopicConfig) string {
 
 // declareNew creates the stream of a topic. again: somebody was faster.
 func (srv *server) declareNew(ctx context.Context, c jetbus.TopicConfig, source *topic) (info *jetstream.StreamInfo, again bool, err error) {
-	op := "ensure topic " + c.Name
+	asked := c.Replicas
 	if err = jetbus.ValidSnapshotOf(c.Name, c.SnapshotOf); err == nil {
 		c, err = srv.resolve(c)
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("%s: %w", op, err)
+		return nil, false, err
 	}
 	name := srv.streamFor(c)
 	info, err = srv.createStream(ctx, name, c, source)
 	if apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
 		return nil, true, nil
 	}
-	return info, false, withoutRoom(srv.translate(op, srv.api+"STREAM.CREATE."+name, err))
+	err = srv.translate("", srv.api+"STREAM.CREATE."+name, err)
+	if asked == 0 && apiCode(err) == codeNoCluster {
+		return nil, false, withoutCluster(err)
+	}
+	return info, false, withoutRoom(err)
 }
 
 // redeclare updates the stream that a declaration is about. again: it was deleted
 // this moment.
 func (st *streams) redeclare(ctx context.Context, have *jetstream.StreamInfo, c jetbus.TopicConfig, source *topic) (info *jetstream.StreamInfo, again bool, err error) {
-	op, name := "ensure topic "+c.Name, have.Config.Name
+	name := have.Config.Name
 	if _, changed, err := st.change(have, c, source); err != nil || !changed {
 		return have, false, err
 	}
 	err = st.lockStream(ctx, name, func(ctx context.Context) error {
 		if info, err = st.streamInfo(ctx, name); err != nil {
 			again = apiCode(err) == jetstream.JSErrCodeStreamNotFound
-			return st.translate("look at stream "+name, st.api+"STREAM.INFO."+name, err)
+			return st.translate("", st.api+"STREAM.INFO."+name, err)
 		}
 		want, changed, err := st.change(info, c, source)
 		if err != nil || !changed {
@@ -164,7 +178,7 @@ func (st *streams) redeclare(ctx context.Context, have *jetstream.StreamInfo, c 
 		return err
 	})
 	if err != nil {
-		return nil, again, fmt.Errorf("%s: %w", op, err)
+		return nil, again, err
 	}
 	return info, false, nil
 }
@@ -176,7 +190,7 @@ func (srv *server) updateStream(ctx context.Context, have *jetstream.StreamInfo,
 	defer release()
 	s, err := srv.js.change(ctx, have, c)
 	if err != nil {
-		return nil, withoutRoom(srv.translate("change stream "+c.Name, request, err))
+		return nil, withoutRoom(srv.translate("", request, err))
 	}
 	return s.CachedInfo(), nil
 }
@@ -209,7 +223,7 @@ func (srv *server) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig, source
 	}
 	d, err := json.Marshal(declared)
 	if err != nil {
-		return fmt.Errorf("ensure topic %s: %w", c.Name, err)
+		return err
 	}
 	s.Metadata = maps.Clone(s.Metadata)
 	if s.Metadata == nil {
@@ -247,24 +261,23 @@ func (srv *server) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig, source
 
 // adopt binds a topic to a stream that exists, without changing it.
 func (st *streams) adopt(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo, error) {
-	op := "adopt topic " + c.Name
 	if bare := (jetbus.TopicConfig{Name: c.Name, Description: c.Description, Stream: c.Stream, Subject: c.Subject}); c != bare {
-		return jetbus.TopicInfo{}, fmt.Errorf("%s: %w: with Subject set only Name, Stream and Description may be: an adopted stream keeps its settings", op, jetbus.ErrInvalidOption)
+		return jetbus.TopicInfo{}, fmt.Errorf("%w: with Subject set only Name, Stream and Description may be: an adopted stream keeps its settings", jetbus.ErrInvalidOption)
 	}
 	if _, err := c.Normalize(); err != nil {
-		return jetbus.TopicInfo{}, fmt.Errorf("%s: %w", op, err)
+		return jetbus.TopicInfo{}, err
 	}
 	info, err := st.streamInfo(ctx, c.Stream)
 	if err != nil {
-		return jetbus.TopicInfo{}, st.translate(op, st.api+"STREAM.INFO."+c.Stream, err)
+		return jetbus.TopicInfo{}, st.translate("", st.api+"STREAM.INFO."+c.Stream, err)
 	}
 	t := &topic{config: settingsOf(&info.Config), stream: c.Stream, filter: c.Subject, created: info.Created, elects: hasPeers(info)}
 	if !slices.ContainsFunc(info.Config.Subjects, func(s string) bool { return subjectsOverlap(s, c.Subject) }) {
 		if t.feeds = feedsOf(&info.Config); t.feeds == nil {
-			return jetbus.TopicInfo{}, fmt.Errorf("%s: %w", op, &jetbus.ConflictError{
+			return jetbus.TopicInfo{}, &jetbus.ConflictError{
 				What:        "stream " + c.Stream,
 				Differences: []jetbus.Difference{{Field: "Subject", Have: strings.Join(info.Config.Subjects, " "), Want: c.Subject}},
-			})
+			}
 		}
 	}
 	t.config.Name, t.config.Description, t.config.Stream, t.config.Subject = c.Name, c.Description, c.Stream, c.Subject
@@ -327,11 +340,15 @@ func (b *Bus) TopicInfo(ctx context.Context, name string) (jetbus.TopicInfo, err
 	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
+	var out jetbus.TopicInfo
 	t, info, err := b.inspect(ctx, name)
-	if err != nil {
-		return jetbus.TopicInfo{}, fmt.Errorf("topic info: %w", err)
+	if err == nil {
+		out, err = b.describe(ctx, t, info)
 	}
-	return b.describe(ctx, t, info)
+	if err != nil {
+		return jetbus.TopicInfo{}, fmt.Errorf("topic info %s: %w", name, err)
+	}
+	return out, nil
 }
 
 // inspect asks the server about a topic, whatever is remembered of it.
@@ -342,7 +359,7 @@ func (st *streams) inspect(ctx context.Context, name string) (*topic, *jetstream
 	t := st.remembered(name)
 	if t != nil && t.adopted() {
 		info, err := st.streamInfo(ctx, t.stream)
-		return t, info, st.translate("look up topic "+name, st.api+"STREAM.INFO."+t.stream, err)
+		return t, info, st.translate("", st.api+"STREAM.INFO."+t.stream, err)
 	}
 	if jetbus.IsDeadLetterTopic(name) {
 		return st.deadTopic(ctx, name)
@@ -380,7 +397,7 @@ func (b *Bus) ListTopics(ctx context.Context) ([]jetbus.TopicInfo, error) {
 			out = append(out, d)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("list topics: %w", err)
+			return nil, fmt.Errorf("list topics: %w", ofTopic(name, err))
 		}
 	}
 	adopted, err := b.listAdopted(ctx)
@@ -435,7 +452,7 @@ func (st *streams) listAdopted(ctx context.Context) ([]jetbus.TopicInfo, error) 
 			out = append(out, d)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("list topics: %w", err)
+			return nil, fmt.Errorf("list topics: %w", ofTopic(name, err))
 		}
 	}
 	return out, nil
@@ -451,16 +468,16 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
+	var left error
 	t, info, err := b.inspect(ctx, name)
 	switch {
 	case errors.Is(err, jetbus.ErrNoTopic): // it may have been deleted by a call that got no further
-		err = errors.Join(err, b.removeRetries(ctx, name, ""))
+		left = b.removeRetries(ctx, name, "")
 	case err != nil:
 	case t.config.SnapshotOf != "":
-		if err := b.deleteSnapshot(ctx, t); err != nil {
-			return err
+		if err = b.deleteSnapshot(ctx, t); err == nil {
+			err = errors.Join(b.dropRecords(ctx, t.stream), b.removeRetries(ctx, name, ""))
 		}
-		return errors.Join(b.dropRecords(ctx, t.stream), b.removeRetries(ctx, name, ""))
 	case !t.adopted(): // another topic may be declared into its stream this moment
 		err = b.lockStream(ctx, t.stream, func(ctx context.Context) error {
 			t, info, err := b.inspect(ctx, name)
@@ -475,7 +492,7 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 	default:
 		err = b.removeTopic(ctx, t, info)
 	}
-	if err != nil {
+	if err = errors.Join(notThere(err), left); err != nil {
 		return fmt.Errorf("delete topic %s: %w", name, err)
 	}
 	return nil
@@ -486,7 +503,7 @@ func (st *streams) removeTopic(ctx context.Context, t *topic, info *jetstream.St
 	var err error
 	if !t.adopted() && len(topicsOf(&info.Config)) == 1 {
 		err = st.js.DeleteStream(ctx, t.stream)
-		if err = st.translate("delete stream "+t.stream, st.api+"STREAM.DELETE."+t.stream, err); err == nil {
+		if err = st.translate("", st.api+"STREAM.DELETE."+t.stream, err); err == nil {
 			err = st.dropRecords(ctx, t.stream)
 		}
 	} else {
@@ -542,11 +559,11 @@ func (st *streams) removeFromStream(ctx context.Context, t *topic) error {
 func (st *streams) purgeTopic(ctx context.Context, t *topic) (*jetstream.StreamInfo, error) {
 	s, err := st.js.Stream(ctx, t.stream)
 	if err != nil {
-		return nil, st.translate("look at stream "+t.stream, st.api+"STREAM.INFO."+t.stream, err)
+		return nil, st.translate("", st.api+"STREAM.INFO."+t.stream, err)
 	}
 	for _, subject := range []string{t.filter, delayFilter(st.cfg.Prefix, t.name())} {
 		if err := st.js.purge(ctx, s, subject); err != nil {
-			return nil, st.translate("purge stream "+t.stream, st.api+"STREAM.PURGE."+t.stream, err)
+			return nil, st.translate("", st.api+"STREAM.PURGE."+t.stream, err)
 		}
 	}
 	return s.CachedInfo(), nil

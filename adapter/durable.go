@@ -176,7 +176,7 @@ func (srv *server) withdrawLate(ctx context.Context, t *topic, group string, mad
 		case err == nil && (epoch > 1 || c.CachedInfo().Created.Before(made.Created)):
 			return cmp.Or(srv.withdraw(ctx, &topicGroup{topic: t, group: group}, made), errJoined)
 		case err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound:
-			return fmt.Errorf("look for the durables of group %s/%s: %w", t.name(), group, err)
+			return fmt.Errorf("look for its durables: %w", err)
 		}
 	}
 	return nil

@@ -81,7 +81,7 @@ func (srv *server) route(e *jetbus.Event, to *destination) (err error) {
 	present := to.topic.present()
 	p := jetbus.Partition{Generation: present.Generation}
 	if p.Number, err = jetbus.PartitionOf(by, present.Partitions); err != nil {
-		return fmt.Errorf("topic %s: %w", e.Topic, err)
+		return err
 	}
 	e.Partition = p.Number
 	to.subject = partitionSubject(srv.cfg.Prefix, e.Topic, p, to.topic.token(e.Key))
@@ -114,8 +114,8 @@ func (srv *server) partitionKey(e *jetbus.Event, t *topic) (by string, err error
 	case by == "":
 		return e.Key, nil
 	case t.config.KeyInSubject && by != e.Key:
-		return "", fmt.Errorf("%w: Config.PartitionBy gives %.100q for key %.100q of topic %s, whose keys are in its subjects and lie in one partition each: return \"\" for it",
-			jetbus.ErrUnsupported, by, e.Key, t.name())
+		return "", fmt.Errorf("%w: Config.PartitionBy gives %.100q for key %.100q of a topic whose keys are in its subjects and lie in one partition each: return \"\" for it",
+			jetbus.ErrUnsupported, by, e.Key)
 	}
 	return by, nil
 }

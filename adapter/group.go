@@ -106,7 +106,7 @@ func newDurables(srv *server) *durables {
 // moves the group may have to be waited for, and takes his own time.
 func (dur *durables) joinGroup(ctx context.Context, t *topic, group string, start jetbus.Start, set groupSettings) (*jetstream.ConsumerInfo, error) {
 	if of := t.config.SnapshotOf; of != "" { // its retries, dead letters and positions would be those of the other topic
-		return nil, fmt.Errorf("%w: a group of topic %s, which is a snapshot: read it, then follow %s", jetbus.ErrUnsupported, t.name(), of)
+		return nil, fmt.Errorf("%w: it is a snapshot, which has no groups: read it, then follow %s", jetbus.ErrUnsupported, of)
 	}
 	for {
 		info, err := dur.findGroup(ctx, t, group)
@@ -116,7 +116,7 @@ func (dur *durables) joinGroup(ctx context.Context, t *topic, group string, star
 			if isConsumerExists(err) || errors.Is(err, errJoined) {
 				continue // somebody was faster; theirs stands
 			}
-			return info, dur.translateGroup(t, group, err)
+			return info, dur.translateGroup(t, err)
 		case err != nil:
 			return nil, err
 		}
@@ -134,8 +134,8 @@ func (dur *durables) joinGroup(ctx context.Context, t *topic, group string, star
 	}
 }
 
-func (srv *server) translateGroup(t *topic, group string, err error) error {
-	return srv.translate("group "+t.name()+"/"+group, srv.api+"CONSUMER.CREATE."+t.stream+".", err)
+func (srv *server) translateGroup(t *topic, err error) error {
+	return srv.translate("", srv.api+"CONSUMER.CREATE."+t.stream+".", err)
 }
 
 // createGroup creates the durable in one request, so that a crash leaves either
@@ -311,7 +311,6 @@ func epochName(t *topic, group string, epoch int) string {
 // findGroup returns the group's present durable, or ErrNoGroup. Of a group that has
 // partitions the topic as a whole has none: see partitionedError.
 func (dur *durables) findGroup(ctx context.Context, t *topic, group string) (*jetstream.ConsumerInfo, error) {
-	op := "group " + t.name() + "/" + group
 	ctx, cancel := dur.bound(ctx)
 	defer cancel()
 	first := epochName(t, group, 0)
@@ -322,12 +321,12 @@ func (dur *durables) findGroup(ctx context.Context, t *topic, group string) (*je
 		case err == nil && (name == first || c.CachedInfo().Created.Equal(was.created)):
 			return c.CachedInfo(), nil
 		case err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound:
-			return nil, dur.translate(op, dur.api+"CONSUMER.INFO."+t.stream+"."+name, err)
+			return nil, dur.translate("", dur.api+"CONSUMER.INFO."+t.stream+"."+name, err)
 		}
 	}
 	info, err := dur.durableNow(ctx, t, group)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, err
 	}
 	dur.present.see(t.stream, first, info)
 	return info, nil
@@ -358,10 +357,9 @@ func (dur *durables) groupsOf(ctx context.Context, t *topic) ([]*jetstream.Consu
 // durablesOf lists the durables of a topic's groups, one for each, or one for each of
 // its partitions: of a group that is being moved the one that is being left.
 func (dur *durables) durablesOf(ctx context.Context, t *topic) ([]*jetstream.ConsumerInfo, error) {
-	op := "groups of " + t.name()
 	all, err := dur.listed(ctx, t.stream)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, err
 	}
 	found := map[[2]string]*jetstream.ConsumerInfo{}
 	for _, info := range all {
@@ -392,12 +390,12 @@ func epochOf(info *jetstream.ConsumerInfo) int {
 func (dur *durables) alignGroup(ctx context.Context, t *topic, group string, info *jetstream.ConsumerInfo, set groupSettings) (*jetstream.ConsumerInfo, error) {
 	c, given := info.Config, set
 	if c.AckPolicy != jetstream.AckExplicitPolicy || c.FilterSubject != t.filter {
-		return nil, fmt.Errorf("subscribe: %w", &jetbus.ConflictError{
+		return nil, &jetbus.ConflictError{
 			What: "group " + t.name() + "/" + group,
 			Differences: slices.Concat(
 				differ("AckPolicy", c.AckPolicy, jetstream.AckExplicitPolicy), differ("FilterSubject", c.FilterSubject, t.filter)),
 			Hint: "delete the consumer " + info.Name + " or use another group",
-		})
+		}
 	}
 	set = set.over(info)
 	reorder, err := dur.alignOrder(ctx, t, group, info, set)
@@ -422,7 +420,7 @@ func (dur *durables) alignGroup(ctx context.Context, t *topic, group string, inf
 	c.AckWait, c.MaxAckPending, c.InactiveThreshold = set.ackTimeout, set.maxInFlight, set.threshold(t)
 	updated, err := dur.js.UpdateConsumer(ctx, t.stream, c)
 	if err != nil {
-		return nil, dur.translateGroup(t, group, err)
+		return nil, dur.translateGroup(t, err)
 	}
 	return updated.CachedInfo(), nil
 }
@@ -448,9 +446,9 @@ func (dur *durables) alignOrder(ctx context.Context, t *topic, group string, inf
 	if set.receive {
 		hint = "Receive keeps no order: use Subscribe, or another group"
 	}
-	return false, fmt.Errorf("subscribe: %w", &jetbus.ConflictError{
+	return false, &jetbus.ConflictError{
 		What: "group " + t.name() + "/" + group, Differences: differ("Order", orderWord(have), orderWord(set.order)), Hint: hint,
-	})
+	}
 }
 
 func orderWord(o jetbus.Order) string { return cmp.Or(string(o), "none") }

@@ -20,13 +20,13 @@ func (b *Bus) Groups(ctx context.Context, name string) ([]jetbus.GroupInfo, erro
 	defer b.calls.end()
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
+	var all []*jetstream.ConsumerInfo
 	t, info, err := b.inspect(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("groups: %w", err)
+	if err == nil {
+		all, err = b.durablesOf(ctx, t)
 	}
-	all, err := b.durablesOf(ctx, t)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("groups of %s: %w", name, err)
 	}
 	out := []jetbus.GroupInfo{}
 	for len(all) > 0 { // those of a group are side by side
@@ -114,7 +114,7 @@ func (b *Bus) EnsureGroup(ctx context.Context, topic string, c jetbus.GroupConfi
 	defer cancel()
 	info, err := b.ensureGroup(ctx, topic, c)
 	if err != nil {
-		return jetbus.GroupInfo{}, fmt.Errorf("%s: %w", op, err)
+		return jetbus.GroupInfo{}, doing(op, "group "+topic+"/"+c.Group, err)
 	}
 	return info, nil
 }

@@ -15,7 +15,7 @@ func (s *subscription) join(ctx context.Context, names []string) error {
 	for i, name := range names {
 		var err error
 		if topics[i], err = s.lookup(ctx, name); err != nil {
-			return err
+			return ofOne(len(names), name, err)
 		}
 	}
 	s.topics = len(topics)
@@ -23,12 +23,12 @@ func (s *subscription) join(ctx context.Context, names []string) error {
 	for i, t := range topics {
 		var err error
 		if infos[i], err = s.attach(ctx, t, s.o.From, s.settings()); err != nil {
-			return err
+			return ofOne(len(topics), t.name(), err)
 		}
 	}
 	for i, t := range topics {
 		if err := s.attachRetries(ctx, t, infos[i]); err != nil {
-			return err
+			return ofOne(len(topics), t.name(), err)
 		}
 	}
 	for _, p := range s.pullers {

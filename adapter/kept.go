@@ -112,7 +112,7 @@ func (srv *server) keepStream(ctx context.Context, config jetstream.StreamConfig
 	if _, err = srv.js.CreateStream(ctx, config); apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
 		return nil // somebody was faster; theirs stands
 	}
-	return srv.translate(op, srv.api+"STREAM.CREATE."+config.Name, err)
+	return withoutCluster(srv.translate(op, srv.api+"STREAM.CREATE."+config.Name, err))
 }
 
 // keptConfig is what both streams have in common.
@@ -151,7 +151,6 @@ func (st *streams) retryConfig() jetstream.StreamConfig {
 // deadTopic is the topic of the dead letters of another. It exists when that
 // does, or when there are some.
 func (st *streams) deadTopic(ctx context.Context, name string) (*topic, *jetstream.StreamInfo, error) {
-	op := "look up topic " + name
 	stream := ownStream(st.cfg.Prefix, deadStream)
 	info, err := st.streamInfo(ctx, stream)
 	if apiCode(err) == jetstream.JSErrCodeStreamNotFound && st.cfg.AutoCreate {
@@ -160,7 +159,7 @@ func (st *streams) deadTopic(ctx context.Context, name string) (*topic, *jetstre
 		}
 	}
 	if err != nil {
-		return nil, nil, st.translate(op, st.api+"STREAM.INFO."+stream, err)
+		return nil, nil, st.translate("", st.api+"STREAM.INFO."+stream, err)
 	}
 	t := &topic{config: settingsOf(&info.Config), stream: stream, filter: topicFilter(st.cfg.Prefix, name), kept: true}
 	t.config.Name, t.config.KeyInSubject, t.config.Stream = name, true, stream
@@ -170,10 +169,10 @@ func (st *streams) deadTopic(ctx context.Context, name string) (*topic, *jetstre
 		some := false
 		err := st.directGet(ctx, stream, directRequest{Seq: 1, NextBySubject: t.filter, Batch: 1}, func(*nats.Msg, uint64, time.Time) bool { some = true; return false })
 		if err != nil {
-			return nil, nil, st.translate(op, st.api+"DIRECT.GET."+stream, err)
+			return nil, nil, st.translate("", st.api+"DIRECT.GET."+stream, err)
 		}
 		if !some {
-			return nil, nil, fmt.Errorf("%s: %w, and no dead letters of it", op, jetbus.ErrNoTopic)
+			return nil, nil, &jetbus.RemedyError{Err: fmt.Errorf("%w, and no dead letters of it", jetbus.ErrNoTopic), See: "ListTopics"}
 		}
 	}
 	st.put(t)

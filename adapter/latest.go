@@ -77,7 +77,7 @@ func (srv *server) latest(ctx context.Context, t *topic, keys []string, out map[
 		}
 		return err
 	}
-	return srv.translate("read", srv.api+"DIRECT.GET."+t.stream, err)
+	return srv.translate("", srv.api+"DIRECT.GET."+t.stream, err)
 }
 
 // lastOf hands each the last message of every subject. Where the topic has replicas, one of
@@ -291,7 +291,7 @@ func (srv *server) firstFrom(ctx context.Context, t *topic, seq uint64) (uint64,
 	}
 	m, err := srv.request(ctx, &nats.Msg{Subject: subject, Data: body})
 	if err != nil {
-		return 0, srv.translate("read "+t.name(), subject, err)
+		return 0, srv.translate("", subject, err)
 	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
@@ -300,7 +300,7 @@ func (srv *server) firstFrom(ctx context.Context, t *topic, seq uint64) (uint64,
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return 0, fmt.Errorf("read %s: %w", t.name(), err)
+		return 0, fmt.Errorf("read the server's answer: %w", err)
 	}
 	switch {
 	case answer.Error == nil:
@@ -308,5 +308,5 @@ func (srv *server) firstFrom(ctx context.Context, t *topic, seq uint64) (uint64,
 	case answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
 		return 0, nil
 	}
-	return 0, srv.translate("read "+t.name(), subject, answer.Error)
+	return 0, srv.translate("", subject, answer.Error)
 }

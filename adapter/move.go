@@ -351,7 +351,7 @@ func (dur *durables) finishMove(ctx context.Context, t *topic, group string, inf
 		err = m.result(bounded, m.finish(bounded, g, mark))
 	}
 	if err != nil {
-		return fmt.Errorf("finish the move of group %s/%s: %w", t.name(), group, err)
+		return fmt.Errorf("finish its move: %w", err)
 	}
 	return nil
 }

@@ -269,7 +269,8 @@ func (o *owner) fail(err error) {
 	if errors.Is(err, jetbus.ErrNoGroup) || errors.Is(err, jetbus.ErrNoTopic) {
 		err = fmt.Errorf("%w: it was deleted", err)
 	}
-	o.s.failLocked(fmt.Errorf("subscribe %s/%s: %w", o.name(), o.s.group, err))
+	of := o.name() + "/" + o.s.group
+	o.s.failLocked(doing("subscribe "+of, "group "+of, err))
 }
 
 // prepare makes the durables ready for a round.

@@ -154,7 +154,7 @@ func everyPart[T any](ctx context.Context, all []T, f func(context.Context, T) e
 func (st *streams) partitionedTopic(ctx context.Context, name string) (*topic, error) {
 	t, err := st.known(ctx, name)
 	if err == nil && t.generations == nil {
-		err = fmt.Errorf("topic %s: %w", name, jetbus.ErrNoPartitions)
+		err = jetbus.ErrNoPartitions
 	}
 	return t, err
 }
@@ -216,7 +216,7 @@ func (st *streams) makeParts(ctx context.Context, name, group string, from jetbu
 		if have, err = st.partsOf(ctx, t, group); err != nil { // somebody may have been faster
 			return err
 		}
-		return st.translateGroup(t, group, st.createParts(ctx, t, group, have, from, set))
+		return st.translateGroup(t, st.createParts(ctx, t, group, have, from, set))
 	})
 	return have, err
 }
@@ -298,7 +298,7 @@ func (dur *durables) partsOf(ctx context.Context, t *topic, group string) ([]*to
 	}
 	names, _, err := dur.durableNames(ctx, t.stream)
 	if err != nil {
-		return nil, fmt.Errorf("partitions of group %s/%s: %w", t.name(), group, err)
+		return nil, err
 	}
 	for _, name := range names {
 		p, ok := partIn(name, consumerName(t.name(), group))
@@ -421,7 +421,7 @@ func (st *streams) existingParts(ctx context.Context, topic, group string) ([]*t
 	}
 	parts, err := st.partsOf(ctx, t, group)
 	if err == nil && len(parts) == 0 {
-		err = fmt.Errorf("group %s/%s: %w", topic, group, jetbus.ErrNoGroup)
+		err = jetbus.ErrNoGroup
 	}
 	return parts, err
 }

@@ -54,7 +54,7 @@ func (m *partitionMember) join(ctx context.Context, name string) error {
 	case err != nil:
 		return err
 	case !t.hasPart(m.turn.Partition):
-		return fmt.Errorf("%w: topic %s has no partition %s", jetbus.ErrInvalidOption, name, m.turn.Partition)
+		return fmt.Errorf("%w: the topic has no partition %s", jetbus.ErrInvalidOption, m.turn.Partition)
 	}
 	part := m.b.partOf(t, m.turn.Partition)
 	info, err := m.b.findGroup(ctx, part, m.group)

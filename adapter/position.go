@@ -25,7 +25,7 @@ const (
 // startSequence is the sequence that the first event to read has at least.
 func (dur *durables) startSequence(ctx context.Context, t *topic, start jetbus.Start) (uint64, error) {
 	if t.config.SnapshotOf != "" && (start.Kind == jetbus.FromAfterID || start.Kind == jetbus.FromAfterSeq && start.Seq > 0) {
-		return 0, fmt.Errorf("%w: topic %s is a snapshot, whose events have the positions of %s; read that from %s", jetbus.ErrUnsupported, t.name(), t.config.SnapshotOf, start)
+		return 0, fmt.Errorf("%w: it is a snapshot, whose events have the positions of %s; read that from %s", jetbus.ErrUnsupported, t.config.SnapshotOf, start)
 	}
 	ctx, cancel := dur.bound(ctx)
 	defer cancel()
@@ -46,7 +46,7 @@ func (dur *durables) startSequence(ctx context.Context, t *topic, start jetbus.S
 		return end + 1, nil
 	}
 	if start.Seq > end {
-		return 0, fmt.Errorf("%w: sequence %d is behind the end of topic %s, which is %d", jetbus.ErrPositionUnknown, start.Seq, t.name(), end)
+		return 0, fmt.Errorf("%w: sequence %d is behind the end, which is %d", jetbus.ErrPositionUnknown, start.Seq, end)
 	}
 	return start.Seq + 1, nil
 }
@@ -55,7 +55,7 @@ func (dur *durables) startSequence(ctx context.Context, t *topic, start jetbus.S
 func (srv *server) endSequence(ctx context.Context, t *topic) (uint64, error) {
 	info, err := srv.streamInfo(ctx, t.stream)
 	if err != nil {
-		return 0, srv.translate("look up topic "+t.name(), srv.api+"STREAM.INFO."+t.stream, err)
+		return 0, srv.translate("", srv.api+"STREAM.INFO."+t.stream, err)
 	}
 	return info.State.LastSeq, nil
 }
@@ -72,7 +72,7 @@ func (srv *server) sequenceAtTime(ctx context.Context, t *topic, at time.Time) (
 	first, err := srv.leaderMessage(ctx, t.stream, map[string]any{"start_time": at, "next_by_subj": t.filter})
 	switch {
 	case err != nil:
-		return 0, srv.translate("find a time in "+t.name(), srv.api+"STREAM.MSG.GET."+t.stream, err)
+		return 0, srv.translate("find a time", srv.api+"STREAM.MSG.GET."+t.stream, err)
 	case first.seq == 0:
 		return end + 1, nil
 	}
@@ -95,7 +95,7 @@ func (dur *durables) sequenceOfID(ctx context.Context, t *topic, id string) (uin
 	}
 	at, ok := jetbus.IDTime(id)
 	if !ok {
-		return 0, fmt.Errorf("%w: no recent event of topic %s has the id %s, which has no time in it to look for older ones", jetbus.ErrPositionUnknown, t.name(), id)
+		return 0, fmt.Errorf("%w: no recent event has the id %s, which has no time in it to look for older ones", jetbus.ErrPositionUnknown, id)
 	}
 	return dur.scanForID(ctx, t, id, at.Add(-idSkew))
 }
@@ -173,13 +173,13 @@ func (srv *server) scanForID(ctx context.Context, t *topic, id string, from time
 	})
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("find %s in %s: %w", id, t.name(), err)
+		return 0, fmt.Errorf("find %s: %w", id, err)
 	case at > 0:
 		return at, nil
 	case seen < idScanMax:
-		return 0, fmt.Errorf("%w: topic %s has no event %s", jetbus.ErrPositionUnknown, t.name(), id)
+		return 0, fmt.Errorf("%w: the topic has no event %s", jetbus.ErrPositionUnknown, id)
 	}
-	return 0, fmt.Errorf("%w: event %s is not among the %d events of topic %s stored after the time in it", jetbus.ErrPositionUnknown, id, idScanMax, t.name())
+	return 0, fmt.Errorf("%w: event %s is not among the %d events stored after the time in it", jetbus.ErrPositionUnknown, id, idScanMax)
 }
 
 // eventAt returns the event of the topic at a sequence and when it was stored, if the
@@ -187,7 +187,7 @@ func (srv *server) scanForID(ctx context.Context, t *topic, id string, from time
 func (srv *server) eventAt(ctx context.Context, t *topic, at uint64) (jetbus.Event, time.Time, error) {
 	m, err := srv.messageAt(ctx, t, at)
 	if err != nil || m.seq == 0 {
-		return jetbus.Event{}, time.Time{}, srv.translate("read "+t.name(), srv.api+"STREAM.MSG.GET."+t.stream, err)
+		return jetbus.Event{}, time.Time{}, srv.translate("", srv.api+"STREAM.MSG.GET."+t.stream, err)
 	}
 	e, err := ce.Decode(m.Header, m.Data, t.messagePlace(&m.Msg, m.seq, m.time))
 	if err != nil {

@@ -176,7 +176,7 @@ func (srv *server) instruct(to *destination, m *nats.Msg, e *jetbus.Event, o jet
 		case o.ExpectLastSeq != nil:
 			return fmt.Errorf("%w: DeliverAt and ExpectLastSeq are both set: what the key's last event will be then is not known now", jetbus.ErrInvalidOption)
 		case !t.config.Delays:
-			return &jetbus.RemedyError{Err: fmt.Errorf("%w: DeliverAt: the topic takes no events for later", jetbus.ErrUnsupported), See: "TopicConfig.Delays"}
+			return &jetbus.RemedyError{Err: fmt.Errorf("%w: the topic takes no events for later", jetbus.ErrUnsupported), See: "TopicConfig.Delays"}
 		}
 		m.Header["Nats-Schedule-Target"] = []string{m.Subject}
 		m.Header["Nats-Schedule"] = []string{"@at " + o.DeliverAt.UTC().Format(time.RFC3339Nano)}
@@ -191,9 +191,9 @@ func (srv *server) instruct(to *destination, m *nats.Msg, e *jetbus.Event, o jet
 		case t.adopted():
 			return fmt.Errorf("%w: TTL on an adopted topic", jetbus.ErrUnsupported)
 		case t.config.History > 1:
-			return fmt.Errorf("%w: TTL on topic %s, whose History is %d: when the event ends, the one before it would come back", jetbus.ErrUnsupported, t.name(), t.config.History)
+			return fmt.Errorf("%w: TTL on a topic whose History is %d: when the event ends, the one before it would come back", jetbus.ErrUnsupported, t.config.History)
 		case t.tombstone != nil && !t.config.Compact:
-			return fmt.Errorf("%w: TTL on topic %s, which has a snapshot and is not compacted: when the event ends, the one before it would come back", jetbus.ErrUnsupported, t.name())
+			return fmt.Errorf("%w: TTL on a topic that has a snapshot and is not compacted: when the event ends, the one before it would come back", jetbus.ErrUnsupported)
 		}
 		m.Header[ttl] = []string{o.TTL.String()}
 	}

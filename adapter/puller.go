@@ -106,7 +106,7 @@ func (p *puller) open() error {
 		err = sub.SetPendingLimits(-1, -1) // bounded by what is asked for
 	}
 	if err != nil {
-		return p.s.b.translate("subscribe "+p.t.name()+"/"+p.s.group, "", err)
+		return p.s.b.translate("", "", err)
 	}
 	p.s.mu.Lock()
 	ended := p.ended
@@ -379,7 +379,7 @@ func (p *puller) rejoin() {
 			p.tr.o.disturbLocked("the group was moved")
 		}
 	case err == nil && p.tr == nil && orderChanged(p.t, s.group, info, s.o.Order) != nil: // while this member asked for nothing
-		s.failLocked(fmt.Errorf("subscribe %s/%s: %w", p.t.name(), s.group, orderChanged(p.t, s.group, info, s.o.Order)))
+		s.failLocked(orderChanged(p.t, s.group, info, s.o.Order))
 	case err == nil:
 		p.attach(info.Name)
 		p.heard = time.Now()

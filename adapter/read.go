@@ -21,7 +21,7 @@ import (
 // Read implements jetbus.Reader. A message that is no event is skipped, and the
 // observer told.
 func (b *Bus) Read(ctx context.Context, topics []string, o jetbus.ReadOptions) iter.Seq2[jetbus.Event, error] {
-	return sequence(ctx, b, fmt.Sprintf("read %v", topics), func(ctx context.Context, yield func(jetbus.Event, error) bool) error {
+	return sequence(ctx, b, strings.TrimSpace("read "+strings.Join(topics, ", ")), func(ctx context.Context, yield func(jetbus.Event, error) bool) error {
 		return b.read(ctx, topics, o, yield)
 	})
 }
@@ -77,6 +77,9 @@ func (b *Bus) read(ctx context.Context, topics []string, o jetbus.ReadOptions, y
 			return !stopped
 		})
 		if err != nil || stopped {
+			if ctx.Err() == nil { // else it is no topic's
+				err = ofOne(len(places), p.t.name(), err)
+			}
 			return err
 		}
 	}
@@ -130,11 +133,11 @@ func (b *Bus) places(ctx context.Context, topics []string, o jetbus.ReadOptions)
 			return nil, fmt.Errorf("%w: topic %s is named twice", jetbus.ErrInvalidOption, name)
 		}
 		t, err := b.lookup(ctx, name)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			out[i], err = b.place(ctx, t, o)
 		}
-		if out[i], err = b.place(ctx, t, o); err != nil {
-			return nil, err
+		if err != nil {
+			return nil, ofOne(len(topics), name, err)
 		}
 	}
 	return out, nil
@@ -153,7 +156,7 @@ func (dur *durables) place(ctx context.Context, t *topic, o jetbus.ReadOptions) 
 	}
 	info, err := dur.streamInfo(ctx, t.stream)
 	if err != nil {
-		return p, dur.translate("look up topic "+t.name(), dur.api+"STREAM.INFO."+t.stream, err)
+		return p, dur.translate("", dur.api+"STREAM.INFO."+t.stream, err)
 	}
 	// After the position was looked up: one that was made anew before that is told here.
 	if at, ok := o.Created[t.name()]; ok && at.UnixMilli() != info.Created.UnixMilli() {
@@ -193,6 +196,9 @@ func (b *Bus) follow(ctx context.Context, places []place, f jetbus.Filter, yield
 					return false
 				}
 			})
+			if ctx.Err() == nil { // else it is no topic's
+				err = ofOne(len(places), p.t.name(), err)
+			}
 			select {
 			case items <- item{err: err}:
 			case <-ctx.Done():
@@ -295,7 +301,7 @@ func (r *tail) subscribe() (*nats.Subscription, chan *nats.Msg, error) {
 	messages := make(chan *nats.Msg, tailBatch+32)
 	sub, err := r.b.nc.ChanSubscribe(r.b.nc.NewInbox()+".*", messages)
 	if err != nil {
-		return nil, nil, r.b.translate("read "+r.t.name(), "", err)
+		return nil, nil, r.b.translate("", "", err)
 	}
 	return sub, messages, nil
 }
@@ -440,7 +446,7 @@ func (r *tail) create(ctx context.Context, lost <-chan struct{}) (jetstream.Cons
 	ctx, done := r.b.guard(ctx, subject)
 	defer done()
 	c, err := r.b.js.CreateConsumer(ctx, r.t.stream, config)
-	return c, r.b.translate("read "+r.t.name(), subject, err)
+	return c, r.b.translate("", subject, err)
 }
 
 // same checks that the stream is the one that was read before: it cannot be made
@@ -452,13 +458,13 @@ func (r *tail) same(ctx context.Context, lost <-chan struct{}) error {
 	defer release()
 	info, err := r.b.streamInfo(ctx, r.t.stream)
 	if err != nil {
-		return r.b.translate("read "+r.t.name(), r.b.api+"STREAM.INFO."+r.t.stream, err)
+		return r.b.translate("", r.b.api+"STREAM.INFO."+r.t.stream, err)
 	}
 	if r.created.IsZero() {
 		r.created = info.Created
 	}
 	if !r.created.Equal(info.Created) {
-		return fmt.Errorf("read %s: %w", r.t.name(), madeAnew(info))
+		return madeAnew(info)
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.Receive
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, doing(op, "group "+topic+"/"+group, err)
 	}
 	return out, nil
 }

@@ -252,7 +252,7 @@ func (l *lease) origin() retryOrigin {
 // removeRetries removes the retries of a group, or of all groups of a topic.
 func (srv *server) removeRetries(ctx context.Context, topic, group string) error {
 	name := ownStream(srv.cfg.Prefix, retryStream)
-	op := "remove the retries of " + topic
+	const op = "remove its retries"
 	s, err := srv.js.Stream(ctx, name)
 	if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
 		return nil
@@ -362,5 +362,5 @@ func (b *Bus) partForRetry(ctx context.Context, t *topicGroup, e *jetbus.Event, 
 			return p, false, nil
 		}
 	}
-	return nil, false, fmt.Errorf("%w: the group has not joined partition %s of topic %s", jetbus.ErrNoGroup, want, t.name())
+	return nil, false, fmt.Errorf("%w: it has not joined partition %s", jetbus.ErrNoGroup, want)
 }

@@ -106,7 +106,7 @@ func (srv *server) eachMessage(ctx context.Context, t *topic, next, end uint64, 
 			continue // behind what came
 		}
 		if err != nil {
-			return srv.translate("read", srv.api+"DIRECT.GET."+t.stream, err)
+			return srv.translate("", srv.api+"DIRECT.GET."+t.stream, err)
 		}
 		if past {
 			return nil
@@ -137,9 +137,9 @@ func (srv *server) awaitReplicas(ctx context.Context, t *topic, next, end uint64
 		case there > 0:
 			return true, nil
 		case ctx.Err() != nil:
-			return false, fmt.Errorf("read %s: %w: no replica that answers has event %d yet", t.name(), jetbus.ErrUnavailable, first)
+			return false, fmt.Errorf("%w: no replica that answers has event %d yet", jetbus.ErrUnavailable, first)
 		case err != nil && !errors.Is(err, errLost):
-			return false, srv.translate("read", srv.api+"DIRECT.GET."+t.stream, err)
+			return false, srv.translate("", srv.api+"DIRECT.GET."+t.stream, err)
 		}
 		select {
 		case <-time.After(wait):

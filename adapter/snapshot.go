@@ -59,18 +59,17 @@ func noteSnapshots(c *jetstream.StreamConfig, topic string, names []string) erro
 // declareSnapshot notes a snapshot at its topic and then creates or updates its
 // stream: a note of a stream that does not exist does no harm.
 func (st *streams) declareSnapshot(ctx context.Context, c jetbus.TopicConfig) (*jetstream.StreamInfo, error) {
-	op := "ensure topic " + c.Name
 	if jetbus.IsDeadLetterTopic(c.SnapshotOf) {
-		return nil, fmt.Errorf("%s: %w: a snapshot of dead letters", op, jetbus.ErrUnsupported)
+		return nil, fmt.Errorf("%w: a snapshot of dead letters", jetbus.ErrUnsupported)
 	}
 	origin, _, err := st.inspect(ctx, c.SnapshotOf)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%s: its SnapshotOf: %w", op, err)
+		return nil, fmt.Errorf("a snapshot of %s: %w", c.SnapshotOf, err)
 	case origin.adopted() || origin.config.SnapshotOf != "":
-		return nil, fmt.Errorf("%s: %w: topic %s is adopted or a snapshot itself", op, jetbus.ErrUnsupported, c.SnapshotOf)
+		return nil, fmt.Errorf("%w: topic %s is adopted or a snapshot itself", jetbus.ErrUnsupported, c.SnapshotOf)
 	case !origin.config.KeyInSubject:
-		return nil, fmt.Errorf("%s: topic %s: %w", op, c.SnapshotOf, jetbus.ErrNeedsKeySubject)
+		return nil, fmt.Errorf("a snapshot of %s: %w", c.SnapshotOf, jetbus.ErrNeedsKeySubject)
 	}
 	own := ownStream(st.cfg.Prefix, c.Name)
 	have, err := st.streamInfo(ctx, own)
@@ -84,7 +83,7 @@ func (st *streams) declareSnapshot(ctx context.Context, c jetbus.TopicConfig) (*
 		err = st.noteSnapshot(ctx, origin, c.Name, true)
 	}
 	if err != nil {
-		return nil, st.translate(op, st.api+"STREAM.INFO."+own, err)
+		return nil, st.translate("", st.api+"STREAM.INFO."+own, err)
 	}
 	info, err := st.declareStream(ctx, c, origin)
 	if err != nil && !existed {
@@ -105,7 +104,7 @@ func (srv *server) newSnapshot(c jetbus.TopicConfig, origin *topic) error {
 
 // noteSnapshot notes a snapshot at its topic, or removes the note.
 func (st *streams) noteSnapshot(ctx context.Context, origin *topic, snapshot string, there bool) error {
-	op := "note snapshot " + snapshot + " at topic " + origin.name()
+	op := "change the note of it at topic " + origin.name()
 	info, err := st.streamInfo(ctx, origin.stream)
 	if err != nil {
 		return st.translate(op, st.api+"STREAM.INFO."+origin.stream, err)
@@ -125,7 +124,7 @@ func (st *streams) noteSnapshot(ctx context.Context, origin *topic, snapshot str
 func (st *streams) noteHeld(ctx context.Context, origin *topic, snapshot string, there bool) error {
 	info, err := st.streamInfo(ctx, origin.stream)
 	if err != nil {
-		return st.translate("look at stream "+origin.stream, st.api+"STREAM.INFO."+origin.stream, err)
+		return st.translate("", st.api+"STREAM.INFO."+origin.stream, err)
 	}
 	if there && !declares(&info.Config, origin.name()) {
 		return jetbus.ErrNoTopic // deleted since
@@ -147,9 +146,8 @@ func (st *streams) noteHeld(ctx context.Context, origin *topic, snapshot string,
 
 // deleteSnapshot removes a snapshot, then the note of it.
 func (st *streams) deleteSnapshot(ctx context.Context, t *topic) error {
-	op := "delete topic " + t.name()
 	if err := st.js.DeleteStream(ctx, t.stream); err != nil && apiCode(err) != jetstream.JSErrCodeStreamNotFound {
-		return st.translate(op, st.api+"STREAM.DELETE."+t.stream, err)
+		return st.translate("", st.api+"STREAM.DELETE."+t.stream, err)
 	}
 	st.drop(t)
 	info, err := st.findStream(ctx, t.config.SnapshotOf)
@@ -157,16 +155,13 @@ func (st *streams) deleteSnapshot(ctx context.Context, t *topic) error {
 		return nil // its topic is gone, and the note with it
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+		return ofTopic(t.config.SnapshotOf, err)
 	}
 	origin, err := st.remember(t.config.SnapshotOf, info)
-	if err == nil {
-		err = st.noteSnapshot(ctx, origin, t.name(), false)
-	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+		return ofTopic(t.config.SnapshotOf, err)
 	}
-	return nil
+	return st.noteSnapshot(ctx, origin, t.name(), false)
 }
 
 // noSnapshots refuses to delete a topic that has snapshots.
@@ -175,7 +170,7 @@ func (srv *server) noSnapshots(ctx context.Context, name string, info *jetstream
 		switch _, err := srv.findStream(ctx, snapshot); {
 		case errors.Is(err, jetbus.ErrNoTopic): // a note that was left behind
 		case err != nil:
-			return err
+			return ofTopic(snapshot, err)
 		default:
 			return &jetbus.ConflictError{
 				What:        "topic " + name,
@@ -198,7 +193,7 @@ func (srv *server) addSnapshots(ctx context.Context, streams map[string]*jetstre
 				continue
 			}
 			if err != nil {
-				return fmt.Errorf("list topics: %w", err)
+				return fmt.Errorf("list topics: %w", ofTopic(snapshot, err))
 			}
 			found[snapshot] = info
 		}

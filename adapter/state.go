@@ -86,7 +86,7 @@ func (f *fold) bounded(ctx context.Context, run func(context.Context) error) err
 
 func (f *fold) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	info, err := f.b.streamInfo(ctx, f.t.stream)
-	return info, f.b.translate("look up topic "+f.t.name(), f.b.api+"STREAM.INFO."+f.t.stream, err)
+	return info, f.b.translate("", f.b.api+"STREAM.INFO."+f.t.stream, err)
 }
 
 // add counts an event, in the order of the topic.
@@ -147,7 +147,7 @@ func (f *fold) lookUp(ctx context.Context) (done bool, err error) {
 			}
 			return true
 		})
-		return f.b.translate("read", f.b.api+"DIRECT.GET."+f.t.stream, err)
+		return f.b.translate("", f.b.api+"DIRECT.GET."+f.t.stream, err)
 	})
 	if !done || f.state.AsOf == 0 || f.state.AsOf != after-1 { // reading finds out
 		f.state = jetbus.State{Events: map[string]jetbus.Event{}}

@@ -54,7 +54,7 @@ func (s *subscription) Resume() {
 		err := p.open() // without the lock, and Stop may come first: open looks whether the puller has ended
 		s.mu.Lock()
 		if err != nil {
-			s.failLocked(err)
+			s.failLocked(fmt.Errorf("subscribe %s/%s: %w", p.t.name(), s.group, err))
 		} else {
 			p.rejoinLocked() // its settings may have changed while this member did not ask
 		}

@@ -48,7 +48,7 @@ func (b *Bus) Subscribe(ctx context.Context, topic, group string, h jetbus.Handl
 		s.abandon()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, doing(op, "group "+topic+"/"+group, err)
 	}
 	return s, nil
 }

@@ -63,7 +63,7 @@ func (st *streams) checkTombstone(ctx context.Context, e *jetbus.Event, to *dest
 			return err
 		}
 		if t.tombstone == nil {
-			return fmt.Errorf("topic %s: %w", t.name(), jetbus.ErrNoState)
+			return jetbus.ErrNoState
 		}
 		to.topic = t
 	}

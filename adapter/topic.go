@@ -73,7 +73,7 @@ func (t *topic) alone(c *jetstream.StreamConfig) bool {
 func (t *topic) subject(prefix, key string) (string, error) {
 	switch {
 	case t.config.SnapshotOf != "":
-		return "", fmt.Errorf("%w: topic %s is a snapshot, which only the server writes; publish to %s", jetbus.ErrUnsupported, t.config.Name, t.config.SnapshotOf)
+		return "", fmt.Errorf("%w: it is a snapshot, which only the server writes; publish to %s", jetbus.ErrUnsupported, t.config.SnapshotOf)
 	case t.generations != nil:
 		return partitionSubject(prefix, t.config.Name, jetbus.Partition{Generation: len(t.generations)}, ce.KeyToken("")), nil
 	case !t.adopted() && t.config.KeyInSubject:
@@ -81,9 +81,9 @@ func (t *topic) subject(prefix, key string) (string, error) {
 	case !t.adopted():
 		return eventSubject(prefix, t.config.Name, ce.KeyToken("")), nil
 	case t.feeds != nil:
-		return "", fmt.Errorf("%w: topic %s is adopted from stream %s, which takes events from %s alone; publish there", jetbus.ErrUnsupported, t.config.Name, t.stream, strings.Join(t.feeds, ", "))
+		return "", fmt.Errorf("%w: it is adopted from stream %s, which takes events from %s alone; publish there", jetbus.ErrUnsupported, t.stream, strings.Join(t.feeds, ", "))
 	case strings.ContainsAny(t.config.Subject, "*>"):
-		return "", fmt.Errorf("%w: topic %s is adopted with the wildcard subject %s, which names no place to publish to", jetbus.ErrUnsupported, t.config.Name, t.config.Subject)
+		return "", fmt.Errorf("%w: it is adopted with the wildcard subject %s, which names no place to publish to", jetbus.ErrUnsupported, t.config.Subject)
 	}
 	return t.config.Subject, nil
 }
@@ -108,7 +108,8 @@ func ownStream(prefix, topic string) string {
 	return strings.ToUpper(strings.ReplaceAll(prefix, ".", "_")) + strings.TrimPrefix(name, "EV") + "__" + strings.ToUpper(ce.ShortHash(prefix))
 }
 
-// lookup returns a topic that exists, or declares it where AutoCreate is on.
+// lookup returns a topic that exists, or declares it where AutoCreate is on. Its errors, as
+// those of all that is about one topic or group, do not name it: the operation does.
 func (st *streams) lookup(ctx context.Context, name string) (*topic, error) {
 	return st.lookupAt(ctx, name, time.Now())
 }
@@ -178,7 +179,7 @@ func (st *streams) autoCreate(ctx context.Context, name string) (*jetstream.Stre
 	if apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
 		return st.findStream(ctx, name)
 	}
-	return info, st.translate("create topic "+name, st.api+"STREAM.CREATE."+stream, err)
+	return info, withoutCluster(st.translate("create the topic", st.api+"STREAM.CREATE."+stream, err))
 }
 
 // remember keeps what a stream says of a topic.
@@ -224,12 +225,12 @@ func (cat *catalog) asDeclared(ctx context.Context, t *topic) (*topic, error) {
 	info, err := cat.streamInfo(ctx, t.stream)
 	switch {
 	case err != nil:
-		return nil, cat.translate("look up topic "+t.name(), cat.api+"STREAM.INFO."+t.stream, err)
+		return nil, cat.translate("", cat.api+"STREAM.INFO."+t.stream, err)
 	case t.adopted(), t.kept:
 		return t, nil
 	case !declares(&info.Config, t.name()):
 		cat.forget(t)
-		return nil, fmt.Errorf("look up topic %s: %w", t.name(), jetbus.ErrNoTopic)
+		return nil, jetbus.ErrNoTopic
 	case t.generations == nil:
 		return t, nil
 	}
@@ -239,14 +240,13 @@ func (cat *catalog) asDeclared(ctx context.Context, t *topic) (*topic, error) {
 // findStream returns the stream that declares a topic: the one named after it,
 // or a shared one that has its subjects.
 func (srv *server) findStream(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
-	op := "look up topic " + name
 	own := ownStream(srv.cfg.Prefix, name)
 	info, err := srv.streamInfo(ctx, own)
 	if err == nil && declares(&info.Config, name) {
 		return info, nil
 	}
 	if err != nil && apiCode(err) != jetstream.JSErrCodeStreamNotFound {
-		return nil, srv.translate(op, srv.api+"STREAM.INFO."+own, err)
+		return nil, srv.translate("", srv.api+"STREAM.INFO."+own, err)
 	}
 	return srv.findShared(ctx, name)
 }
@@ -256,16 +256,15 @@ func (srv *server) findStream(ctx context.Context, name string) (*jetstream.Stre
 // this moment, is asked again until they agree, for as long as a call may take: where they
 // never do, who has no deadline must not wait for ever, nor take the topic for gone.
 func (srv *server) findShared(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
-	op := "look up topic " + name
 	ctx, cancel := srv.bound(ctx)
 	defer cancel()
 	for {
 		shared, err := srv.js.StreamNameBySubject(ctx, topicFilter(srv.cfg.Prefix, name))
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			return nil, fmt.Errorf("topic %s: %w", name, &jetbus.RemedyError{Err: jetbus.ErrNoTopic, See: "EnsureTopic"})
+			return nil, &jetbus.RemedyError{Err: jetbus.ErrNoTopic, See: "EnsureTopic"}
 		}
 		if err != nil {
-			return nil, srv.translate(op, srv.api+"STREAM.NAMES", err)
+			return nil, srv.translate("", srv.api+"STREAM.NAMES", err)
 		}
 		info, err := srv.streamInfo(ctx, shared)
 		if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
@@ -273,15 +272,15 @@ func (srv *server) findShared(ctx context.Context, name string) (*jetstream.Stre
 			case <-time.After(publishRetry):
 				continue
 			case <-ctx.Done():
-				return nil, fmt.Errorf("%s: %w: servers of the cluster do not agree on whether there is the stream %s", op, jetbus.ErrUnavailable, shared)
+				return nil, fmt.Errorf("%w: servers of the cluster do not agree on whether there is the stream %s", jetbus.ErrUnavailable, shared)
 			}
 		}
 		switch {
 		case err != nil:
-			return nil, srv.translate(op, srv.api+"STREAM.INFO."+shared, err)
+			return nil, srv.translate("", srv.api+"STREAM.INFO."+shared, err)
 		case !declares(&info.Config, name):
 			return nil, &jetbus.RemedyError{
-				Err: fmt.Errorf("topic %s: %w: the stream %s holds its subjects without declaring it, and can be adopted", name, jetbus.ErrNoTopic, shared),
+				Err: fmt.Errorf("%w: the stream %s holds its subjects without declaring it, and can be adopted", jetbus.ErrNoTopic, shared),
 				See: "TopicConfig.Stream, TopicConfig.Subject",
 			}
 		}
@@ -360,7 +359,7 @@ func snapshotted(c *jetstream.StreamConfig, name string) string {
 func topicOf(name string, c *jetstream.StreamConfig) (jetbus.TopicConfig, error) {
 	var d declaration
 	if err := json.Unmarshal([]byte(c.Metadata[metaTopic+name]), &d); err != nil {
-		return jetbus.TopicConfig{}, fmt.Errorf("topic %s: %w: metadata of stream %s is damaged: %w", name, jetbus.ErrConflict, c.Name, err)
+		return jetbus.TopicConfig{}, fmt.Errorf("%w: metadata of stream %s is damaged: %w", jetbus.ErrConflict, c.Name, err)
 	}
 	t := settingsOf(c)
 	t.Name, t.Description, t.KeyInSubject, t.Delays = name, d.Description, d.KeyInSubject, d.Delays

@@ -135,7 +135,7 @@ var conditions = []struct {
 	{ErrTokenExpired, CodeTokenExpired},
 	{ErrBadToken, CodeBadToken},
 	{ErrInvalidScope, CodeBadToken},
-	{jetbus.ErrNoDeadLetters, CodeNotFound}, // may wrap that their topic is not there
+	{jetbus.ErrNoDeadLetters, CodeNotFound},
 	{jetbus.ErrNoTopic, CodeUnknownTopic},
 	{jetbus.ErrNoGroup, CodeUnknownGroup},
 	{jetbus.ErrInvalidTopic, CodeBadRequest},

@@ -40,11 +40,11 @@ type backfillRecord struct {
 
 // begin reads what is known of the backfill, or makes that of a new one.
 func (f *backfill) begin(ctx context.Context) error {
-	from, err := f.b.TopicInfo(ctx, f.From)
+	from, err := f.topic(ctx, f.From)
 	if err != nil {
 		return err
 	}
-	to, err := f.b.TopicInfo(ctx, f.To)
+	to, err := f.topic(ctx, f.To)
 	if err != nil {
 		return err
 	}
@@ -82,6 +82,16 @@ func (f *backfill) begin(ctx context.Context) error {
 		return err
 	}
 	return f.save(ctx)
+}
+
+// topic describes one of both topics. That there is none is said of the topic, and not of the
+// question for it.
+func (f *backfill) topic(ctx context.Context, name string) (jetbus.TopicInfo, error) {
+	info, err := f.b.TopicInfo(ctx, name)
+	if r, ok := errors.AsType[*jetbus.RemedyError](err); ok && errors.Is(r, jetbus.ErrNoTopic) {
+		err = fmt.Errorf("topic %s: %w", name, r)
+	}
+	return info, err
 }
 
 // hasState reports whether a tombstone deletes something in a topic.

@@ -99,6 +99,7 @@ const (
 	codeStreamCreate   = 10049 // a failure without a code of its own, as of the disk
 	codeStoreFull      = 10023
 	codeStoreReserved  = 10047
+	codeNoCluster      = 10074 // more replicas than one, at a server that is in no cluster
 	codeStoreFailed    = 10077 // also: the maximum bytes or messages exceeded
 	codeMessageTooLong = 10054
 )
@@ -114,6 +115,16 @@ func apiCode(err error) jetstream.ErrorCode {
 	return 0
 }
 
+// meantError is an error of the server in words of the bus: what the server said is not in its
+// text, and is found by errors.As.
+type meantError struct{ means, said error }
+
+// Error gives what it means.
+func (e *meantError) Error() string { return e.means.Error() }
+
+// Unwrap returns both.
+func (e *meantError) Unwrap() []error { return []error{e.means, e.said} }
+
 // translate turns an error of nats.go into one of the contract. request is the
 // subject of the request.
 func (r *Registry) translate(request string, err error) error {
@@ -125,6 +136,9 @@ func (r *Registry) translate(request string, err error) error {
 		return fmt.Errorf("%w: JetStream is not enabled for this account", jetbus.ErrUnavailable)
 	case codeStoreFull, codeStoreReserved, codeStoreFailed:
 		return fmt.Errorf("%w: the bucket or the server's storage is full: %w", jetbus.ErrUnavailable, err)
+	case codeNoCluster:
+		err = &meantError{errors.New("replicas need a cluster, and this server is alone"), err}
+		return &jetbus.RemedyError{Err: err, See: "Config.Replicas"}
 	case codeMessageTooLong:
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
 	case jetstream.JSErrCodeStreamNotFound:
@@ -143,6 +157,9 @@ func (r *Registry) translate(request string, err error) error {
 		return fmt.Errorf("%w: nobody answers %s; is JetStream enabled, and has the cluster a leader?", jetbus.ErrUnavailable, request)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), errors.Is(err, errLost):
 		return fmt.Errorf("%w: no answer from the server to %s: %w", jetbus.ErrUnavailable, request, err)
+	}
+	if js, ok := errors.AsType[jetstream.JetStreamError](err); ok && js.APIError() != nil && js.Error() == err.Error() { // else what wraps it says more
+		return &meantError{fmt.Errorf("the server refuses it: %s (its error %d)", js.APIError().Description, js.APIError().ErrorCode), err}
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 
@@ -35,5 +36,17 @@ func TestBucketIsAskedForAgain(t *testing.T) {
 				t.Errorf("%d failures: %d calls, ended with %v", failures, s.calls, err)
 			}
 		})
+	}
+}
+
+// What one server says of replicas is told by what it means, and can be asked for.
+func TestReplicasWithoutCluster(t *testing.T) {
+	said := &jetstream.APIError{Code: 500, ErrorCode: codeNoCluster, Description: "replicas > 1 not supported in non-clustered mode"}
+	err := (&Registry{}).translate("", said)
+	if got, ok := errors.AsType[*jetstream.APIError](err); !ok || got != said {
+		t.Errorf("got %v", err)
+	}
+	if want := "replicas need a cluster, and this server is alone (see Config.Replicas)"; err.Error() != want {
+		t.Errorf("got %q, want %q", err, want)
 	}
 }

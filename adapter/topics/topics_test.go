@@ -383,9 +383,15 @@ func TestAutoCreate(t *testing.T) {
 			}
 			must(r.Bus.TopicInfo(ctx, name))(r.T)
 		}
+		// Where the server has no room for its replicas the event is not to blame: it can wait.
+		_, wide := r.Open(adapter.Config{AutoCreate: true, Replicas: 3})
+		_, err := wide.Publish(ctx, adaptertest.Event("wide", "1"))
+		if known, ok := errors.AsType[*jetbus.RemedyError](err); !ok || known.See != "Config.Replicas" || errors.Is(err, jetbus.ErrUnsupported) {
+			r.Errorf("a publish to a topic of three replicas: %v", err)
+		}
 		// Questions and removals create nothing.
 		_, auto := r.Open(adapter.Config{AutoCreate: true})
-		_, err := auto.TopicInfo(ctx, "none")
+		_, err = auto.TopicInfo(ctx, "none")
 		r.WantErr(err, jetbus.ErrNoTopic)
 		_, err = auto.Groups(ctx, "none")
 		r.WantErr(err, jetbus.ErrNoTopic)
@@ -504,8 +510,9 @@ func TestStorageExceeded(t *testing.T) {
 func TestReplicasOnASingleServer(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		_, err := r.Bus.EnsureTopic(r.Context(), jetbus.TopicConfig{Name: "a", Replicas: 3})
-		if err == nil || !strings.Contains(err.Error(), "replicas") {
-			r.Errorf("got %v", err)
+		r.Equal("what it says", err, "ensure topic a: replicas need a cluster, and this server is alone (see TopicConfig.Replicas)")
+		if said, ok := errors.AsType[*jetstream.APIError](err); !ok || said.ErrorCode != 10074 {
+			r.Errorf("what the server said cannot be asked for: %v", said)
 		}
 		_, err = r.Bus.TopicInfo(r.Context(), "a")
 		r.WantErr(err, jetbus.ErrNoTopic)

@@ -83,7 +83,7 @@ func (f backfillFlags) options(from, to string, now time.Time) (o registry.Backf
 	}
 	text, err := os.ReadFile(f.upcasters)
 	if err != nil {
-		return o, usagef("--upcasters: %w", err)
+		return o, usagef("--upcasters: %w", fileError(err))
 	}
 	if o.Upcasters, err = registry.ParseUpcasters(text); err != nil {
 		return o, usagef("--upcasters %s: %w", f.upcasters, err)

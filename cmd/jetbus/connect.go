@@ -64,13 +64,13 @@ func (a *app) connect() (*nats.Conn, error) {
 		o = append(o, nats.UserInfo(user, password))
 	case a.creds != "":
 		if _, err := os.Stat(a.creds); err != nil {
-			return nil, usagef("--creds: %w", err)
+			return nil, usagef("--creds: %w", fileError(err))
 		}
 		o = append(o, nats.UserCredentials(a.creds))
 	}
 	if a.tlsCA != "" {
 		if _, err := os.Stat(a.tlsCA); err != nil {
-			return nil, usagef("--tls-ca: %w", err)
+			return nil, usagef("--tls-ca: %w", fileError(err))
 		}
 		o = append(o, nats.RootCAs(a.tlsCA))
 	}
@@ -85,14 +85,14 @@ func (a *app) connect() (*nats.Conn, error) {
 func connectError(err error) error {
 	switch {
 	case errors.Is(err, nats.ErrAuthorization):
-		return fmt.Errorf("%w: %w", jetbus.ErrDenied, err)
+		return &safeError{jetbus.ErrDenied.Error(), fmt.Errorf("%w: %w", jetbus.ErrDenied, err)} // see remedy
 	case errors.Is(err, nats.ErrNoServers):
 		return errors.New("no server answers there; start one with jetbus dev, or name another with --server")
 	}
 	if _, ok := errors.AsType[*url.Error](err); ok { // it has the address, with its password
 		return usagef("the address is no URL; what is special in a user or a password has to be escaped, as %%25 for %%")
 	}
-	return err
+	return hostError(err)
 }
 
 // redacted is a list of server addresses without passwords and tokens.

@@ -99,7 +99,7 @@ func (a *app) replayDead(cmd *cobra.Command, output string, f replayFlags, topic
 func pinDead(ctx context.Context, bus jetbus.Topics, q *jetbus.DeadLetterQuery) error {
 	info, err := bus.TopicInfo(ctx, jetbus.DeadLetterTopic(q.Topic))
 	if errors.Is(err, jetbus.ErrNoTopic) {
-		err = fmt.Errorf("dead letters of %s: %w: %w", q.Topic, jetbus.ErrNoDeadLetters, err)
+		err = fmt.Errorf("dead letters of %s: %w: there are none", q.Topic, jetbus.ErrNoDeadLetters)
 	}
 	q.Created = info.Created
 	return err

@@ -153,7 +153,7 @@ func TestDLQReplay(t *testing.T) {
 		{"3\n", "orders --force", "3 events replayed\n", 0, "type their number"},
 		{"1\n", "orders --to-topic quiet --id o2 -o json", "{\n  \"read\": 3,\n  \"matched\": 1,\n  \"replayed\": 1,\n  \"already\": 0,\n  \"guarded\": 0,\n  \"failed\": 0,\n  \"lastSeq\": 3\n}\n", 0, "1 event of orders would be replayed to quiet, for all its groups"},
 		{"", "orders --to-topic nothing --yes", "", exitNotFound, "no such topic"},
-		{"", "orders --group nobody", "", exitNotFound, "no such dead letters: none of 3 matches; see jetbus dlq ls"},
+		{"", "orders --group nobody", "", exitNotFound, "no such dead letters: none of 3 matches; jetbus dlq lists"},
 		{"", "quiet", "", exitNotFound, "no such dead letters"},
 		{"", "nothing", "", exitNotFound, "no such dead letters"},
 	}

@@ -113,10 +113,7 @@ func report(w io.Writer, command string, err error) int {
 	if code == 0 {
 		return 0
 	}
-	text := err.Error()
-	if known, ok := errors.AsType[*jetbus.RemedyError](err); ok && remedies[known.See] != "" {
-		text = strings.ReplaceAll(text, known.Error(), known.Err.Error())
-	}
+	text := inWordsOfCommand(err)
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	if r := remedy(command, err); r != "" {
 		text += "; " + r
@@ -126,9 +123,12 @@ func report(w io.Writer, command string, err error) int {
 }
 
 // remedies are what users of the command do where those of the library do what a
-// [jetbus.RemedyError] names.
+// [jetbus.RemedyError] or a [jetbus.ConflictError] names.
 var remedies = map[string]string{
-	"EnsureTopic": "see jetbus topics, or declare it with jetbus topics create",
+	"Config.Replicas": "connect to a cluster",
+	"EnsureTopic":     "see jetbus topics, or declare it with jetbus topics create",
+	"ListTopics":      "see jetbus topics",
+	"Repartition":     "jetbus topics repartition gives it more",
 	"TopicConfig.Compact, TopicConfig.SnapshotOf": "declare it with --compact, or another one with --snapshot-of; see jetbus topics create --help",
 	"TopicConfig.Delays":                          "allow them with jetbus topics create TOPIC --delays --max-bytes -1 --max-events -1",
 	"TopicConfig.DuplicateWindow":                 "the topic's --duplicate-window says how long that is; see jetbus topics create --help",
@@ -136,9 +136,11 @@ var remedies = map[string]string{
 	"TopicConfig.MaxBytes":                        "that is --max-bytes of jetbus topics create",
 	"TopicConfig.MaxBytes, TopicConfig.MaxEvents": "that is --max-bytes -1 --max-events -1",
 	"TopicConfig.Partitions":                      "declare another one with --partitions; see jetbus topics create --help",
+	"TopicConfig.Replicas":                        "leave out --replicas, or connect to a cluster",
+	"TopicConfig.Shrink":                          "jetbus topics create --yes allows it",
 	"TopicConfig.SnapshotOf":                      "declare one with --snapshot-of; see jetbus topics create --help",
 	"TopicConfig.Stream":                          "see --stream of jetbus topics create --help",
-	"TopicConfig.Stream, TopicConfig.Subject":     "a program does so, with TopicConfig.Stream and TopicConfig.Subject",
+	"TopicConfig.Stream, TopicConfig.Subject":     "a program adopts it, with TopicConfig.Stream and TopicConfig.Subject; --stream of jetbus topics create names another",
 	"TopicConfig.TombstoneTTL":                    "see --tombstone-ttl of jetbus topics create --help",
 }
 
@@ -147,15 +149,15 @@ func remedy(command string, err error) string {
 	if u, ok := errors.AsType[*usageError](err); ok && !strings.Contains(u.Error(), "see jetbus ") {
 		return "see " + command + " --help"
 	}
-	if known, ok := errors.AsType[*jetbus.RemedyError](err); ok && remedies[known.See] != "" {
-		return remedies[known.See]
+	if r := remedies[seeOf(err)]; r != "" {
+		return r
 	}
 	if taken, ok := errors.AsType[*takenError](err); ok {
 		return "choose another with " + taken.flag + "; port 0 takes a free one"
 	}
 	switch {
 	case errors.Is(err, jetbus.ErrNoDeadLetters):
-		return "see jetbus dlq ls"
+		return "jetbus dlq lists the topics that have some, and jetbus dlq ls those of one"
 	case errors.Is(err, registry.ErrNoSchema):
 		return "see jetbus schema ls"
 	case errors.Is(err, registry.ErrNoVersion) && !errors.Is(err, registry.ErrInvalidReference):

@@ -210,7 +210,7 @@ func readSpec[T any](cmd *cobra.Command, name string, parse func([]byte) (T, err
 	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {
-			return s, usagef("--file: %w", err)
+			return s, usagef("--file: %w", fileError(err))
 		}
 		defer func() { _ = file.Close() }() // it was only read
 		in = file

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
 )
 
 // The library names what does away with an error by its own names, and the command says what
@@ -38,14 +39,19 @@ func TestRemedies(t *testing.T) {
 			t.Errorf("nothing names %s", see)
 		}
 	}
-	for err, want := range map[error]string{
-		jetbus.ErrNoPartitions: "lag of a: the topic has no partitions; declare another one with --partitions; see jetbus topics create --help",
-		&jetbus.RemedyError{Err: jetbus.ErrNoTopic, See: "EnsureTopic"}:    "lag of a: no such topic; see jetbus topics, or declare it with jetbus topics create",
-		&jetbus.RemedyError{Err: jetbus.ErrUnavailable, See: "Unheard.Of"}: "lag of a: broker is unavailable (see Unheard.Of)",
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{jetbus.ErrNoPartitions, "the topic has no partitions; declare another one with --partitions; see jetbus topics create --help"},
+		{&jetbus.RemedyError{Err: jetbus.ErrNoTopic, See: "EnsureTopic"}, "no such topic; see jetbus topics, or declare it with jetbus topics create"},
+		{&jetbus.RemedyError{Err: jetbus.ErrUnavailable, See: "Unheard.Of"}, "broker is unavailable (see Unheard.Of)"},
+		{&jetbus.ConflictError{What: "topic a", Hint: "why", See: "TopicConfig.Shrink"}, "topic a exists with other settings; why; jetbus topics create --yes allows it"},
+		{&jetbus.ConflictError{What: "topic a", Hint: "why", See: "Unheard.Of"}, "topic a exists with other settings; why (see Unheard.Of)"},
 	} {
 		var out bytes.Buffer
-		report(&out, "jetbus groups lag", fmt.Errorf("lag of a: %w", err))
-		if out.String() != "jetbus: "+want+"\n" {
+		report(&out, "jetbus groups lag", fmt.Errorf("lag of a: %w", c.err))
+		if want := "jetbus: lag of a: " + c.want + "\n"; out.String() != want {
 			t.Errorf("printed %q, want %q", out.String(), want)
 		}
 	}
@@ -69,17 +75,20 @@ func namedRemedies(t *testing.T) map[string]bool {
 			return err
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
-			if lit, ok := n.(*ast.CompositeLit); ok && len(lit.Elts) == 2 && isRemedy(lit.Type) {
-				see := lit.Elts[1]
-				if pair, ok := see.(*ast.KeyValueExpr); ok {
-					see = pair.Value
-				}
-				text, err := strconv.Unquote(see.(*ast.BasicLit).Value)
-				if err != nil {
-					t.Error(err)
-				}
-				named[text] = true
+			see := seeIn(n)
+			if see == nil {
+				return true
 			}
+			lit, ok := see.(*ast.BasicLit)
+			if !ok {
+				t.Errorf("%s: a See that is no literal", path)
+				return true
+			}
+			text, err := strconv.Unquote(lit.Value)
+			if err != nil {
+				t.Error(err)
+			}
+			named[text] = true
 			return true
 		})
 		return nil
@@ -88,6 +97,28 @@ func namedRemedies(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	return named
+}
+
+// seeIn is the See of an error that is made at a node: of a RemedyError, or a ConflictError,
+// which names its fields.
+func seeIn(n ast.Node) ast.Expr {
+	lit, ok := n.(*ast.CompositeLit)
+	if !ok {
+		return nil
+	}
+	for _, e := range lit.Elts {
+		pair, ok := e.(*ast.KeyValueExpr)
+		if !ok {
+			continue
+		}
+		if name, ok := pair.Key.(*ast.Ident); ok && name.Name == "See" {
+			return pair.Value
+		}
+	}
+	if len(lit.Elts) != 2 || !isRemedy(lit.Type) {
+		return nil
+	}
+	return lit.Elts[1]
 }
 
 func isRemedy(e ast.Expr) bool {
@@ -105,6 +136,11 @@ func isOfLibrary(name string) bool {
 		_, ok = reflect.TypeFor[jetbus.TopicConfig]().FieldByName(field)
 		return ok
 	}
-	_, ok = reflect.TypeFor[jetbus.Topics]().MethodByName(name)
-	return ok
+	if field, ok = strings.CutPrefix(name, "Config."); ok {
+		_, ok = reflect.TypeFor[adapter.Config]().FieldByName(field)
+		return ok
+	}
+	_, topics := reflect.TypeFor[jetbus.Topics]().MethodByName(name)
+	_, partitions := reflect.TypeFor[jetbus.Partitions]().MethodByName(name)
+	return topics || partitions
 }

@@ -261,7 +261,7 @@ func readSchema(cmd *cobra.Command, name string) (string, error) {
 	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {
-			return "", usagef("%w", err)
+			return "", usagef("%w", fileError(err))
 		}
 		defer func() { _ = file.Close() }() // it was only read
 		in = file

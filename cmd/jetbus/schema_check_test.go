@@ -67,7 +67,7 @@ func TestSchemaCheckUsage(t *testing.T) {
 		"":                                   "0 arguments given",
 		good:                                 "1 argument given",
 		good + " " + bad:                     "at #/type",
-		good + " /does/not/exist":            "no such file",
+		good + " /does/not/exist":            "there is no file /does/not/exist",
 		"- -":                                "only one of the schemas",
 		"--jsonl --topic a":                  "choose one",
 		"--jsonl " + good:                    "1 argument given",

@@ -160,7 +160,7 @@ func (a *app) importSchemas(cmd *cobra.Command, f *schemaFlags, name string, o r
 	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {
-			return usagef("%w", err)
+			return usagef("%w", fileError(err))
 		}
 		defer func() { _ = file.Close() }() // it was only read
 		in = file

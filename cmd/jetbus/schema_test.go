@@ -257,7 +257,7 @@ func TestSchemaExportImport(t *testing.T) {
 	}
 	to.fails(t, exitUsage, "invalid export", string(text[:len(text)/2]), "schema", "import", "-")
 	to.fails(t, exitConflict, "orders", strings.Replace(string(text), "ci", "cd", 1), "schema", "import", "-")
-	to.fails(t, exitUsage, "no such file", "", "schema", "import", "/does/not/exist")
+	to.fails(t, exitUsage, "there is no file /does/not/exist", "", "schema", "import", "/does/not/exist")
 	to.fails(t, exitUsage, "no such file", "", "schema", "export", "/does/not/exist")
 }
 

@@ -92,7 +92,7 @@ func (s *gatewaySettings) load(a *app) error {
 func (s *gatewaySettings) read() error {
 	text, err := os.ReadFile(s.file)
 	if err != nil {
-		return err
+		return fileError(err)
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -210,7 +210,7 @@ func (s *gatewaySettings) jwt(a *app) (*gateway.JWT, error) {
 	}
 	if s.JWT.KeysFile != "" {
 		if c.Keys, err = os.ReadFile(s.JWT.KeysFile); err != nil {
-			return nil, usagef("serve: --jwt-keys: %w", err)
+			return nil, usagef("serve: --jwt-keys: %w", fileError(err))
 		}
 	}
 	if c.Secret == nil && c.Previous == nil && c.Keys == nil && c.JWKS == "" {
@@ -238,7 +238,7 @@ func (s *gatewaySettings) jwt(a *app) (*gateway.JWT, error) {
 func staticTokens(path string) (gateway.Authenticator, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, fileError(err)
 	}
 	defer func() { _ = f.Close() }()
 	list, err := gateway.ReadTokens(f)

@@ -143,7 +143,7 @@ func TestServeGatewayRefuses(t *testing.T) {
 		"no audience":        {[]string{"--jwt-audience", "a"}, "--gateway"},
 		"the secret before":  {[]string{"--jwt-previous-secret-file", short}, "--gateway"},
 		"short token":        {[]string{"--gateway", "0", "--tokens", bad}, "bytes"},
-		"no file":            {[]string{"--gateway", "0", "--tokens", bad + ".none"}, "no such file"},
+		"no file":            {[]string{"--gateway", "0", "--tokens", bad + ".none"}, "there is no file"},
 		"short secret":       {[]string{"--gateway", "0", "--jwt-secret-file", short}, "32 or more"},
 		"keys of nobody":     {[]string{"--gateway", "0", "--jwks", "https://id.example.com/keys"}, "--jwt-issuer"},
 		"keys over http":     {[]string{"--gateway", "0", "--jwks", "http://id.example.com/keys", "--jwt-issuer", "a", "--jwt-audience", "b"}, "https"},

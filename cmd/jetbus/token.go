@@ -95,7 +95,7 @@ func (a *app) secret(file, env string) ([]byte, error) {
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, usagef("read the secret: %w", err)
+		return nil, usagef("read the secret: %w", fileError(err))
 	}
 	return bytes.TrimSuffix(bytes.TrimSuffix(text, []byte("\n")), []byte("\r")), nil
 }

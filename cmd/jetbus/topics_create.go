@@ -73,7 +73,7 @@ func (a *app) createTopic(cmd *cobra.Command, output string, c jetbus.TopicConfi
 		existed := err == nil
 		info, err := bus.EnsureTopic(cmd.Context(), c)
 		if err != nil {
-			return err
+			return topicError(err)
 		}
 		if output != "table" {
 			return writeValue(cmd.OutOrStdout(), output, info)

@@ -93,7 +93,7 @@ func TestTopicsRepartition(t *testing.T) {
 		{"orders 0", exitUsage, "1 to 4096"},
 		{"orders 16 --wait", exitUsage, "--yes"},
 		{"plain 8", exitConflict, "no partitions"},
-		{"state 8", exitConflict, "Compact"},
+		{"state 8", exitConflict, "--compact is true"},
 		{"none 8", exitNotFound, "no such topic"},
 	} {
 		r := b.run(t, "", append([]string{"topics", "repartition"}, strings.Fields(c.args)...)...)

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 )
 
@@ -18,10 +20,16 @@ func newTopicsRemove(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
 				info, err := bus.TopicInfo(cmd.Context(), args[0])
-				if err != nil {
+				switch {
+				case errors.Is(err, jetbus.ErrNoTopic): // perhaps it is one that another process has adopted, with groups that work
+					why := jetbus.ErrNoTopic
+					if known, ok := errors.AsType[*jetbus.RemedyError](err); ok {
+						why = known.Err
+					}
+					return fmt.Errorf("delete topic %s: %w", args[0], &jetbus.RemedyError{Err: why, See: "ListTopics"})
+				case err != nil:
 					return err
-				}
-				if !yes {
+				case !yes:
 					groups, err := bus.Groups(cmd.Context(), args[0])
 					if err != nil {
 						return err

@@ -21,7 +21,7 @@ type web struct {
 func listenWeb(ctx context.Context, flag, listen string, h http.Handler, t *tls.Config, log *slog.Logger) (*web, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {
-		return nil, listenError(err, flag, listen)
+		return nil, listenError(addressError(err, listen), flag, listen)
 	}
 	w := &web{url: "http://" + l.Addr().String(), ended: make(chan error, 1), server: &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,

@@ -24,7 +24,7 @@ func (c *Client) Read(ctx context.Context, topics []string, o jetbus.ReadOptions
 			err = r.begin(ctx)
 		}
 		if err != nil {
-			yield(jetbus.Event{}, fmt.Errorf("read %v: %w", topics, err))
+			yield(jetbus.Event{}, fmt.Errorf("read %s: %w", strings.Join(topics, ", "), err))
 			return
 		}
 		defer r.end()
@@ -32,7 +32,7 @@ func (c *Client) Read(ctx context.Context, topics []string, o jetbus.ReadOptions
 			e, err := r.next(ctx)
 			switch {
 			case err != nil:
-				yield(jetbus.Event{}, fmt.Errorf("read %v: %w", topics, err))
+				yield(jetbus.Event{}, fmt.Errorf("read %s: %w", strings.Join(topics, ", "), err))
 				return
 			case e == nil || !yield(*e, nil):
 				return

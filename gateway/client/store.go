@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -149,8 +150,12 @@ func (c *Client) TopicInfo(ctx context.Context, topic string) (jetbus.TopicInfo,
 	if err == nil {
 		err = c.web(ctx, topicPath(topic), nil, nil, &info)
 	}
+	op := "topic info " + topic
+	if e, ok := errors.AsType[*Error](err); ok && strings.HasPrefix(e.Message, op+": ") { // the gateway's bus has said it
+		return jetbus.TopicInfo{}, err
+	}
 	if err != nil {
-		return jetbus.TopicInfo{}, fmt.Errorf("topic %s: %w", topic, err)
+		return jetbus.TopicInfo{}, fmt.Errorf("%s: %w", op, err)
 	}
 	return info, nil
 }
