@@ -31,6 +31,7 @@ const (
 	codeTTLDisabled       = 10166
 	codeTooManyRequests   = 10167
 	codeBatchDisabled     = 10174
+	codeBatchIncomplete   = 10176 // a leader that has not had all of it, or has too many at once; nothing is stored
 	codeBatchDuplicate    = 10201
 )
 

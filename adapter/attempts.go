@@ -246,8 +246,19 @@ func (rec *records) keepRecords(ctx context.Context, leases []*lease, wait time.
 	}
 	if err != nil {
 		rec.cfg.Logger.WarnContext(ctx, "attempts cannot be recorded; they will count as they should not", slog.Int("events", len(leases)), slog.Any("error", err))
+		rec.outlived(leases)
 	}
 	return revision, err
+}
+
+// outlived notes that leases ended whose records may still say that their events were started
+// alone: where such an event comes here again, this process has not died of it.
+func (rec *records) outlived(leases []*lease) {
+	for _, l := range leases {
+		if l.revision > 0 {
+			rec.survived.note(l)
+		}
+	}
 }
 
 // readUnread makes up for records that could not be read when their events came, as while a

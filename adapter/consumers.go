@@ -41,7 +41,7 @@ func (srv *server) consumersOf(ctx context.Context, stream string) ([]*jetstream
 			}
 		}
 		for _, name := range page.Missing {
-			c, err := srv.consumer(ctx, &topic{stream: stream}, name)
+			c, err := srv.consumer(ctx, &topic{stream: stream, elects: true}, name) // only a cluster has any that are missing
 			switch {
 			case listed[name]:
 			case err == nil:

@@ -87,9 +87,18 @@ func (kv *buckets) keyMessage(ctx context.Context, bucket, key string) (keyMessa
 }
 
 // leaderMessage asks a stream's leader for a message, by "last_by_subj", "seq", or
-// "next_by_subj" with "seq" or "start_time"; its sequence is 0 where there is none. While
-// there is no leader it asks again, within ctx.
+// "next_by_subj" with "seq" or "start_time"; its sequence is 0 where there is none, and
+// where there is no such stream. While there is no leader it asks again, within ctx.
 func (srv *server) leaderMessage(ctx context.Context, stream string, which map[string]any) (keyMessage, error) {
+	m, err := srv.streamMessage(ctx, stream, which)
+	if apiCode(err) == jetstream.JSErrCodeStreamNotFound {
+		return keyMessage{}, nil
+	}
+	return m, err
+}
+
+// streamMessage is leaderMessage of a stream that has to be there.
+func (srv *server) streamMessage(ctx context.Context, stream string, which map[string]any) (keyMessage, error) {
 	ctx, cancel := srv.bound(ctx)
 	defer cancel()
 	request, err := json.Marshal(which)
@@ -136,7 +145,7 @@ func (srv *server) leaderMessageOnce(ctx context.Context, stream string, request
 		return keyMessage{}, err
 	}
 	if e := answer.Error; e != nil {
-		if e.ErrorCode == jetstream.JSErrCodeMessageNotFound || e.ErrorCode == jetstream.JSErrCodeStreamNotFound {
+		if e.ErrorCode == jetstream.JSErrCodeMessageNotFound {
 			return keyMessage{}, nil
 		}
 		return keyMessage{}, e

@@ -2,7 +2,6 @@ package adapter
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter/ce"
@@ -284,29 +282,6 @@ func (srv *server) hasAfter(ctx context.Context, t *topic, seq uint64) (bool, er
 // firstFrom asks the stream's leader for the sequence of the topic's first message
 // from a sequence on, 0 if there is none.
 func (srv *server) firstFrom(ctx context.Context, t *topic, seq uint64) (uint64, error) {
-	subject := srv.api + "STREAM.MSG.GET." + t.stream
-	body, err := json.Marshal(directRequest{Seq: seq, NextBySubject: t.filter})
-	if err != nil {
-		return 0, err
-	}
-	m, err := srv.request(ctx, &nats.Msg{Subject: subject, Data: body})
-	if err != nil {
-		return 0, srv.translate("", subject, err)
-	}
-	var answer struct {
-		Error   *jetstream.APIError `json:"error"`
-		Message struct {
-			Seq uint64 `json:"seq"`
-		} `json:"message"`
-	}
-	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return 0, fmt.Errorf("read the server's answer: %w", err)
-	}
-	switch {
-	case answer.Error == nil:
-		return answer.Message.Seq, nil
-	case answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return 0, nil
-	}
-	return 0, srv.translate("", subject, answer.Error)
+	m, err := srv.streamMessage(ctx, t.stream, map[string]any{"seq": seq, "next_by_subj": t.filter})
+	return m.seq, srv.translate("", srv.api+"STREAM.MSG.GET."+t.stream, err)
 }

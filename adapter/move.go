@@ -29,6 +29,9 @@ const (
 	// and some for long.
 	movePoll    = 20 * time.Millisecond
 	movePollMax = 500 * time.Millisecond
+	// pauseAgain is how long a pause that was answered is looked for before it is asked for
+	// again: elections take a few seconds.
+	pauseAgain = 5 * time.Second
 	// moveForget is how long after its mover's death a move is still what anybody
 	// expects. The members of the group have gone on by then.
 	moveForget = 10 * time.Minute
@@ -193,6 +196,9 @@ func (srv *server) markMove(ctx context.Context, t *topicGroup, mark string, pau
 	if err := srv.writeMark(ctx, t, mark); err != nil {
 		return err
 	}
+	if mark != "" {
+		return srv.pauseAtLeastUntil(ctx, t, pause)
+	}
 	return srv.pauseUntil(ctx, t, pause)
 }
 
@@ -216,23 +222,40 @@ func (srv *server) writeMark(ctx context.Context, t *topicGroup, mark string) er
 
 // pauseUntil pauses a durable or, with a time that has passed, resumes it.
 func (srv *server) pauseUntil(ctx context.Context, t *topicGroup, until time.Time) error {
-	if _, err := srv.js.PauseConsumer(ctx, t.stream, t.info.Name, until); err != nil {
-		return srv.translate("pause "+t.info.Name, srv.api+"CONSUMER.PAUSE."+t.stream+"."+t.info.Name, err)
-	}
-	return srv.awaitPaused(ctx, t, until)
+	return srv.pause(ctx, t, until, func(info *jetstream.ConsumerInfo) bool {
+		paused := until.After(time.Now())
+		return info.Paused == paused && (!paused || isAlike(until, pauseEnd(info)))
+	})
 }
 
-// awaitPaused waits until the durable is paused until a time, or is not. In a cluster
-// the answer to the request comes before its leader has heard of it.
-func (srv *server) awaitPaused(ctx context.Context, t *topicGroup, until time.Time) error {
+// pauseAtLeastUntil is pauseUntil for a mover, which makes the pause longer and longer: it may
+// have done so again before this one is seen. One that is over before it is seen is not waited
+// for any more: a mover that has not renewed it has lost its locks, and ends by that.
+func (srv *server) pauseAtLeastUntil(ctx context.Context, t *topicGroup, until time.Time) error {
+	return srv.pause(ctx, t, until, func(info *jetstream.ConsumerInfo) bool {
+		return !until.After(time.Now()) || info.Paused && !pauseEnd(info).Before(until)
+	})
+}
+
+// pause asks for a pause, and waits until the durable is as it should be. In a cluster the
+// answer to the request comes before its leader has heard of it, and what was answered may be
+// lost with who answered: it is asked for again then.
+func (srv *server) pause(ctx context.Context, t *topicGroup, until time.Time, isAsAsked func(*jetstream.ConsumerInfo) bool) error {
 	poll := time.NewTicker(movePoll)
 	defer poll.Stop()
+	var asked time.Time
 	for {
-		c, err := srv.consumer(ctx, t.topic, t.info.Name)
-		if err != nil {
-			return srv.translate("see the pause of "+t.info.Name, srv.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
+		if time.Since(asked) > pauseAgain {
+			if _, err := srv.js.PauseConsumer(ctx, t.stream, t.info.Name, until); err != nil {
+				return srv.translate("pause "+t.info.Name, srv.api+"CONSUMER.PAUSE."+t.stream+"."+t.info.Name, err)
+			}
+			asked = time.Now()
 		}
-		if paused := until.After(time.Now()); c.CachedInfo().Paused == paused && (!paused || isAlike(until, pauseEnd(c.CachedInfo()))) {
+		c, err := srv.consumer(ctx, t.topic, t.info.Name)
+		switch {
+		case err != nil:
+			return srv.translate("see the pause of "+t.info.Name, srv.api+"CONSUMER.INFO."+t.stream+"."+t.info.Name, err)
+		case isAsAsked(c.CachedInfo()):
 			return nil
 		}
 		select {

@@ -43,7 +43,7 @@ func (m *move) begin(ctx context.Context, p *topicGroup) error {
 	if err != nil {
 		return err
 	}
-	return m.dur.pauseUntil(ctx, p, mark.until)
+	return m.dur.pauseAtLeastUntil(ctx, p, mark.until)
 }
 
 func (m *move) fresh() moveMark { return moveMark{seq: m.next, until: time.Now().Add(m.life)} }

@@ -403,7 +403,7 @@ func isUnsent(err error) bool {
 // isTransient reports whether trying again can help.
 func isTransient(err error) bool {
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
-		return api.ErrorCode == codeDuplicatePending || api.ErrorCode == codeTooManyRequests ||
+		return api.ErrorCode == codeDuplicatePending || api.ErrorCode == codeTooManyRequests || api.ErrorCode == codeBatchIncomplete ||
 			api.Code == 503 && api.ErrorCode != codeStreamStoreFailed
 	}
 	return errors.Is(err, errLost) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders)

@@ -294,11 +294,25 @@ func (srv *server) streamInfo(ctx context.Context, name string, o ...jetstream.S
 		if err != nil {
 			return nil, err
 		}
-		if len(o) == 0 {
-			return s.CachedInfo(), nil
+		info := s.CachedInfo()
+		if len(o) > 0 {
+			info, err = s.Info(ctx, o...)
 		}
-		return s.Info(ctx, o...)
+		if err != nil || !isHeadless(info) {
+			return info, err
+		}
+		select {
+		case <-time.After(publishRetry):
+		case <-ctx.Done():
+		}
+		return nil, nats.ErrTimeout
 	})
+}
+
+// isHeadless reports whether a stream with replicas was described by a server that knows of no
+// leader. It may not have all that was acknowledged, and so is not to say where the stream ends.
+func isHeadless(info *jetstream.StreamInfo) bool {
+	return info.Config.Replicas > 1 && info.Cluster != nil && info.Cluster.Leader == ""
 }
 
 // hasPeers reports whether a stream has replicas on other servers, so that one of them leads.

@@ -149,6 +149,38 @@ func TestMoveBusy(t *testing.T) {
 	})
 }
 
+// The pause of a move is answered and lost with who answered, or is made longer by the move's
+// own renewal before it is seen: the group is moved all the same, and in no time.
+func TestMoveWhosePauseIsAnother(t *testing.T) {
+	for what, c := range map[string]struct{ is, as string }{
+		"lost":    {"CONSUMER.PAUSE.EV_A.a__g", "CONSUMER.PAUSE.EV_A.a__h"},
+		"renewed": {`"pause_until":"2000-`, `"pause_until":"2001-`},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.Ensure(jetbus.TopicConfig{Name: "a"})
+				r.Publish("a", "1", "2")
+				for _, group := range []string{"g", "h"} {
+					for _, d := range r.receive(group, jetbus.ReceiveOptions{}) {
+						r.OK(d.Ack(r.Context()))
+					}
+				}
+				detour, mover := r.OpenDetour(c.is, c.as)
+				detour.Times.Store(1)
+				began := time.Now()
+				r.OK(mover.SetCursor(r.Context(), "a", "g", jetbus.Cursor{LastSeq: 1}, jetbus.SeekOptions{}))
+				if took := time.Since(began); took > 10*time.Second {
+					r.Errorf("the move took %v", took)
+				}
+				if detour.Times.Load() > 0 {
+					r.Error("nothing was redirected")
+				}
+				r.Equal("behind the move", deliveredKeys(r.receive("g", jetbus.ReceiveOptions{})), "2")
+			})
+		})
+	}
+}
+
 // A group that PauseGroup paused is moved and remains paused.
 func TestMovePausedGroup(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -454,6 +454,22 @@ func TestBatchWithinDuplicateWindow(t *testing.T) {
 	}
 }
 
+// A leader that has not had the beginning of an atomic batch, since it was elected in the middle
+// of it, refuses the rest. It is sent again, as a whole.
+func TestAtomicBatchWithoutItsBeginning(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		detour, b := r.OpenDetour("HPUB ev.a", "HPUB no.a")
+		detour.Times.Store(1)
+		receipts := must(b.PublishBatch(r.Context(), adaptertest.Numbered("a", 3), jetbus.BatchOptions{Atomic: true}))(r.T)
+		if detour.Times.Load() > 0 {
+			r.Error("nothing was redirected")
+		}
+		r.Equal("the last one", receipts[2].Event.Seq, uint64(3))
+		r.Equal("stored", r.Stored("a"), adaptertest.Keys(3))
+	})
+}
+
 func TestAtomicBatch(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for _, name := range []string{"a", "b"} {

@@ -342,7 +342,7 @@ func deadAgain(r *run) {
 		if first := all[2*n]; first.Attempt != 1 {
 			r.Errorf("the first attempt after a move is number %d", first.Attempt)
 		}
-		r.must(r.A.SetCursor(r.ctx, topic, "g", jetbus.Cursor{}, jetbus.SeekOptions{}))
+		r.must(r.move(r.A, topic, jetbus.Cursor{}, r.moving()))
 	}
 	r.settled(topic, "g", e.Seq)
 	if all := r.dead(topic, 1); len(all) != 1 {

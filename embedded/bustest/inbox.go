@@ -2,9 +2,11 @@ package bustest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 )
@@ -78,13 +80,50 @@ func (r *run) settledBy(topic, group string, seq uint64, settle func()) {
 	}, fmt.Sprintf("settled up to %d", seq))
 }
 
-// moving are the options of a move that has to wait for what is held, or would have to: an
-// acknowledgement that was lost makes it wait for a lease.
+// mustSettle is must for an event that is settled by hand. Where it may come again its lease
+// may be over as well, and it is settled when it comes.
+func (r *run) mustSettle(err error) {
+	r.Helper()
+	if r.inbox == nil {
+		r.must(err)
+	}
+}
+
+// twice reports whether an ID settles nothing since this member has its event twice: that it was
+// delivered may be lost with a leader.
+func (r *run) twice(err error) bool { return r.inbox != nil && errors.Is(err, jetbus.ErrConflict) }
+
+// insist makes a call. Where leaders change all the time it makes it again, until the test ends,
+// as long as its error is the one by which it says that something was lost with a leader.
+func (r *run) insist(lost error, call func() error) error {
+	for {
+		err := call()
+		if r.inbox == nil || !errors.Is(err, lost) || r.ctx.Err() != nil {
+			return err
+		}
+		linger(r.ctx, 2*time.Second)
+	}
+}
+
+// move moves a group whose members run. An acknowledgement or a delivery that was lost holds its
+// event until the move gives up: then the members get it, and the group is moved again.
+func (r *run) move(bus jetbus.Cursors, topic string, c jetbus.Cursor, o jetbus.SeekOptions) error {
+	return r.insist(jetbus.ErrGroupBusy, func() error { return bus.SetCursor(r.ctx, topic, "g", c, o) })
+}
+
+// moving are the options of a move that has to wait for what is held, or would have to. Where it
+// may wait in vain, see move, it does not wait for long.
 func (r *run) moving() jetbus.SeekOptions {
 	if r.inbox == nil {
 		return jetbus.SeekOptions{}
 	}
-	return jetbus.SeekOptions{Wait: realPatience}
+	return jetbus.SeekOptions{Wait: 10 * time.Second}
+}
+
+// refused reports whether a publish that was refused says rightly that nothing is stored. Where
+// its first try may get no answer it cannot know that.
+func (r *run) refused(s jetbus.Stored) bool {
+	return s == jetbus.StoredNo || s == jetbus.StoredUnknown && r.inbox != nil
 }
 
 // successor has B take over a group whose only member has stopped. Where events may come

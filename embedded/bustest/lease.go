@@ -3,6 +3,7 @@ package bustest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,7 +33,10 @@ func slowHandler(r *run) {
 	got := r.newRecord()
 	var mu sync.Mutex
 	var over <-chan struct{} // the end of the handler that has it, or had it
-	slow := func(ctx context.Context, _ *jetbus.Delivery) error {
+	slow := func(ctx context.Context, d *jetbus.Delivery) error {
+		if d.Key != "k" {
+			return nil
+		}
 		mu.Lock()
 		if over != nil {
 			select {
@@ -47,13 +51,30 @@ func slowHandler(r *run) {
 		return ctx.Err()
 	}
 	o := jetbus.SubscribeOptions{AckTimeout: ackTimeout}
-	r.subscribe(r.A, topic, "g", got.then(slow), o)
-	r.subscribe(r.B, topic, "g", got.then(slow), o)
+	a := r.subscribe(r.A, topic, "g", got.then(slow), o)
+	b := r.subscribe(r.B, topic, "g", got.then(slow), o)
+	if r.inbox != nil {
+		r.bothSettle(topic, a, b)
+	}
 	e := r.publish(topic, "k")[0]
 	r.settled(topic, "g", e.Seq)
 	if r.inbox == nil { // else a lease is lost where nobody could be found in time who extends it
 		got.exactly(r.T, "k")
 	}
+}
+
+// bothSettle publishes until each of two members has settled something: until then their
+// extensions count by the word of a leader, which may be gone with it.
+func (r *run) bothSettle(topic string, a, b jetbus.Subscription) {
+	r.Helper()
+	r.eventually("both members settle something", func() error {
+		one, other := a.Stats().Acked, b.Stats().Acked
+		if one > 0 && other > 0 {
+			return nil
+		}
+		r.publish(topic, "quick", "quick")
+		return fmt.Errorf("one has settled %d events, the other %d", one, other)
+	})
 }
 
 func verySlowHandler(r *run) {

@@ -241,7 +241,7 @@ func partitionsAsOne(r *run) {
 		r.Errorf("cursor %+v", c)
 	}
 	r.again(5)
-	r.must(r.B.SetCursor(r.ctx, a.topic, "g", jetbus.Cursor{LastSeq: 5}, r.moving()))
+	r.must(r.move(r.B, a.topic, jetbus.Cursor{LastSeq: 5}, r.moving()))
 	got.wait(r.T, 12+7)
 	r.settled(a.topic, "g", 12)
 	r.must(topics.PauseGroup(r.ctx, a.topic, "g", time.Now().Add(time.Hour)))
