@@ -56,6 +56,7 @@ func TestReceiveRetriesBesideATopic(t *testing.T) {
 		}
 		r.OK(one().Reject(r.Context(), "bad"))
 		must(r.Bus.PublishBatch(r.Context(), adaptertest.Numbered("a", 10), jetbus.BatchOptions{}))(r.T)
+		r.Within(time.Minute, "the group is told", func() bool { return r.Group("a", "g").Pending == 10 }) // by the server, when it has answered the publisher
 		r.Equal("the first", one().Key, "0")
 		r.replay()
 		r.Equal("at once", one().Key, "1")
