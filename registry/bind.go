@@ -17,8 +17,8 @@ type BindOptions struct {
 	Schema string
 	// Reflect are the options of that.
 	Reflect ReflectOptions
-	// Settings are set for the topic before the schema is registered. Zero fields
-	// leave what is set already.
+	// Settings are set for the topic before the schema is registered, unless they would not
+	// let it in. Zero fields leave what is set already.
 	Settings Settings
 	// Registered asks for a schema that is registered already, by whoever deploys:
 	// Bind looks it up and changes nothing.
@@ -133,16 +133,25 @@ func (o BindOptions) admit(ctx context.Context, r *Registry, topic string, refle
 	return r.Register(ctx, topic, text, options)
 }
 
-// registrable reports what can be known to be wrong before the settings are changed.
+// registrable reports what can be known to be wrong before the settings are changed: a schema
+// that they do not let in, too, which would leave other programs with settings that nothing
+// was registered under.
 func (o BindOptions) registrable(ctx context.Context, r *Registry, topic, text string, options RegisterOptions) error {
 	if err := errors.Join(o.Settings.Valid(), options.valid()); err != nil {
 		return err
 	}
 	_, err := r.Find(ctx, topic, text)
-	if !errors.Is(err, ErrInvalidReference) && (errors.Is(err, ErrNoSchema) || errors.Is(err, ErrNoVersion)) {
-		return nil // it is new
+	if errors.Is(err, ErrInvalidReference) || !errors.Is(err, ErrNoSchema) && !errors.Is(err, ErrNoVersion) {
+		return err
 	}
-	return err
+	if o.Force {
+		return nil
+	}
+	report, err := r.Check(ctx, topic, text, CheckOptions{Level: o.Settings.Level, Model: o.Settings.Model})
+	if err != nil {
+		return err
+	}
+	return report.Err()
 }
 
 // Name returns the name of the topic.

@@ -167,6 +167,12 @@ func TestBindRefusesChanges(t *testing.T) {
 			}
 		}
 	})
+	for _, s := range []registry.Settings{{Level: registry.LevelFull}, {Model: schema.Declared}, {AssumeVersion: 1}} {
+		r.nothingStored(func() {
+			_, err := registry.Bind(t.Context(), r.reg, beats[beatThree](), registry.BindOptions{Settings: s})
+			r.is(err, registry.ErrIncompatible)
+		})
+	}
 }
 
 func TestBindOptions(t *testing.T) {

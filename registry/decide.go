@@ -18,9 +18,11 @@ const (
 	raceWaitMax = 50 * time.Millisecond
 )
 
-// decide runs attempt on the cache until it does not meet a race. After one it
-// waits until the cache has what was in the way. A write without an answer counts
-// as a race: what is in the way may be that write, and attempt has to know it.
+// decide runs attempt on a cache that has all that is stored, until it does not meet a race.
+// After one it waits until the cache has what was in the way. A write without an answer counts
+// as a race: what is in the way may be that write, and attempt has to know it. An attempt that
+// writes nothing, since it refuses or finds all done, meets no race: so the broker is asked
+// before the first, too.
 func (r *Registry) decide(ctx context.Context, attempt func(ctx context.Context, s *snapshot) error) error {
 	select {
 	case r.writing <- struct{}{}:
@@ -28,7 +30,11 @@ func (r *Registry) decide(ctx context.Context, attempt func(ctx context.Context,
 	case <-ctx.Done():
 		return r.outlasted(ctx, "another write of this process is still under way")
 	}
-	s, maybe := r.now.Load(), false
+	s, err := r.overtake(ctx, ">")
+	if err != nil {
+		return err
+	}
+	maybe := false
 	var doubted *snapshot
 	for i := range maxAttempts {
 		before := s

@@ -121,10 +121,14 @@ func (r *Registry) fence(ctx context.Context, s *snapshot, topic string, pending
 // ErrNotDeleted and ErrReadOnly come before anything is deleted, but for races.
 func (r *Registry) DeleteTopic(ctx context.Context, topic string, o DeleteOptions) ([]int, error) {
 	op := "delete " + topic
-	t, s, err := r.readTopic(ctx, "delete", topic)
-	if err != nil {
+	if _, _, err := r.readTopic(ctx, "delete", topic); err != nil {
 		return nil, err
 	}
+	s, err := r.fresh(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	t := s.topic(topic)
 	if len(t.versions) == 0 {
 		return nil, fmt.Errorf("%s: %w", op, ErrNoSchema)
 	}

@@ -17,7 +17,8 @@
 //     as soon as the broker has told them, and ask it for a version they do not
 //     know before they say that there is none.
 //   - A write is decided on what the broker holds at that moment: on a race one
-//     wins, and the others decide anew.
+//     wins, and the others decide anew. So is what turns out to need no write, and
+//     a refusal: both need the broker.
 //
 // # What is stored where
 //

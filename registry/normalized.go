@@ -22,7 +22,8 @@ type NormalizedOptions struct {
 	// program was written for. Pin them in each release, as Bind does. Defaults to the
 	// latest one of a topic at that moment: whoever registers another one then changes
 	// what this program gets while it runs. Under a forward level events of the versions
-	// before it, stored or still to come, need an upcaster then.
+	// before it, stored or still to come, need an upcaster then. While a version that is named
+	// here is erased, events of its topic are put off.
 	Versions map[string]int
 	// NewerDelay is how long an event of a newer version that cannot be read is put
 	// off, so that a newer member of the group takes it; and one for which the

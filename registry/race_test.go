@@ -225,6 +225,82 @@ func TestOthersSee(t *testing.T) {
 	}
 }
 
+// What needs no write by the cache, and what is refused by it, is asked of the broker all the
+// same: the cache may be behind.
+func TestDecidedBehind(t *testing.T) {
+	full := registry.Settings{Level: registry.LevelFull}
+	for _, test := range []struct {
+		name      string
+		meanwhile func(r *rig, others *registry.Registry) error // what the cache has not heard of
+		decided   func(r *rig) error
+	}{
+		{"settings that were as they are to be", func(r *rig, others *registry.Registry) error {
+			return others.SetSettings(r.Context(), "t", registry.Settings{Level: registry.LevelNone})
+		}, func(r *rig) error {
+			if err := r.reg.SetSettings(r.Context(), "t", full); err != nil {
+				return err
+			}
+			if s := must(r.open(registry.Config{}).TopicSettings(r.Context(), "t"))(r.T); s != full {
+				r.Errorf("the settings are %+v", s)
+			}
+			return nil
+		}},
+		{"a schema that was deleted", func(r *rig, others *registry.Registry) error {
+			_, err := others.Delete(r.Context(), "t", 1, registry.DeleteOptions{})
+			return err
+		}, func(r *rig) error {
+			v, err := r.reg.Register(r.Context(), "t", object("a"), registry.RegisterOptions{})
+			if err == nil && (v.Number != 2 || !v.Live()) {
+				r.Errorf("registered as %+v", v)
+			}
+			return err
+		}},
+		{"a change that was incompatible", func(r *rig, others *registry.Registry) error {
+			return others.SetSettings(r.Context(), "t", registry.Settings{Level: registry.LevelNone})
+		}, func(r *rig) error {
+			_, err := r.reg.Register(r.Context(), "t", object("b!"), registry.RegisterOptions{})
+			return err
+		}},
+		{"a topic that was read only", func(r *rig, others *registry.Registry) error {
+			r.ok(others.SetSettings(r.Context(), "u", registry.Settings{Mode: registry.ReadWrite}))
+			return nil
+		}, func(r *rig) error {
+			_, err := r.reg.Register(r.Context(), "u", object("a"), registry.RegisterOptions{})
+			return err
+		}},
+		{"a version that was live", func(r *rig, others *registry.Registry) error {
+			_, err := others.Delete(r.Context(), "t", 1, registry.DeleteOptions{})
+			return err
+		}, func(r *rig) error {
+			_, err := r.reg.Delete(r.Context(), "t", 1, registry.DeleteOptions{Permanent: true})
+			return err
+		}},
+		{"a topic with one version", func(r *rig, others *registry.Registry) error {
+			_, err := others.Register(r.Context(), "t", object("a", "b"), registry.RegisterOptions{Force: true, By: "somebody"})
+			return err
+		}, func(r *rig) error {
+			deleted, err := r.reg.DeleteTopic(r.Context(), "t", registry.DeleteOptions{})
+			if err == nil && len(deleted) != 2 {
+				r.Errorf("deleted are the versions %v", deleted)
+			}
+			return err
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bustest.Run(t, func(t *testing.T) {
+				r := newRig(t)
+				r.register("t", object("a"))
+				r.ok(r.reg.SetSettings(t.Context(), "t", full))
+				r.ok(r.reg.SetSettings(t.Context(), "u", registry.Settings{Mode: registry.ReadOnly}))
+				r.deleteConsumers()
+				r.ok(test.meanwhile(r, r.open(registry.Config{})))
+				r.ok(test.decided(r))
+				time.Sleep(time.Second) // the store writes behind
+			})
+		})
+	}
+}
+
 // A watcher that the server has forgotten is made anew.
 func TestWatcherLost(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {

@@ -74,8 +74,9 @@ type registration struct {
 // The error is an [IncompatibleError] where a comparison is not proved, a
 // *schema.CompileError where the text is no schema, or wraps [ErrInvalidReference],
 // [ErrReadOnly], [ErrTooLarge], jetbus.ErrInvalidTopic, jetbus.ErrInvalidOption or
-// jetbus.ErrUnavailable. Nothing is stored then, except that an error that says so
-// leaves it open; to register again is safe.
+// jetbus.ErrUnavailable. No version is stored then, except that an error that says so
+// leaves it open; to register again is safe. What a race leaves behind is harmless: an id
+// of the schema, or that it was about to refer to others.
 func (r *Registry) Register(ctx context.Context, topic, text string, o RegisterOptions) (Version, error) {
 	if err := jetbus.ValidTopic(topic); err != nil {
 		return Version{}, fmt.Errorf("register: %w", err)

@@ -53,6 +53,7 @@ func TestInterruptedWhileReading(t *testing.T) {
 		{"changefeed run --file -", "", 0},
 		{"project --file - --rebuild", unread + "begun\n", exitFailure},
 		{"schema register orders -", unread + "done\n", exitFailure},
+		{"schema check --jsonl", "jetbus: interrupted before the end of standard input: 0 pairs answered\n", exitFailure},
 		{"schema check - " + file(t, "new.json", nameSchema), unread + "done\n", exitFailure},
 	} {
 		t.Run(c.args, func(t *testing.T) {

@@ -78,8 +78,13 @@ func checkLines(ctx context.Context, in io.Reader, out io.Writer, p *pairChecker
 	lines := bufio.NewReaderSize(in, 64<<10)
 	var err error
 	for ctx.Err() == nil && err == nil {
-		j := pairJob{answer: make(chan pairAnswer, 1)}
-		if j.line, j.bad, err = readPairLine(lines); j.bad != nil || len(bytes.TrimSpace(j.line)) > 0 {
+		var j pairJob
+		j, err = readUntilDone(ctx, func() (j pairJob, err error) {
+			j.line, j.bad, err = readPairLine(lines)
+			return j, err
+		})
+		if j.bad != nil || len(bytes.TrimSpace(j.line)) > 0 {
+			j.answer = make(chan pairAnswer, 1)
 			queue <- j.answer
 			jobs <- j
 		}
@@ -88,6 +93,8 @@ func checkLines(ctx context.Context, in io.Reader, out io.Writer, p *pairChecker
 	close(queue)
 	busy.Wait()
 	switch {
+	case errors.Is(context.Cause(ctx), context.Canceled):
+		return fmt.Errorf("interrupted before the end of standard input: %s answered", plural(total, "pair"))
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case !errors.Is(err, io.EOF):

@@ -180,7 +180,7 @@ func (p *prover) array(left []conj, at *declaration, right *node) bool {
 		switch {
 		case q == nil:
 		case q.always == nil || *q.always:
-			ok = p.within(of, there, q, "items", "every item is") && ok
+			ok = p.within(of, there, tAll, q, "items", "every item is") && ok
 		case !p.unsat(of, there, tAll):
 			ok = p.note(right, "items", fmt.Sprintf("item %d is no longer accepted", i+1))
 		}

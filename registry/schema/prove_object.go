@@ -346,7 +346,7 @@ func (p *prover) ofProperty(left []conj, at *declaration, right *node, name stri
 				ok = p.note(q, "properties", message)
 			}
 		default:
-			ok = p.within(of, there, q, keyword, "property "+name+" is") && ok
+			ok = p.within(of, there, tAll, q, keyword, "property "+name+" is") && ok
 		}
 	}
 	keyword := "additionalProperties"
@@ -364,9 +364,9 @@ func (p *prover) ofProperty(left []conj, at *declaration, right *node, name stri
 }
 
 // within is sub of a part, which says at least that the part was narrowed.
-func (p *prover) within(of []conj, at *declaration, q *node, keyword, what string) bool {
+func (p *prover) within(of []conj, at *declaration, m mask, q *node, keyword, what string) bool {
 	told := p.told
-	if p.sub(of, at, tAll, q) {
+	if p.sub(of, at, m, q) {
 		return true
 	}
 	if p.told == told {

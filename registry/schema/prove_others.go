@@ -143,7 +143,7 @@ func (p *prover) inRegion(left []conj, at *declaration, right *node, r region, n
 		case q.always != nil && !*q.always:
 			ok = p.note(right, keyword, "further properties are no longer accepted")
 		default:
-			ok = p.within(of, there, q, keyword, "what further properties may be is") && ok
+			ok = p.within(of, there, tAll, q, keyword, "what further properties may be is") && ok
 		}
 	}
 	r.asked(right, ask)
@@ -155,7 +155,7 @@ func (p *prover) inRegion(left []conj, at *declaration, right *node, r region, n
 		if names == nil {
 			names = p.namesIn(left, r)
 		}
-		ok = p.within(names, nil, right.names, "propertyNames", "every name of a property is") && ok
+		ok = p.within(names, nil, tStr, right.names, "propertyNames", "every name of a property is") && ok
 	}
 	return ok
 }
