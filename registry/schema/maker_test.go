@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // maker makes pairs of schemas that have something to do with each other. Its names,
@@ -111,7 +112,27 @@ func (m *maker) document() any {
 	case 3:
 		d["$schema"] = "http://json-schema.org/draft-06/schema#"
 	}
+	m.anchor(d)
 	return d
+}
+
+// anchor makes what a document has of references that go by where they are reached from such
+// that they name something.
+func (m *maker) anchor(d map[string]any) {
+	text := textOf(d)
+	if bytes.Contains(text, []byte(`"$dynamicRef"`)) {
+		delete(d, "$schema")
+		d["$dynamicAnchor"] = "node"
+		if defs, ok := d["$defs"].(map[string]any); ok && m.chance(.5) {
+			if def, ok := defs["d"].(map[string]any); ok {
+				def["$dynamicAnchor"] = "node"
+				def["$id"] = "schema://inner"
+			}
+		}
+	} else if bytes.Contains(text, []byte(`"$recursiveRef"`)) {
+		d["$schema"] = "https://json-schema.org/draft/2019-09/schema"
+		d["$recursiveAnchor"] = m.chance(.7)
+	}
 }
 
 func (m *maker) schema(depth int) any {
@@ -143,6 +164,14 @@ func (m *maker) schema(depth int) any {
 	return out
 }
 
+func (m *maker) schemas(depth int) []any {
+	out := []any{}
+	for range 1 + m.n(3) {
+		out = append(out, m.schema(depth+1))
+	}
+	return out
+}
+
 func keywordsOf(kind string) []string {
 	switch kind {
 	case "object":
@@ -157,7 +186,7 @@ func keywordsOf(kind string) []string {
 	case "number", "integer":
 		return []string{"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum"}
 	}
-	return []string{"anyOf", "oneOf", "allOf", "not", "if", "then", "else", "$ref", "enum", "const", "type"}
+	return []string{"anyOf", "oneOf", "allOf", "not", "if", "then", "else", "$ref", "enum", "const", "type", "$dynamicRef", "$recursiveRef"}
 }
 
 var everyKeyword = slices.Concat(keywordsOf("object"), keywordsOf("array"), keywordsOf("string"), keywordsOf("number"), keywordsOf(""))
@@ -177,20 +206,28 @@ func (m *maker) keyword(k string, depth int) any {
 		return map[string]any{choose(m, "a", "b", "c"): choose(m, m.names(), m.schema(depth+1))}
 	case "additionalProperties", "unevaluatedProperties", "additionalItems", "unevaluatedItems":
 		return choose(m, any(false), any(false), any(true), m.schema(depth+1))
-	case "items", "contains", "not", "if", "then", "else":
+	case "items":
+		if m.chance(.15) { // for the drafts that have no prefixItems
+			return m.schemas(depth)
+		}
+		return m.schema(depth + 1)
+	case "contains", "not", "if", "then", "else":
 		return m.schema(depth + 1)
 	case "propertyNames":
 		return choose(m, any(map[string]any{"pattern": choose(m, patternPool...)}), any(map[string]any{"maxLength": m.count()}),
 			any(map[string]any{"enum": m.names()}), m.schema(depth+2))
 	case "prefixItems", "anyOf", "oneOf", "allOf":
-		out := []any{}
-		for range 1 + m.n(3) {
-			out = append(out, m.schema(depth+1))
-		}
-		return out
+		return m.schemas(depth)
+	case "$dynamicRef":
+		return choose[any](m, "#node", "#node", "#/$defs/d")
+	case "$recursiveRef":
+		return "#"
 	case "$ref":
 		return choose[any](m, "#/$defs/d", "#/$defs/e", "#")
 	case "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum":
+		if strings.HasPrefix(k, "exclusive") && m.chance(.15) { // of draft 4
+			return m.chance(.7)
+		}
 		return choose[any](m, json.Number("0"), json.Number("1"), json.Number("2"), json.Number("10"), json.Number("0.5"), json.Number("-1"), json.Number("1.5"))
 	case "multipleOf":
 		return choose[any](m, json.Number("1"), json.Number("2"), json.Number("3"), json.Number("0.5"), json.Number("6"))
