@@ -188,13 +188,11 @@ func (r *run) letGo(topic string, g *gate, seq uint64) {
 			g.leave <- nil
 		}
 	})
-	for {
-		select {
-		case <-g.leave:
-		case <-g.entered:
-		default:
-			return
-		}
+	for len(g.leave) > 0 {
+		r.must(receive(r.T, "what a handler did not take", g.leave))
+	}
+	for len(g.entered) > 0 {
+		<-g.entered
 	}
 }
 
