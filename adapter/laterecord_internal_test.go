@@ -106,6 +106,43 @@ func TestUnreadRecord(t *testing.T) {
 	}
 }
 
+// A record that says that its event was started alone stays where the one that says how that
+// ended cannot be written: this process has not died of it.
+func TestUnwrittenEnd(t *testing.T) {
+	_, nc, js := directStream(t)
+	bus := openBus(t, nc, Config{})
+	delivery := func(n int) *lease {
+		return &lease{t: &topic{stream: "D"}, consumer: "g", seq: 1, stored: 7, deliveries: n, p: &puller{}}
+	}
+	first := delivery(2)
+	bus.recall(t.Context(), first)
+	bus.startAlone(t.Context(), first)
+	if first.revision == 0 {
+		t.Fatal("not recorded")
+	}
+	bucket, err := js.Stream(t.Context(), bucketStream(attemptsBucket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := bucket.CachedInfo().Config
+	config.Sealed = true
+	if _, err := js.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	first.record.fail(errLost, time.Now())
+	if _, err := bus.keepRecords(t.Context(), []*lease{first}, 0); err == nil {
+		t.Fatal("what is sealed was written")
+	}
+	again := delivery(3)
+	if bus.recall(t.Context(), again); again.suspect {
+		t.Errorf("suspected of having ended a process that goes on: %+v", *again.record)
+	}
+	other := delivery(3)
+	if openBus(t, nc, Config{}).recall(t.Context(), other); !other.suspect {
+		t.Errorf("not suspected where nobody knows how it ended: %+v", *other.record)
+	}
+}
+
 func mustJSON(t *testing.T, v any) []byte {
 	t.Helper()
 	text, err := json.Marshal(v)

@@ -2,11 +2,15 @@ package adapter
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
 )
 
 // lostLeader is a server whose answer to the first changes of a stream is lost, or which has
@@ -127,7 +131,7 @@ func TestChangeIsRepeated(t *testing.T) {
 }
 
 // starting is a cluster in which a server that has just come up answers first, so many times:
-// it knows what a durable is to be, and nothing of where it is.
+// it knows what a durable is to be, and nothing of where it is, and of a stream what it has itself.
 type starting struct {
 	jetstream.JetStream
 
@@ -149,6 +153,24 @@ func (s *starting) Consumer(context.Context, string, string) (jetstream.Consumer
 	return consumerSeen{info: jetstream.ConsumerInfo{NumAckPending: 7, Cluster: &jetstream.ClusterInfo{}}}, nil
 }
 
+func (s *starting) Stream(context.Context, string) (jetstream.Stream, error) {
+	info := &jetstream.StreamInfo{Config: jetstream.StreamConfig{Name: "S", Replicas: 3}, Cluster: &jetstream.ClusterInfo{}}
+	if s.calls++; s.calls > s.hollow {
+		info.State.LastSeq, info.Cluster.Leader = 7, "n1"
+	}
+	return streamMade{info: info}, nil
+}
+
+func TestEndIsNotTakenFromHeadless(t *testing.T) {
+	bus, _, js := internalBus(t)
+	defer func(was jetstream.JetStream) { bus.js.JetStream = was }(js)
+	s := &starting{JetStream: js, hollow: 2}
+	bus.js.JetStream = s
+	if info, err := bus.streamInfo(t.Context(), "S"); err != nil || info.State.LastSeq != 7 {
+		t.Errorf("%+v, %v after %d questions, want the end that a leader knows, 7", info, err, s.calls)
+	}
+}
+
 func TestHollowAnswerIsNone(t *testing.T) {
 	bus, _, js := internalBus(t)
 	defer func(was jetstream.JetStream) { bus.js.JetStream = was }(js)
@@ -159,5 +181,40 @@ func TestHollowAnswerIsNone(t *testing.T) {
 		if err != nil || c.CachedInfo().NumAckPending != want {
 			t.Errorf("where leaders are elected %v: %+v, %v after %d questions, want %d held", elects, c, err, s.calls, want)
 		}
+	}
+}
+
+// While a cluster elects, nobody can say where a topic goes on: it is asked again, and what
+// is not there is told from what nobody answers.
+func TestFirstFromInElection(t *testing.T) {
+	const electing = `{"error":{"code":503,"err_code":10008,"description":"JetStream system temporarily unavailable"}}`
+	for what, c := range map[string]struct {
+		answers []string
+		want    uint64
+		fails   error
+	}{
+		"at once":          {answers: []string{`{"message":{"subject":"d.a","seq":5}}`}, want: 5},
+		"after elections":  {answers: []string{electing, electing, `{"message":{"subject":"d.a","seq":5}}`}, want: 5},
+		"none":             {answers: []string{electing, `{"error":{"code":404,"err_code":10037,"description":"no message found"}}`}},
+		"no stream either": {answers: []string{electing, `{"error":{"code":404,"err_code":10059,"description":"stream not found"}}`}, fails: jetbus.ErrNoTopic},
+	} {
+		t.Run(what, func(t *testing.T) {
+			bus, nc, _ := internalBus(t)
+			left := c.answers
+			if _, err := nc.Subscribe("fake.STREAM.MSG.GET.D", func(m *nats.Msg) {
+				text := left[0]
+				left = left[min(1, len(left)-1):]
+				if err := m.Respond([]byte(text)); err != nil {
+					t.Error(err)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			bus.api = "fake."
+			seq, err := bus.firstFrom(t.Context(), &topic{stream: "D", filter: "d.>"}, 1)
+			if seq != c.want || !errors.Is(err, c.fails) {
+				t.Errorf("%d, %v; want %d, %v", seq, err, c.want, c.fails)
+			}
+		})
 	}
 }

@@ -139,13 +139,15 @@ func (n *tally) judge(t *testing.T, old, next *Schema, written, read Model, i ui
 }
 
 // attack makes values until so many of them were accepted by the old schema, or ten times as
-// many were not. It returns one that the new schema refuses, if it finds any, and how many the
-// old one accepted.
+// many were not, or half as many were too heavy to be judged. It returns one that the new
+// schema refuses, if it finds any, and how many the old one accepted.
 func (s search) attack(instances int, seed uint64) (v any, accepted int, found bool) {
 	g := newGenerator(s.old, s.new, s.closed, seed)
-	for i := 0; accepted < instances && i < 10*instances; i++ {
+	for i, left := 0, instances*heaviestWork/2; accepted < instances && i < 10*instances && left > 0; i++ {
 		v := g.try(i)
-		if s.work(v) > heaviestWork || !s.accepts(v) {
+		work := s.work(v)
+		left -= work
+		if work > heaviestWork || !s.accepts(v) {
 			continue
 		}
 		if accepted++; s.refuses(v) {
