@@ -12,7 +12,9 @@ import (
 type Receiver interface {
 	// Receive joins the group for one request: it returns up to o.Max events, as
 	// soon as there is at least one, or none and no error when o.Wait has passed, also
-	// where the group holds all it may (SubscribeOptions.GroupMaxInFlight).
+	// where the group holds all it may (SubscribeOptions.GroupMaxInFlight). A broker that does
+	// not answer, as while a cluster elects, is asked again until ctx is over; without a
+	// deadline, for as long as other calls and Wait together.
 	// The caller settles each delivery; the bus extends leases with o.MaxLease only.
 	Receive(ctx context.Context, topic, group string, o ReceiveOptions) ([]*Delivery, error)
 }

@@ -20,7 +20,8 @@ type Topics interface {
 	EnsureTopic(ctx context.Context, c TopicConfig) (TopicInfo, error)
 	// TopicInfo describes a topic ([ErrNoTopic]).
 	TopicInfo(ctx context.Context, topic string) (TopicInfo, error)
-	// ListTopics describes all topics of this bus's prefix, sorted by name.
+	// ListTopics describes all topics of this bus's prefix, sorted by name. It leaves out those
+	// whose servers are down, or have no leader for longer than an election takes.
 	ListTopics(ctx context.Context) ([]TopicInfo, error)
 	// DeleteTopic removes a topic with all its events and groups ([ErrNoTopic]). In
 	// a shared stream it removes the topic's events and groups only. A topic that

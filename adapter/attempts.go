@@ -197,7 +197,7 @@ func (rec *records) recallAll(ctx context.Context, leases []*lease) {
 	besides(len(asked), func(i int) { rec.recall(ctx, asked[i]) })
 }
 
-// besides calls do for each of n requests about records, some at a time.
+// besides calls do for each of n requests, some at a time.
 func besides(n int, do func(i int)) {
 	var wg sync.WaitGroup
 	room := make(chan struct{}, 16)

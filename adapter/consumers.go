@@ -17,13 +17,23 @@ const listTimeout = 6 * time.Second
 // between them make the others move up.
 const pageOverlap = 32
 
-// listPage is the server's answer to CONSUMER.LIST or, with names, CONSUMER.NAMES.
+// listPage is the server's answer to CONSUMER.LIST, to CONSUMER.NAMES, which has names, or to
+// STREAM.LIST.
 type listPage[T any] struct {
 	Error     *jetstream.APIError `json:"error"`
 	Total     int                 `json:"total"`
 	Limit     int                 `json:"limit"`
 	Consumers []T                 `json:"consumers"`
+	Streams   []T                 `json:"streams"`
 	Missing   []string            `json:"missing"`
+}
+
+// listQuestion asks for a list.
+type listQuestion struct {
+	what    string // in errors
+	subject string
+	taking  string        // of streams: subjects that they take
+	within  time.Duration // how long one try of a page may take
 }
 
 // consumersOf lists the durables of a stream, all of them: those whose leader is just
@@ -34,7 +44,8 @@ type listPage[T any] struct {
 func (srv *server) consumersOf(ctx context.Context, stream string) ([]*jetstream.ConsumerInfo, error) {
 	var out []*jetstream.ConsumerInfo
 	listed := map[string]bool{}
-	err := eachPage(ctx, srv, srv.api+"CONSUMER.LIST."+stream, listTimeout, func(page listPage[*jetstream.ConsumerInfo]) error {
+	all := listQuestion{what: "list consumers", subject: srv.api + "CONSUMER.LIST." + stream, within: listTimeout}
+	err := eachPage(ctx, srv, all, func(page listPage[*jetstream.ConsumerInfo]) error {
 		for _, info := range page.Consumers {
 			if !listed[info.Name] {
 				listed[info.Name], out = true, append(out, info)
@@ -55,18 +66,18 @@ func (srv *server) consumersOf(ctx context.Context, stream string) ([]*jetstream
 	return out, err
 }
 
-// eachPage asks for a list page by page. One that nobody answers within that time, since
+// eachPage asks for a list page by page. One that nobody answers in its time, since
 // its leader was lost with it, is asked for again.
-func eachPage[T any](ctx context.Context, srv *server, subject string, within time.Duration, f func(listPage[T]) error) error {
+func eachPage[T any](ctx context.Context, srv *server, q listQuestion, f func(listPage[T]) error) error {
 	for offset := 0; ; {
-		page, err := retriedFor(ctx, srv.js, isUnanswered, func() (listPage[T], error) { return askPage[T](ctx, srv, subject, offset, within) })
+		page, err := retriedFor(ctx, srv.js, isUnanswered, func() (listPage[T], error) { return askPage[T](ctx, srv, q, offset) })
 		if err != nil {
-			return srv.translate("list consumers", subject, err)
+			return srv.translate(q.what, q.subject, err)
 		}
 		if err := f(page); err != nil {
 			return err
 		}
-		offset += max(page.Limit, len(page.Consumers)+len(page.Missing), 1)
+		offset += max(page.Limit, len(page.Consumers)+len(page.Streams)+len(page.Missing), 1)
 		if offset >= page.Total {
 			return nil
 		}
@@ -74,16 +85,19 @@ func eachPage[T any](ctx context.Context, srv *server, subject string, within ti
 	}
 }
 
-func askPage[T any](ctx context.Context, srv *server, subject string, offset int, within time.Duration) (page listPage[T], err error) {
-	body, err := json.Marshal(map[string]int{"offset": offset})
+func askPage[T any](ctx context.Context, srv *server, q listQuestion, offset int) (page listPage[T], err error) {
+	body, err := json.Marshal(struct {
+		Offset  int    `json:"offset"`
+		Subject string `json:"subject,omitempty"`
+	}{offset, q.taking})
 	if err != nil {
 		return page, err
 	}
-	ctx, release := srv.guard(ctx, subject)
+	ctx, release := srv.guard(ctx, q.subject)
 	defer release()
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, q.within)
 	defer cancel()
-	m, err := srv.requestWithin(ctx, &nats.Msg{Subject: subject, Data: body}, within)
+	m, err := srv.requestWithin(ctx, &nats.Msg{Subject: q.subject, Data: body}, q.within)
 	if err == nil {
 		err = json.Unmarshal(m.Data, &page)
 	}

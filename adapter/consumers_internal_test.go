@@ -3,11 +3,14 @@ package adapter
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"testing"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
 )
 
 // ofCluster says of durables what a cluster says of them. So many times a server that has just
@@ -84,4 +87,57 @@ func TestConsumersMissing(t *testing.T) {
 	if !slices.Equal(names, []string{"a", "b", "c"}) || all[1].Cluster == nil {
 		t.Errorf("listed %q; of the one that the list left out: %+v", names, all[1])
 	}
+}
+
+// Topics whose leader is away are listed, and one whose server is down is no reason to list none.
+func TestStreamsMissing(t *testing.T) {
+	bus, nc, js := internalBus(t)
+	var streams []*jetstream.StreamInfo
+	for _, name := range []string{"a", "b", "c", "down"} {
+		if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+		there, err := bus.lookup(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := bus.streamInfo(t.Context(), there.stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams = append(streams, info)
+	}
+	pages := map[string]listPage[*jetstream.StreamInfo]{
+		`{"offset":0,"subject":"ev.\u003e"}`: {Total: 5, Limit: 3, Streams: streams[:1], Missing: []string{streams[1].Config.Name, "gone"}},
+		`{"offset":1,"subject":"ev.\u003e"}`: {Total: 5, Limit: 4, Streams: streams[2:3], Missing: []string{streams[3].Config.Name}},
+	}
+	if _, err := nc.Subscribe("fake.STREAM.LIST", func(m *nats.Msg) {
+		page, ok := pages[string(m.Data)]
+		if text, err := json.Marshal(page); !ok || err != nil || m.Respond(text) != nil {
+			t.Errorf("asked %s: %v", m.Data, err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer func(was jetstream.JetStream) { bus.js.JetStream = was }(js)
+	bus.js.JetStream = offline{js, streams[3].Config.Name}
+	bus.api = "fake."
+	found, err := bus.topicStreams(t.Context())
+	if got := slices.Sorted(maps.Keys(found)); err != nil || !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// offline is a JetStream in which a stream cannot be used.
+type offline struct {
+	jetstream.JetStream
+
+	stream string
+}
+
+func (o offline) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	if name == o.stream {
+		return nil, &jetstream.APIError{Code: 500, ErrorCode: 10118, Description: "stream is offline"}
+	}
+	return o.JetStream.Stream(ctx, name)
 }

@@ -411,31 +411,37 @@ func (b *Bus) ListTopics(ctx context.Context) ([]jetbus.TopicInfo, error) {
 
 // topicStreams returns the stream of each declared topic, as one list tells it.
 func (srv *server) topicStreams(ctx context.Context) (map[string]*jetstream.StreamInfo, error) {
-	streams, err := retriedFor(ctx, srv.js, isUnanswered, func() (map[string]*jetstream.StreamInfo, error) {
-		ctx, cancel := context.WithTimeout(ctx, listsTimeout)
-		defer cancel()
-		return srv.listTopicStreams(ctx)
+	streams := map[string]*jetstream.StreamInfo{}
+	all := listQuestion{what: "list topics", subject: srv.api + "STREAM.LIST", taking: srv.cfg.Prefix + ".>", within: listTimeout}
+	err := eachPage(ctx, srv, all, func(page listPage[*jetstream.StreamInfo]) error {
+		for _, info := range slices.Concat(page.Streams, srv.leftOut(ctx, page.Missing)) {
+			for _, name := range topicsOf(&info.Config) {
+				if slices.ContainsFunc(info.Config.Subjects, func(s string) bool { return takesIn(s, srv.cfg.Prefix, name) }) {
+					streams[name] = info
+				}
+			}
+		}
+		return srv.translate(all.what, all.subject, context.Cause(ctx))
 	})
 	if err != nil {
-		return nil, srv.translate("list topics", srv.api+"STREAM.LIST", err)
+		return nil, err
 	}
 	return streams, srv.addSnapshots(ctx, streams)
 }
 
-// listsTimeout bounds one try of the list of all streams, which may be many pages.
-const listsTimeout = 15 * time.Second
-
-func (srv *server) listTopicStreams(ctx context.Context) (map[string]*jetstream.StreamInfo, error) {
-	streams := map[string]*jetstream.StreamInfo{}
-	list := srv.js.ListStreams(ctx, jetstream.WithStreamListSubject(srv.cfg.Prefix+".>"))
-	for info := range list.Info() {
-		for _, name := range topicsOf(&info.Config) {
-			if slices.ContainsFunc(info.Config.Subjects, func(s string) bool { return takesIn(s, srv.cfg.Prefix, name) }) {
-				streams[name] = info
-			}
+// leftOut looks up the streams that a list leaves out, since their leader does not answer:
+// those of which it does so by the time in which one is elected. The list is no less worth for
+// one whose only server is down.
+func (srv *server) leftOut(ctx context.Context, names []string) []*jetstream.StreamInfo {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	found := make([]*jetstream.StreamInfo, len(names))
+	besides(len(names), func(i int) {
+		if info, err := srv.streamInfo(ctx, names[i]); err == nil {
+			found[i] = info
 		}
-	}
-	return streams, list.Err()
+	})
+	return slices.DeleteFunc(found, func(info *jetstream.StreamInfo) bool { return info == nil })
 }
 
 // listAdopted describes the topics that this bus has adopted.

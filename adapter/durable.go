@@ -84,7 +84,7 @@ var errUnknown = fmt.Errorf("%w: the servers of the cluster disagree on whether 
 func isUnknown(err error) bool { return errors.Is(err, errUnknown) }
 
 func (srv *server) durableNamesNow(ctx context.Context, stream string) (names []string, pages int, err error) {
-	err = eachPage(ctx, srv, srv.api+"CONSUMER.NAMES."+stream, askTimeout, func(page listPage[string]) error {
+	err = eachPage(ctx, srv, listQuestion{what: "list consumers", subject: srv.api + "CONSUMER.NAMES." + stream, within: askTimeout}, func(page listPage[string]) error {
 		names, pages = append(names, page.Consumers...), pages+1
 		return nil
 	})

@@ -3,6 +3,7 @@ package adapter
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -94,7 +95,7 @@ func readPullWord(m *nats.Msg) pullWord {
 		w.kind = pullOver
 	case w.code == "503":
 		w.kind = pullNobody
-	case w.code == "400", w.code == "409" && w.description == "Consumer is push based":
+	case w.code == "400", w.code == "409" && (w.description == "Consumer is push based" || strings.HasPrefix(w.description, "Exceeded MaxRequest")):
 		w.kind = pullRefused
 	case w.code == "409" && w.description == "Consumer Deleted":
 		w.kind = pullGone
@@ -102,7 +103,7 @@ func readPullWord(m *nats.Msg) pullWord {
 		w.kind = pullDone
 	case w.code == "409" && w.description == "Message Size Exceeds MaxBytes":
 		w.kind = pullFull
-	default: // 409: leadership change, server shutdown, limits of the consumer; and what a later server may say
+	default: // 409: leadership change, server shutdown, too many requests; and what a later server may say
 		w.kind = pullLater
 	}
 	if n, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages")); err == nil {
@@ -123,8 +124,17 @@ func (w pullWord) err() error {
 	case pullGone, pullNobody:
 		return errNoDurable
 	case pullRefused, pullLater:
-		return fmt.Errorf("%w: %s %s", jetbus.ErrUnavailable, w.code, w.description)
+		return pullError(w)
 	default:
 		return nil
 	}
 }
+
+// pullError is a word that refuses a request, or ends it too early.
+type pullError pullWord
+
+func (e pullError) Error() string {
+	return fmt.Sprintf("%v: %s %s", jetbus.ErrUnavailable, e.code, e.description)
+}
+
+func (e pullError) Unwrap() error { return jetbus.ErrUnavailable }

@@ -66,7 +66,7 @@ func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.Receive
 }
 
 // receiveUntil receives, and begins anew where what it asked is gone or full, until
-// the wait is over.
+// the wait is over, and where it got no answer, as in an election, until ctx is.
 func (b *Bus) receiveUntil(ctx context.Context, topic, group string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
 	until, anew := time.Now().Add(o.Wait), false
 	for try := 0; ; anew = true {
@@ -86,7 +86,13 @@ func (b *Bus) receiveUntil(ctx context.Context, topic, group string, o jetbus.Re
 			if o.Wait <= 0 {
 				return nil, nil
 			}
-		case errors.Is(err, errStale) && ctx.Err() == nil:
+		case isStale(err) && ctx.Err() == nil && !b.link.IsOver():
+			if anew { // what the server said just now is no better
+				select {
+				case <-time.After(pullRetry):
+				case <-ctx.Done():
+				}
+			}
 		default:
 			return out, err
 		}
@@ -100,8 +106,16 @@ var errNoDurable = errors.New("the durable is gone")
 // until it holds less.
 var errFull = errors.New("the group is full")
 
-// errStale: what was known of the group did for nothing.
-var errStale = errors.New("what was known of the group may be old")
+// staleError is what a request came to that another one, behind a new look at the group, may
+// not come to: by what was known of the group it was in vain, or who was asked has gone.
+type staleError struct{ error }
+
+func (e staleError) Unwrap() error { return e.error }
+
+func isStale(err error) bool {
+	_, ok := errors.AsType[staleError](err)
+	return ok
+}
 
 // fullWait is how long a request waits for what a group that holds all it may has to
 // give: events that it was given back.
@@ -143,10 +157,18 @@ func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveO
 		return out, nil
 	}
 	b.forgetGroup(g)
-	if known && !errors.Is(err, errNoDurable) && !errors.Is(err, errFull) {
-		err = fmt.Errorf("%w: %w", errStale, err)
+	stale := known && !errors.Is(err, errNoDurable) && !errors.Is(err, errFull) || isCut(err)
+	err = b.translate("pull", g.main.at.subject, err)
+	if stale {
+		err = staleError{err}
 	}
-	return nil, b.translate("pull", g.main.at.subject, err)
+	return nil, err
+}
+
+// isCut reports whether a request was lost, or ended by a leader that went.
+func isCut(err error) bool {
+	w, ok := errors.AsType[pullError](err)
+	return ok && w.kind == pullLater || errors.Is(err, errLost) || isLost(err)
 }
 
 // source is where events of a group come from.
