@@ -17,7 +17,7 @@ import (
 const (
 	codeNoPeers           = 10005 // the cluster knows too few servers that are up, as in the moment behind the death of one
 	codeNoLeader          = 10008 // only a leader can do it, and the cluster elects one; nothing was done
-	codeStoreFull         = 10023 // insufficient resources
+	codeStoreFull         = 10023 // insufficient resources; of a consumer that is to be made see patient.placeConsumer
 	codeMaxConsumers      = 10026 // more consumers than the account may have
 	codeMemoryReserved    = 10028 // insufficient memory resources available
 	codeStoreReserved     = 10047 // insufficient storage resources available
@@ -34,6 +34,9 @@ const (
 	codeBatchIncomplete   = 10176 // a leader that has not had all of it, or has too many at once; nothing is stored
 	codeBatchDuplicate    = 10201
 )
+
+// errNoPeers is what a cluster means that has no place for a stream or a consumer.
+var errNoPeers = fmt.Errorf("%w: too few servers of the cluster are up and have room for its replicas", jetbus.ErrUnavailable)
 
 // errLost ends a wait for an answer that cannot come: the connection broke.
 var errLost = errors.New("connection lost")
@@ -154,7 +157,7 @@ func (srv *server) meaning(request string, err error) error {
 	case codeNoLeader:
 		return fmt.Errorf("%w: the cluster has no leader for it: %w", jetbus.ErrUnavailable, err)
 	case codeNoPeers:
-		return fmt.Errorf("%w: too few servers of the cluster are up and have room for its replicas: %w", jetbus.ErrUnavailable, err)
+		return &meantError{errNoPeers, err}
 	case codeNoCluster:
 		return &meantError{errNoCluster, err}
 	case codeStoreFull, codeStoreReserved, codeMemoryReserved:

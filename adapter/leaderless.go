@@ -214,14 +214,16 @@ func isLost(err error) bool {
 }
 
 // isNotMade reports whether what was to be made may be asked for again.
-func isNotMade(err error) bool { return isUnanswered(err) || apiCode(err) == codeNoPeers }
+func isNotMade(err error) bool {
+	return isUnanswered(err) || apiCode(err) == codeNoPeers || errors.Is(err, errNoPeers)
+}
 
 func isElecting(err error) bool { return apiCode(err) == codeNoLeader }
 
 // CreateConsumer is that of JetStream. One that is there as it is to be is no error.
 func (p *patient) CreateConsumer(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	return tried(ctx, p, isNotMade, func(ctx context.Context) (jetstream.Consumer, error) {
-		return p.JetStream.CreateConsumer(ctx, stream, c)
+		return p.placeConsumer(ctx, stream, c)
 	})
 }
 
@@ -229,7 +231,18 @@ func (p *patient) CreateConsumer(ctx context.Context, stream string, c jetstream
 func (p *patient) createConsumerOnce(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	return p.JetStream.CreateConsumer(ctx, stream, c)
+	return p.placeConsumer(ctx, stream, c)
+}
+
+// placeConsumer creates a consumer. What a cluster that finds too few servers for it says of a
+// consumer are the words for a full store, and not those that it has for a stream (server
+// 2.15.2, jetstream_cluster.go:12597).
+func (p *patient) placeConsumer(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	made, err := p.JetStream.CreateConsumer(ctx, stream, c)
+	if apiCode(err) == codeStoreFull {
+		return nil, &meantError{errNoPeers, err}
+	}
+	return made, err
 }
 
 // UpdateConsumer is that of JetStream.

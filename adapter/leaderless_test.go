@@ -3,6 +3,7 @@ package adapter
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,23 +66,23 @@ type crowded struct {
 	refusals, calls int
 }
 
-func (c *crowded) answer() error {
+func (c *crowded) answer(code jetstream.ErrorCode) error {
 	if c.calls++; c.calls <= c.refusals {
-		return &jetstream.APIError{Code: 400, ErrorCode: codeNoPeers, Description: "no suitable peers for placement, peer offline"}
+		return &jetstream.APIError{Code: 503, ErrorCode: code}
 	}
 	return nil
 }
 
 func (c *crowded) CreateStream(context.Context, jetstream.StreamConfig) (jetstream.Stream, error) {
-	return nil, c.answer()
+	return nil, c.answer(codeNoPeers)
 }
 
 func (c *crowded) UpdateStream(context.Context, jetstream.StreamConfig) (jetstream.Stream, error) {
-	return nil, c.answer()
+	return nil, c.answer(codeNoPeers)
 }
 
 func (c *crowded) CreateConsumer(context.Context, string, jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	return nil, c.answer()
+	return nil, c.answer(codeStoreFull)
 }
 
 // What a cluster finds too few servers for is asked for again, as long as the context
@@ -117,7 +118,7 @@ func TestTooFewServersAreSatOut(t *testing.T) {
 				if took := time.Since(began); took > 10*time.Second {
 					t.Errorf("%s: took %v", what, took)
 				}
-				if got := (&server{}).translate("make", "", err); err != nil && !errors.Is(got, jetbus.ErrUnavailable) {
+				if got := (&server{}).translate("make", "", err); err != nil && (!errors.Is(got, jetbus.ErrUnavailable) || !strings.Contains(got.Error(), "too few servers")) {
 					t.Errorf("%s: called %v", what, got)
 				}
 			})
