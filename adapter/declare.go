@@ -485,7 +485,7 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 			err = errors.Join(b.dropRecords(ctx, t.stream), b.removeRetries(ctx, name, ""))
 		}
 	case !t.adopted(): // another topic may be declared into its stream this moment
-		err = b.lockStream(ctx, t.stream, func(ctx context.Context) error {
+		err = b.locked(ctx, t.stream, func(ctx context.Context) error { // once: done again, it would find no topic
 			t, info, err := b.inspect(ctx, name)
 			if err == nil {
 				err = b.noSnapshots(ctx, name, info)

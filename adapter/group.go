@@ -150,7 +150,7 @@ func (dur *durables) createGroup(ctx context.Context, t *topic, group string, st
 	case t.generations == nil || t.isPart():
 		return dur.createNew(ctx, t, group, start, set)
 	}
-	err = dur.locked(ctx, joinLock(t, group), func(ctx context.Context) error {
+	err = dur.lockedAgain(ctx, joinLock(t, group), func(ctx context.Context) error {
 		info, err = dur.createNew(ctx, t, group, start, set)
 		return err
 	})

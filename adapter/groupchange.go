@@ -30,7 +30,7 @@ func (dur *durables) changeGroup(ctx context.Context, t *topicGroup, f func(ctx 
 
 // changeOnce is changeGroup for a group that nobody is moving; errMoved says that somebody was.
 func (dur *durables) changeOnce(ctx context.Context, t *topicGroup, f func(ctx context.Context) error) error {
-	return dur.locked(ctx, groupLock(t), func(ctx context.Context) error {
+	return dur.lockedAgain(ctx, groupLock(t), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, dur.cfg.Timeout)
 		defer cancel()
 		info, err := dur.findGroup(ctx, t.topic, t.group)

@@ -154,7 +154,7 @@ func (b *Bus) DeleteGroup(ctx context.Context, topic, group string) error {
 			}
 			return b.removeRetries(ctx, topic, group)
 		}
-		return b.locked(ctx, joinLock(t.topic, group), func(ctx context.Context) error { // a member that joins finds all of it, or nothing
+		return b.lockedAgain(ctx, joinLock(t.topic, group), func(ctx context.Context) error { // a member that joins finds all of it, or nothing
 			parts, err := b.partsOf(ctx, t.topic, group)
 			if err != nil {
 				return err
@@ -213,7 +213,7 @@ func (dur *durables) pauseAll(ctx context.Context, t *topicGroup, until time.Tim
 		return pause(ctx, t)
 	}
 	// A partition that joins meanwhile has copied what the first one said before.
-	return dur.locked(ctx, joinLock(t.topic, t.group), func(ctx context.Context) error {
+	return dur.lockedAgain(ctx, joinLock(t.topic, t.group), func(ctx context.Context) error {
 		parts, err := dur.partsOf(ctx, t.topic, t.group)
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter/ce"
@@ -89,4 +91,48 @@ func TestLatestPendingThatNeverComes(t *testing.T) {
 	if done, err := s.passed(t.Context(), ackReply{seq: 3}); !done || err != nil || s.asOf != 3 {
 		t.Errorf("done %t as of %d, %v; want 3", done, s.asOf, err)
 	}
+}
+
+// A replica that answers is not there yet: a server has just come up, or knows of none.
+func TestDirectGetAwaitsWhoAnswers(t *testing.T) {
+	bus, nc, js := internalBus(t)
+	if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bus.Publish(t.Context(), jetbus.Event{Topic: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	looks := 0
+	bus.api, bus.js.JetStream = "fake.", watched{js, func() {
+		if looks++; looks == 2 { // it has been asked twice in vain
+			if _, err := nc.Subscribe("fake.DIRECT.GET.EV_A", func(m *nats.Msg) {
+				if err := nc.PublishRequest("$JS.API.DIRECT.GET.EV_A", m.Reply, m.Data); err != nil {
+					t.Error(err)
+				}
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+	}}
+	defer func() { bus.api, bus.js.JetStream = "$JS.API.", js }()
+	var got []uint64
+	err := bus.directGet(t.Context(), "EV_A", directRequest{Seq: 1, NextBySubject: "ev.a.>", Batch: 1}, func(_ *nats.Msg, seq uint64, _ time.Time) bool {
+		got = append(got, seq)
+		return true
+	})
+	if err != nil || !slices.Equal(got, []uint64{1}) || looks != 2 {
+		t.Errorf("got %v, %v, after %d looks at the stream", got, err, looks)
+	}
+}
+
+// watched is a JetStream that tells that a stream is looked up.
+type watched struct {
+	jetstream.JetStream
+
+	tell func()
+}
+
+func (w watched) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	w.tell()
+	return w.JetStream.Stream(ctx, name)
 }

@@ -136,9 +136,19 @@ func (kv *buckets) locked(ctx context.Context, name string, f func(context.Conte
 	return k.result(ctx, err)
 }
 
+// lockedAgain is locked for what may be done twice: where the lock is outlived, as where a
+// cluster elects for long, f begins anew under a new one, for as long as a call is repeated
+// that got no answer.
+func (kv *buckets) lockedAgain(ctx context.Context, name string, f func(context.Context) error) error {
+	isOutlived := func(err error) bool { return errors.Is(err, errOutlived) }
+	_, err := retriedFor(ctx, kv.js, isOutlived, func() (struct{}, error) { return struct{}{}, kv.locked(ctx, name, f) })
+	return err
+}
+
 // lockStream is locked for who changes a stream that others change, too: topics that share
 // it, snapshots of its topics, generations of its partitions. The server knows no
-// conditional update: of two changes at once the later would undo the earlier.
+// conditional update: of two changes at once the later would undo the earlier. So f begins with
+// a look at the stream, and may be done again.
 func (kv *buckets) lockStream(ctx context.Context, stream string, f func(context.Context) error) error {
-	return kv.locked(ctx, stream, f)
+	return kv.lockedAgain(ctx, stream, f)
 }

@@ -212,7 +212,7 @@ func (st *streams) makeParts(ctx context.Context, name, group string, from jetbu
 		ctx, cancel = context.WithTimeout(ctx, st.cfg.Timeout+set.over(firstOf(have)).ackTimeout+keptLife)
 		defer cancel()
 	}
-	err = st.locked(ctx, joinLock(t, group), func(ctx context.Context) error {
+	err = st.lockedAgain(ctx, joinLock(t, group), func(ctx context.Context) error {
 		if have, err = st.partsOf(ctx, t, group); err != nil { // somebody may have been faster
 			return err
 		}

@@ -213,6 +213,7 @@ func (srv *server) messageAt(ctx context.Context, t *topic, at uint64) (keyMessa
 // errBehind is what a replica gives that is not as far; nor may one that sends the rest be
 // behind the one before: a key that changed between the two would be in neither answer.
 func (srv *server) directGet(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool) error {
+	wait := publishRetry
 	for r.within = tryTimeout; ; { // twice as long each time: the server may have much to look through
 		_, err := srv.link.Wait(ctx)
 		if err != nil {
@@ -243,10 +244,18 @@ func (srv *server) directGet(ctx context.Context, stream string, r directRequest
 		if err == nil && r.MultiLast != nil && called && more && tail.pending > 0 {
 			continue
 		}
-		if errors.Is(err, nats.ErrNoResponders) {
-			err = errors.Join(srv.whyNoDirect(ctx, stream), err)
+		if !errors.Is(err, nats.ErrNoResponders) {
+			return err
 		}
-		return err
+		if why := srv.whyNoDirect(ctx, stream); why != nil {
+			return errors.Join(why, err)
+		}
+		select { // no replica is ready yet, or none that this server knows of: it has just come up, or has lost its routes
+		case <-time.After(wait):
+			wait = min(2*wait, publishRetryMax)
+		case <-ctx.Done():
+			return err
+		}
 	}
 }
 

@@ -207,14 +207,18 @@ func overrunCounts(r *run) {
 	e := r.publish(topic, "k")[0]
 	d := r.dead(topic, 1)[0]
 	r.settled(topic, "g", e.Seq)
-	least := 1
-	for i, d := range got.list() {
+	least, calls := 1, got.list()
+	for i, d := range calls {
 		r.numbered(fmt.Sprint("call ", i+1), d.Attempt, least, i+1)
 		if least = d.Attempt; i >= 3 && r.fake { // in real time one whose end could not be recorded comes again
 			r.Errorf("call %d is one too many", i+1)
 		}
 	}
-	if d.Reason != jetbus.DeadMaxAttempts || d.Attempts != 3 || d.Error != jetbus.ErrLeaseExpired.Error() {
+	most := 3
+	if r.inbox != nil { // one of which it could not be read how often it had been tried is tried once more, and counted
+		most = len(calls)
+	}
+	if d.Reason != jetbus.DeadMaxAttempts || d.Attempts < 3 || d.Attempts > most || d.Error != jetbus.ErrLeaseExpired.Error() {
 		r.Errorf("dead letter %+v", d)
 	}
 	// In real time the lease can also run out before the handler starts.
