@@ -75,7 +75,7 @@ func TestSilenceIsSatOut(t *testing.T) {
 			return s.Stop(ctx)
 		},
 		"Receive": func(ctx context.Context, b *adapter.Bus) error {
-			ds, err := b.Receive(ctx, "a", "new", jetbus.ReceiveOptions{From: jetbus.Earliest()})
+			ds, err := b.Receive(ctx, "a", "received", jetbus.ReceiveOptions{From: jetbus.Earliest()})
 			if err == nil && len(ds) == 0 {
 				err = errors.New("received nothing")
 			}
