@@ -484,17 +484,8 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 		if err = b.deleteSnapshot(ctx, t); err == nil {
 			err = errors.Join(b.dropRecords(ctx, t.stream), b.removeRetries(ctx, name, ""))
 		}
-	case !t.adopted(): // another topic may be declared into its stream this moment
-		err = b.locked(ctx, t.stream, func(ctx context.Context) error { // once: done again, it would find no topic
-			t, info, err := b.inspect(ctx, name)
-			if err == nil {
-				err = b.noSnapshots(ctx, name, info)
-			}
-			if err == nil {
-				err = b.removeTopic(ctx, t, info)
-			}
-			return err
-		})
+	case !t.adopted():
+		err = b.removeDeclared(ctx, t)
 	default:
 		err = b.removeTopic(ctx, t, info)
 	}
@@ -502,6 +493,34 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 		return fmt.Errorf("delete topic %s: %w", name, err)
 	}
 	return nil
+}
+
+// removeDeclared removes a topic that its stream was declared for, or is shared with others: under
+// the stream's lock, as another topic may be declared into it this moment. Done again, where the
+// lock was outlived, it goes on with what is left of the stream that it began with.
+func (st *streams) removeDeclared(ctx context.Context, t *topic) error {
+	name, stream := t.name(), t.stream
+	var begun time.Time // when that stream was made; zero: it has not begun
+	var alone bool      // it has no other topic
+	return st.lockStream(ctx, stream, func(ctx context.Context) error {
+		t, info, err := st.inspect(ctx, name)
+		gone := !begun.IsZero() && errors.Is(err, jetbus.ErrNoTopic)
+		switch {
+		case gone && alone:
+			return errors.Join(st.dropRecords(ctx, stream), st.removeRetries(ctx, name, ""))
+		case gone: // and what is recorded of it, with its groups
+			return st.removeRetries(ctx, name, "")
+		case err != nil:
+			return err
+		case !begun.IsZero() && !info.Created.Equal(begun): // by somebody who found none
+			return nil
+		}
+		if err := st.noSnapshots(ctx, name, info); err != nil {
+			return err
+		}
+		begun, alone = info.Created, len(topicsOf(&info.Config)) == 1
+		return st.removeTopic(ctx, t, info)
+	})
 }
 
 // removeTopic removes a topic's stream, or the topic from one that is not its own.
