@@ -194,13 +194,16 @@ func (rec *records) recallAll(ctx context.Context, leases []*lease) {
 		}
 		asked = append(asked, l)
 	}
-	besides(len(asked), func(i int) { rec.recall(ctx, asked[i]) })
+	besides(len(asked), recordsAtOnce, func(i int) { rec.recall(ctx, asked[i]) })
 }
 
-// besides calls do for each of n requests, some at a time.
-func besides(n int, do func(i int)) {
+// recordsAtOnce is how many records are asked for at a time.
+const recordsAtOnce = 16
+
+// besides calls do for each of n requests, so many at a time.
+func besides(n, atOnce int, do func(i int)) {
 	var wg sync.WaitGroup
-	room := make(chan struct{}, 16)
+	room := make(chan struct{}, atOnce)
 	for i := range n {
 		room <- struct{}{}
 		wg.Go(func() {
@@ -270,7 +273,7 @@ func (rec *records) readUnread(ctx context.Context, leases []*lease) {
 			unread = append(unread, l)
 		}
 	}
-	besides(len(unread), func(i int) {
+	besides(len(unread), recordsAtOnce, func(i int) {
 		l := unread[i]
 		ctx, end := rec.forRecords(ctx, 1)
 		entry, marker, err := rec.keyGetMarker(ctx, attemptsBucket, l.attemptKey())

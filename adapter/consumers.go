@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -77,7 +78,7 @@ func eachPage[T any](ctx context.Context, srv *server, q listQuestion, f func(li
 		if err := f(page); err != nil {
 			return err
 		}
-		offset += max(page.Limit, len(page.Consumers)+len(page.Streams)+len(page.Missing), 1)
+		offset += max(cmp.Or(page.Limit, len(page.Consumers)+len(page.Streams)+len(page.Missing)), 1) // what is missing may be there as well
 		if offset >= page.Total {
 			return nil
 		}

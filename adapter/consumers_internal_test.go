@@ -109,7 +109,7 @@ func TestStreamsMissing(t *testing.T) {
 	}
 	pages := map[string]listPage[*jetstream.StreamInfo]{
 		`{"offset":0,"subject":"ev.\u003e"}`: {Total: 5, Limit: 3, Streams: streams[:1], Missing: []string{streams[1].Config.Name, "gone"}},
-		`{"offset":1,"subject":"ev.\u003e"}`: {Total: 5, Limit: 4, Streams: streams[2:3], Missing: []string{streams[3].Config.Name}},
+		`{"offset":1,"subject":"ev.\u003e"}`: {Total: 5, Limit: 4, Streams: streams[2:], Missing: []string{streams[3].Config.Name}},
 	}
 	if _, err := nc.Subscribe("fake.STREAM.LIST", func(m *nats.Msg) {
 		page, ok := pages[string(m.Data)]

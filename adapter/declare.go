@@ -413,18 +413,28 @@ func (b *Bus) ListTopics(ctx context.Context) ([]jetbus.TopicInfo, error) {
 func (srv *server) topicStreams(ctx context.Context) (map[string]*jetstream.StreamInfo, error) {
 	streams := map[string]*jetstream.StreamInfo{}
 	all := listQuestion{what: "list topics", subject: srv.api + "STREAM.LIST", taking: srv.cfg.Prefix + ".>", within: listTimeout}
-	err := eachPage(ctx, srv, all, func(page listPage[*jetstream.StreamInfo]) error {
-		for _, info := range slices.Concat(page.Streams, srv.leftOut(ctx, page.Missing)) {
+	take := func(infos []*jetstream.StreamInfo) {
+		for _, info := range infos {
 			for _, name := range topicsOf(&info.Config) {
 				if slices.ContainsFunc(info.Config.Subjects, func(s string) bool { return takesIn(s, srv.cfg.Prefix, name) }) {
 					streams[name] = info
 				}
 			}
 		}
-		return srv.translate(all.what, all.subject, context.Cause(ctx))
+	}
+	var missing []string
+	err := eachPage(ctx, srv, all, func(page listPage[*jetstream.StreamInfo]) error {
+		missing = append(missing, page.Missing...)
+		// Of a stream all of whose servers are down there is an empty one beside its name.
+		take(slices.DeleteFunc(page.Streams, func(info *jetstream.StreamInfo) bool { return slices.Contains(page.Missing, info.Config.Name) }))
+		return nil
 	})
 	if err != nil {
 		return nil, err
+	}
+	take(srv.leftOut(ctx, missing))
+	if ctx.Err() != nil {
+		return nil, srv.translate(all.what, all.subject, context.Cause(ctx))
 	}
 	return streams, srv.addSnapshots(ctx, streams)
 }
@@ -436,13 +446,16 @@ func (srv *server) leftOut(ctx context.Context, names []string) []*jetstream.Str
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	found := make([]*jetstream.StreamInfo, len(names))
-	besides(len(names), func(i int) {
+	besides(len(names), leftOutAtOnce, func(i int) {
 		if info, err := srv.streamInfo(ctx, names[i]); err == nil {
 			found[i] = info
 		}
 	})
 	return slices.DeleteFunc(found, func(info *jetstream.StreamInfo) bool { return info == nil })
 }
+
+// leftOutAtOnce is of how many streams that do not answer the others wait for none.
+const leftOutAtOnce = 256
 
 // listAdopted describes the topics that this bus has adopted.
 func (st *streams) listAdopted(ctx context.Context) ([]jetbus.TopicInfo, error) {
@@ -462,134 +475,4 @@ func (st *streams) listAdopted(ctx context.Context) ([]jetbus.TopicInfo, error) 
 		}
 	}
 	return out, nil
-}
-
-// DeleteTopic implements jetbus.Topics. An adopted topic is only forgotten,
-// with its groups removed; the stream is not JetBus's to delete. Where the topic is gone
-// already, what is left of its retries is removed all the same.
-func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
-	if err := b.enter(ctx); err != nil {
-		return fmt.Errorf("delete topic %s: %w", name, err)
-	}
-	defer b.calls.end()
-	ctx, cancel := b.bound(ctx)
-	defer cancel()
-	var left error
-	t, info, err := b.inspect(ctx, name)
-	switch {
-	case errors.Is(err, jetbus.ErrNoTopic): // it may have been deleted by a call that got no further
-		left = b.removeRetries(ctx, name, "")
-	case err != nil:
-	case t.config.SnapshotOf != "":
-		if err = b.deleteSnapshot(ctx, t); err == nil {
-			err = errors.Join(b.dropRecords(ctx, t.stream), b.removeRetries(ctx, name, ""))
-		}
-	case !t.adopted():
-		err = b.removeDeclared(ctx, t)
-	default:
-		err = b.removeTopic(ctx, t, info)
-	}
-	if err = errors.Join(notThere(err), left); err != nil {
-		return fmt.Errorf("delete topic %s: %w", name, err)
-	}
-	return nil
-}
-
-// removeDeclared removes a topic that its stream was declared for, or is shared with others: under
-// the stream's lock, as another topic may be declared into it this moment. Done again, where the
-// lock was outlived, it goes on with what is left of the stream that it began with.
-func (st *streams) removeDeclared(ctx context.Context, t *topic) error {
-	name, stream := t.name(), t.stream
-	var begun time.Time // when that stream was made; zero: it has not begun
-	var alone bool      // it has no other topic
-	return st.lockStream(ctx, stream, func(ctx context.Context) error {
-		t, info, err := st.inspect(ctx, name)
-		gone := !begun.IsZero() && errors.Is(err, jetbus.ErrNoTopic)
-		switch {
-		case gone && alone:
-			return errors.Join(st.dropRecords(ctx, stream), st.removeRetries(ctx, name, ""))
-		case gone: // and what is recorded of it, with its groups
-			return st.removeRetries(ctx, name, "")
-		case err != nil:
-			return err
-		case !begun.IsZero() && !info.Created.Equal(begun): // by somebody who found none
-			return nil
-		}
-		if err := st.noSnapshots(ctx, name, info); err != nil {
-			return err
-		}
-		begun, alone = info.Created, len(topicsOf(&info.Config)) == 1
-		return st.removeTopic(ctx, t, info)
-	})
-}
-
-// removeTopic removes a topic's stream, or the topic from one that is not its own.
-func (st *streams) removeTopic(ctx context.Context, t *topic, info *jetstream.StreamInfo) error {
-	var err error
-	if !t.adopted() && len(topicsOf(&info.Config)) == 1 {
-		err = st.js.DeleteStream(ctx, t.stream)
-		if err = st.translate("", st.api+"STREAM.DELETE."+t.stream, err); err == nil {
-			err = st.dropRecords(ctx, t.stream)
-		}
-	} else {
-		err = st.removeFromStream(ctx, t)
-	}
-	if err == nil {
-		err = st.removeRetries(ctx, t.name(), "")
-		st.drop(t)
-	}
-	return err
-}
-
-// removeFromStream takes a topic out of a stream that is not its own.
-func (st *streams) removeFromStream(ctx context.Context, t *topic) error {
-	op := "remove it from stream " + t.stream
-	groups, err := st.groupsOf(ctx, t)
-	if err != nil {
-		return err
-	}
-	for _, g := range groups {
-		if err := st.js.DeleteConsumer(ctx, t.stream, g.Name); err != nil && apiCode(err) != jetstream.JSErrCodeConsumerNotFound {
-			return st.translate(op, st.api+"CONSUMER.DELETE."+t.stream+"."+g.Name, err)
-		}
-		if err := st.dropRecords(ctx, t.stream, g.Name); err != nil {
-			return err
-		}
-	}
-	if t.adopted() {
-		return nil
-	}
-	info, err := st.purgeTopic(ctx, t)
-	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	config := info.Config
-	config.Subjects = slices.DeleteFunc(slices.Clone(config.Subjects), func(s string) bool {
-		return s == t.filter || s == delayFilter(st.cfg.Prefix, t.name())
-	})
-	config.Metadata = maps.Clone(config.Metadata)
-	delete(config.Metadata, metaTopic+t.name())
-	delete(config.Metadata, metaSnapshots+t.name())
-	if _, err = st.updateStream(ctx, info, config); err == nil {
-		st.drop(t)
-		_, err = st.purgeTopic(ctx, t) // of what came meanwhile; no more can
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	return nil
-}
-
-// purgeTopic removes the events of a topic, and returns its stream as it was before.
-func (st *streams) purgeTopic(ctx context.Context, t *topic) (*jetstream.StreamInfo, error) {
-	s, err := st.js.Stream(ctx, t.stream)
-	if err != nil {
-		return nil, st.translate("", st.api+"STREAM.INFO."+t.stream, err)
-	}
-	for _, subject := range []string{t.filter, delayFilter(st.cfg.Prefix, t.name())} {
-		if err := st.js.purge(ctx, s, subject); err != nil {
-			return nil, st.translate("", st.api+"STREAM.PURGE."+t.stream, err)
-		}
-	}
-	return s.CachedInfo(), nil
 }

@@ -154,16 +154,33 @@ func (b *Bus) DeleteGroup(ctx context.Context, topic, group string) error {
 			}
 			return b.removeRetries(ctx, topic, group)
 		}
-		return b.lockedAgain(ctx, joinLock(t.topic, group), func(ctx context.Context) error { // a member that joins finds all of it, or nothing
-			parts, err := b.partsOf(ctx, t.topic, group)
-			if err != nil {
-				return err
+		return b.deleteParts(ctx, t.topic, group)
+	})
+}
+
+// deleteParts deletes a group by partition: a member that joins finds all of it, or nothing. Where
+// the lock is outlived it goes on, under another one, with the durables that it began with.
+func (b *Bus) deleteParts(ctx context.Context, t *topic, group string) error {
+	var begun map[string]bool // by the id of their last move, which their replacements inherit
+	return b.lockedAgain(ctx, joinLock(t, group), func(ctx context.Context) error {
+		parts, err := b.partsOf(ctx, t, group)
+		if err != nil {
+			return err
+		}
+		there := map[string]bool{}
+		for _, p := range parts {
+			there[p.info.Config.Metadata[metaMove]] = true
+			if begun != nil && !begun[p.info.Config.Metadata[metaMove]] {
+				return errReplaced
 			}
-			if err := eachPart(ctx, parts, b.deleteDurables); err != nil {
-				return err
-			}
-			return b.removeRetries(ctx, topic, group)
-		})
+		}
+		if begun == nil {
+			begun = there
+		}
+		if err := eachPart(ctx, parts, b.deleteDurables); err != nil {
+			return err
+		}
+		return b.removeRetries(ctx, t.name(), group)
 	})
 }
 

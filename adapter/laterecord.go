@@ -74,7 +74,7 @@ func (rec *records) readLate(ctx context.Context, leases []*lease, sent []record
 	defer cancel()
 	there := make([]record, len(refused))
 	write, failed := make([]bool, len(refused)), make([]error, len(refused))
-	besides(len(refused), func(i int) {
+	besides(len(refused), recordsAtOnce, func(i int) {
 		there[i], write[i], failed[i] = rec.readLateOf(ctx, leases[refused[i]], &sent[refused[i]])
 	})
 	for i, at := range refused {

@@ -254,6 +254,9 @@ func (srv *server) directGet(ctx context.Context, stream string, r directRequest
 		case <-time.After(wait):
 			wait = min(2*wait, publishRetryMax)
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				err = context.Cause(ctx)
+			}
 			return err
 		}
 	}

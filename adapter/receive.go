@@ -87,6 +87,7 @@ func (b *Bus) receiveUntil(ctx context.Context, topic, group string, o jetbus.Re
 				return nil, nil
 			}
 		case isStale(err) && ctx.Err() == nil && !b.link.IsOver():
+			try = 0
 			if anew { // what the server said just now is no better
 				select {
 				case <-time.After(pullRetry):

@@ -134,7 +134,7 @@ func TestMoverDies(t *testing.T) {
 	}
 }
 
-// wantOutlived wants the error of a move to say why it ended.
+// wantOutlived wants the error of what was done under a lock to say why it ended.
 func (r *rig) wantOutlived(err error) {
 	r.Helper()
 	r.WantErr(err, jetbus.ErrUnavailable)

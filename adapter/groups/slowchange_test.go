@@ -1,6 +1,7 @@
 package groups_test
 
 import (
+	"fmt"
 	"net"
 	"regexp"
 	"slices"
@@ -191,29 +192,38 @@ func TestGroupChangesOneByOne(t *testing.T) {
 	})
 }
 
-// Who changes a stream and is cut off for longer than its lock lives ends with an error, and
-// others go on.
+// Who changes a stream and is cut off for longer than its lock lives keeps nobody from going on,
+// and makes its change over theirs when it is back, or ends with an error.
 func TestStreamChangerCutOff(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		const stream = "SHARED"
-		r.Ensure(jetbus.TopicConfig{Name: "old", Stream: stream})
-		way, slow := r.openBelated("STREAM.UPDATE."+stream, time.Hour)
-		_, other := r.Open(adapter.Config{Timeout: patience})
-		changed := make(chan error, 1)
-		go func() {
-			changed <- adaptertest.Last(slow.EnsureTopic(r.Context(), jetbus.TopicConfig{Name: "new", Stream: stream}))
-		}()
-		<-way.sent
-		way.Deaf.Store(true)
-		began := time.Now()
-		must(other.EnsureTopic(r.Context(), jetbus.TopicConfig{Name: "others", Stream: stream}))(r.T)
-		if took := time.Since(began); took > 30*time.Second {
-			r.Errorf("another change was made after %v", took)
-		}
-		r.wantOutlived(<-changed)
-		way.Cut()
-		r.Equal("topics", r.shared(stream), []string{"old", "others"})
-	})
+	for comesBack, topics := range map[bool][]string{true: {"new", "old", "others"}, false: {"old", "others"}} {
+		t.Run(fmt.Sprint("comes back ", comesBack), func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				const stream = "SHARED"
+				r.Ensure(jetbus.TopicConfig{Name: "old", Stream: stream})
+				way, slow := r.openBelated("STREAM.UPDATE."+stream, time.Hour)
+				_, other := r.Open(adapter.Config{Timeout: patience})
+				changed := make(chan error, 1)
+				go func() {
+					changed <- adaptertest.Last(slow.EnsureTopic(r.Context(), jetbus.TopicConfig{Name: "new", Stream: stream}))
+				}()
+				<-way.sent
+				way.Deaf.Store(true)
+				began := time.Now()
+				must(other.EnsureTopic(r.Context(), jetbus.TopicConfig{Name: "others", Stream: stream}))(r.T)
+				if took := time.Since(began); took > 30*time.Second {
+					r.Errorf("another change was made after %v", took)
+				}
+				if comesBack {
+					way.Cut()
+					r.OK(<-changed)
+				} else {
+					r.WantErr(<-changed, jetbus.ErrUnavailable)
+					way.Cut()
+				}
+				r.Equal("topics", r.shared(stream), topics)
+			})
+		})
+	}
 }
 
 // What is published while its topic is taken out of a stream goes with it.
