@@ -49,9 +49,16 @@ func (p *patient) AccountInfo(ctx context.Context) (*jetstream.AccountInfo, erro
 	return repeated(ctx, p, p.JetStream.AccountInfo)
 }
 
-// Stream is that of JetStream.
+// Stream is that of JetStream, as a server tells it that knows of a leader: what is purged, say,
+// goes up to where it says that the stream ends.
 func (p *patient) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
-	return repeated(ctx, p, func(ctx context.Context) (jetstream.Stream, error) { return p.JetStream.Stream(ctx, name) })
+	return repeated(ctx, p, func(ctx context.Context) (jetstream.Stream, error) {
+		s, err := p.JetStream.Stream(ctx, name)
+		if err == nil && isHeadless(s.CachedInfo()) {
+			return nil, nats.ErrTimeout
+		}
+		return s, err
+	})
 }
 
 // StreamNameBySubject is that of JetStream.

@@ -169,6 +169,10 @@ func TestEndIsNotTakenFromHeadless(t *testing.T) {
 	if info, err := bus.streamInfo(t.Context(), "S"); err != nil || info.State.LastSeq != 7 {
 		t.Errorf("%+v, %v after %d questions, want the end that a leader knows, 7", info, err, s.calls)
 	}
+	s.calls = 0
+	if there, err := bus.js.Stream(t.Context(), "S"); err != nil || there.CachedInfo().State.LastSeq != 7 {
+		t.Errorf("%v after %d questions, want the end that a leader knows, 7", err, s.calls)
+	}
 }
 
 func TestHollowAnswerIsNone(t *testing.T) {

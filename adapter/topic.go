@@ -294,10 +294,10 @@ func (srv *server) streamInfo(ctx context.Context, name string, o ...jetstream.S
 		if err != nil {
 			return nil, err
 		}
-		info := s.CachedInfo()
-		if len(o) > 0 {
-			info, err = s.Info(ctx, o...)
+		if len(o) == 0 {
+			return s.CachedInfo(), nil
 		}
+		info, err := s.Info(ctx, o...)
 		if err != nil || !isHeadless(info) {
 			return info, err
 		}
