@@ -134,6 +134,7 @@ func (p *patient) DeleteStream(ctx context.Context, name string) error {
 		return err
 	}
 	if !isOfCluster(s.CachedInfo()) {
+		empty(ctx, s)
 		_, err = retried(ctx, p, func() (struct{}, error) { return struct{}{}, p.JetStream.DeleteStream(ctx, name) })
 		return err
 	}
@@ -152,6 +153,22 @@ func (p *patient) DeleteStream(ctx context.Context, name string) error {
 		return struct{}{}, err
 	})
 	return err
+}
+
+// empty removes the messages of a stream that is about to be deleted, if the server lets it. A
+// server (2.15.2, filestore.go, Delete) puts the files of a deleted stream aside under a name,
+// and removes them behind its answer. While those of an earlier stream of that name are there
+// it cannot, leaves them where they are without a word, and the next stream of the name begins
+// with what they hold: the position of the last message now, and none of them. What is fed by
+// another stream would begin behind that position, and keeps its own.
+func empty(ctx context.Context, s jetstream.Stream) {
+	config := s.CachedInfo().Config
+	if config.Storage != jetstream.FileStorage || config.Sources != nil || config.Mirror != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	_ = s.Purge(ctx)
 }
 
 // isAnew reports whether there is another stream of a name than the one that was made at that

@@ -34,6 +34,8 @@ type streamMade struct {
 	info *jetstream.StreamInfo
 }
 
+func (streamMade) Purge(context.Context, ...jetstream.StreamPurgeOpt) error { return nil }
+
 func (s streamMade) CachedInfo() *jetstream.StreamInfo { return s.info }
 
 func (l *lostLeader) info() *jetstream.StreamInfo {

@@ -316,13 +316,13 @@ func TestDLQLimitConfirmed(t *testing.T) {
 // although it has the same positions.
 func TestDLQMadeAnewMeanwhile(t *testing.T) {
 	t.Parallel()
-	b := deadBench(t)
-	happen := func() {
-		b.request(t, "$JS.API.STREAM.DELETE.EV_DLQ", "")
-		b.ok(t, "", "pub", "orders", "1", "--count", "3")
-		b.fail(t, "orders", "mailer", "no", 3)
-	}
 	for _, args := range []string{"replay orders --force", "replay orders --to-topic quiet", "purge orders"} {
+		b := deadBench(t)
+		happen := func() {
+			b.request(t, "$JS.API.STREAM.DELETE.EV_DLQ", "")
+			b.ok(t, "", "pub", "orders", "1", "--count", "3")
+			b.fail(t, "orders", "mailer", "no", 3)
+		}
 		var out, errOut bytes.Buffer
 		in := &late{Reader: strings.NewReader("3\n"), happen: happen}
 		code := run(t.Context(), append([]string{"--server", b.url, "dlq"}, strings.Fields(args)...), in, &out, &errOut, func(string) string { return "" })
