@@ -55,6 +55,8 @@ type Cursors interface {
 	// SetCursor moves the group: the next event is the first behind c. It goes by
 	// c.LastSeq, else c.LastID ([ErrPositionUnknown]), else c.LastTime (the first event stored after it),
 	// else to the beginning. It pauses the group and waits for the events its members hold; see SeekOptions.
+	// Where the cluster elects for so long that somebody else may have taken the move up, it
+	// waits for that one, and begins anew unless the group has been moved meanwhile.
 	SetCursor(ctx context.Context, topic, group string, c Cursor, o SeekOptions) error
 }
 

@@ -173,7 +173,7 @@ func (dur *durables) createRetries(ctx context.Context, t *topic, group string, 
 }
 
 // alignPause pauses the retries of a group as that is, or resumes them. While the group is
-// being moved only its mover knows until when that is; the next member to join looks again.
+// being moved its mover has the lock for that; the next member to join looks again.
 func (dur *durables) alignPause(ctx context.Context, t *topic, group string, retries, of *jetstream.ConsumerInfo) error {
 	if _, moving := readMoveMark(of.Config.Metadata); moving || isAlike(resumeTime(retries), resumeTime(of)) {
 		return nil
@@ -459,18 +459,34 @@ func orderWord(o jetbus.Order) string { return cmp.Or(string(o), "none") }
 type moveMark struct {
 	seq   uint64
 	until time.Time // after that its writer is taken to be dead
+	pause time.Time // until when the group is paused besides, and stays so; zero: it is not
 }
 
+// String writes the mark as seq@until, and @pause where the group is paused, in milliseconds
+// since the epoch.
 func (m moveMark) String() string {
-	return strconv.FormatUint(m.seq, 10) + "@" + strconv.FormatInt(m.until.UnixMilli(), 10)
+	text := strconv.FormatUint(m.seq, 10) + "@" + strconv.FormatInt(m.until.UnixMilli(), 10)
+	if !m.pause.IsZero() {
+		text += "@" + strconv.FormatInt(m.pause.UnixMilli(), 10)
+	}
+	return text
 }
 
 func readMoveMark(metadata map[string]string) (moveMark, bool) {
-	seq, until, ok := strings.Cut(metadata[metaMark], "@")
+	seq, rest, ok := strings.Cut(metadata[metaMark], "@")
 	if !ok {
 		return moveMark{}, false
 	}
+	until, pause, isPaused := strings.Cut(rest, "@")
 	n, err1 := strconv.ParseUint(seq, 10, 64)
 	ms, err2 := strconv.ParseInt(until, 10, 64)
-	return moveMark{seq: n, until: time.UnixMilli(ms)}, err1 == nil && err2 == nil
+	m := moveMark{seq: n, until: time.UnixMilli(ms)}
+	if isPaused {
+		end, err := strconv.ParseInt(pause, 10, 64)
+		if err != nil {
+			return moveMark{}, false
+		}
+		m.pause = time.UnixMilli(end)
+	}
+	return m, err1 == nil && err2 == nil
 }

@@ -58,8 +58,11 @@ func (dur *durables) alignUnderLock(ctx context.Context, t *topic, group string,
 
 // lockMove takes the lock of a group for its mover. Who changes the group's settings or
 // pauses it has the lock for a moment, and is waited for; where it is being moved, that
-// is a [jetbus.GroupBusyError].
-func (dur *durables) lockMove(ctx context.Context, t *topicGroup, ttl time.Duration) (held *heldLock, err error) {
+// is a [jetbus.GroupBusyError], but for one that has had the lock before: the mark may be its own.
+func (dur *durables) lockMove(ctx context.Context, t *topicGroup, ttl time.Duration, before bool) (held *heldLock, err error) {
+	if before {
+		return dur.hold(ctx, groupLock(t), ttl)
+	}
 	for wait := lockPoll; ; wait = min(2*wait, lockPollMax) {
 		held, err = dur.lockOnce(ctx, groupLock(t), ttl)
 		if !errors.Is(err, jetbus.ErrWrongSequence) {

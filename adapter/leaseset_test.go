@@ -68,13 +68,17 @@ func TestRate(t *testing.T) {
 }
 
 func TestMoveMark(t *testing.T) {
-	for _, m := range []moveMark{{seq: 1, until: time.UnixMilli(0)}, {seq: 1<<64 - 1, until: time.UnixMilli(1_700_000_000_123)}} {
+	for _, m := range []moveMark{
+		{seq: 1, until: time.UnixMilli(0)},
+		{seq: 1<<64 - 1, until: time.UnixMilli(1_700_000_000_123)},
+		{seq: 2, until: time.UnixMilli(1), pause: time.UnixMilli(1_700_000_000_456)},
+	} {
 		got, ok := readMoveMark(map[string]string{metaMark: m.String()})
 		if !ok || got != m {
 			t.Errorf("%v: %v, %t", m, got, ok)
 		}
 	}
-	for _, text := range []string{"", "@", "1", "1@", "@1", "x@1", "1@x", "-1@1"} {
+	for _, text := range []string{"", "@", "1", "1@", "@1", "x@1", "1@x", "-1@1", "1@1@", "1@1@x", "1@1@1@1"} {
 		if m, ok := readMoveMark(map[string]string{metaMark: text}); ok {
 			t.Errorf("%q was taken for %v", text, m)
 		}

@@ -136,12 +136,17 @@ func (kv *buckets) locked(ctx context.Context, name string, f func(context.Conte
 	return k.result(ctx, err)
 }
 
-// lockedAgain is locked for what may be done twice: where the lock is outlived, as where a
-// cluster elects for long, f begins anew under a new one, for as long as a call is repeated
-// that got no answer.
+// lockedAgain is locked for what may be done twice.
 func (kv *buckets) lockedAgain(ctx context.Context, name string, f func(context.Context) error) error {
+	return kv.again(ctx, func() error { return kv.locked(ctx, name, f) })
+}
+
+// again calls f, which takes locks and may be done twice: where one is outlived, as where a
+// cluster elects for long, it begins anew under new ones, for as long as a call is repeated
+// that got no answer.
+func (kv *buckets) again(ctx context.Context, f func() error) error {
 	isOutlived := func(err error) bool { return errors.Is(err, errOutlived) }
-	_, err := retriedFor(ctx, kv.js, isOutlived, func() (struct{}, error) { return struct{}{}, kv.locked(ctx, name, f) })
+	_, err := retriedFor(ctx, kv.js, isOutlived, func() (struct{}, error) { return struct{}{}, f() })
 	return err
 }
 

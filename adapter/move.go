@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,13 +66,16 @@ func (b *Bus) SetCursor(ctx context.Context, topic, group string, c jetbus.Curso
 	}
 	return b.onGroup(ctx, "set cursor", topic, group, func(ctx context.Context, t *topicGroup) error {
 		next, err := b.cursorSequence(ctx, t.topic, c, o)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case t.parts != nil:
-			return b.moveParts(ctx, t, next, o)
 		}
-		return b.moveGroup(ctx, t, next, o)
+		to := &seek{next: next, wait: o.Wait, force: o.Force, begun: map[string]string{}}
+		return b.again(ctx, func() error {
+			if t.parts != nil {
+				return b.moveParts(ctx, t, to)
+			}
+			return b.moveGroup(ctx, t, to)
+		})
 	})
 }
 
@@ -98,21 +102,19 @@ func (dur *durables) cursorSequence(ctx context.Context, t *topic, c jetbus.Curs
 	}
 }
 
-// moveGroup moves a group to next, one mover at a time.
-func (dur *durables) moveGroup(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
-	wait := o.Wait
-	if wait == 0 {
-		wait = t.info.Config.AckWait
-	}
-	m, ctx := dur.newMove(ctx, next, wait, 1)
+// moveGroup moves a group, one mover at a time.
+func (dur *durables) moveGroup(ctx context.Context, t *topicGroup, to *seek) error {
+	to.wait = cmp.Or(to.wait, t.info.Config.AckWait)
+	m, ctx := dur.newMove(ctx, to, 1)
 	defer m.end(ctx)
-	held, err := dur.lockMove(ctx, t, m.life)
+	held, err := dur.lockMove(ctx, t, m.life, to.held)
 	if err != nil {
 		return err
 	}
 	m.keep(held)
-	if t.info, err = dur.findGroup(ctx, t.topic, t.group); err == nil { // it may have been moved since
-		err = m.carryOut(ctx, t, o.Force)
+	to.held = true
+	if t.info, err = dur.findGroup(ctx, t.topic, t.group); err == nil && !m.isOver(t) { // it may have been moved since
+		err = m.carryOut(ctx, t, to.force)
 	}
 	return m.result(ctx, err)
 }
@@ -128,12 +130,12 @@ func groupLock(t *topicGroup) string {
 func (m *move) carryOut(ctx context.Context, t *topicGroup, force bool) error {
 	err := m.begin(ctx, t)
 	if err == nil && !force {
-		err = m.dur.awaitUnheld(ctx, t, m.wait)
+		err = m.dur.awaitUnheld(ctx, t, m.to.wait)
 	}
 	if err = m.decide(ctx, err); err != nil {
 		return err
 	}
-	return m.dur.putAt(ctx, t, m.next)
+	return m.dur.putAt(ctx, t, m.to.next)
 }
 
 // putAt puts a durable at next in the place of the group's present one, and of the one
@@ -153,8 +155,9 @@ func (dur *durables) putAt(ctx context.Context, t *topicGroup, next uint64) erro
 // movedTo is what a group's durable says of itself after a move.
 func movedTo(t *topicGroup, next uint64) map[string]string {
 	metadata := kin(t.info)
+	metadata[metaMove] = jetbus.NewID()
 	if t.isPart() {
-		metadata[metaStart], metadata[metaMove] = strconv.FormatUint(next, 10), jetbus.NewID()
+		metadata[metaStart] = strconv.FormatUint(next, 10)
 	}
 	return metadata
 }
@@ -169,12 +172,12 @@ func kin(info *jetstream.ConsumerInfo) map[string]string {
 }
 
 // resumeTime is until when the group is to stay paused once a move is over: a
-// PauseGroup outlives it.
+// PauseGroup outlives it, and its mover.
 func resumeTime(info *jetstream.ConsumerInfo) time.Time {
-	if readMarkTime(info).IsZero() {
-		return pauseEnd(info)
+	if mark, moving := readMoveMark(info.Config.Metadata); moving {
+		return mark.pause
 	}
-	return time.Time{}
+	return pauseEnd(info)
 }
 
 // pauseEnd is until when a durable is paused, by whomever.
@@ -183,11 +186,6 @@ func pauseEnd(info *jetstream.ConsumerInfo) time.Time {
 		return time.Time{}
 	}
 	return *info.Config.PauseUntil
-}
-
-func readMarkTime(info *jetstream.ConsumerInfo) time.Time {
-	mark, _ := readMoveMark(info.Config.Metadata)
-	return mark.until
 }
 
 // markMove writes or, with an empty mark, removes a group's mark, and pauses the
@@ -362,7 +360,7 @@ func (dur *durables) finishMove(ctx context.Context, t *topic, group string, inf
 	alive := max(time.Until(mark.until), 0) // its mover, perhaps
 	bounded, cancel := context.WithTimeout(ctx, alive+info.Config.AckWait+keptLife+dur.cfg.Timeout)
 	defer cancel()
-	m, bounded := dur.newMove(bounded, mark.seq, info.Config.AckWait, 1)
+	m, bounded := dur.newMove(bounded, &seek{next: mark.seq, wait: info.Config.AckWait}, 1)
 	defer m.end(bounded)
 	err := m.hold(bounded, groupLock(g))
 	if err != nil && ctx.Err() == nil {

@@ -16,41 +16,80 @@ import (
 type move struct {
 	*keptLocks
 	dur    *durables
-	next   uint64        // where the group is to begin
-	wait   time.Duration // for held events
+	to     *seek
 	marked []*topicGroup // guarded by keptLocks.mu
 }
 
-// newMove begins a move of that many durables to next, which waits so long for held events.
-// Its context ends, with errOutlived, when one of its locks may be another's. The caller
-// ends the move.
-func (dur *durables) newMove(ctx context.Context, next uint64, wait time.Duration, durables int) (*move, context.Context) {
-	m := &move{dur: dur, keptLocks: dur.newKeptLocks(durables), next: next, wait: wait}
+// seek is what a group is to be moved to. A mover that has outlived its locks begins anew with
+// what it knows.
+type seek struct {
+	next  uint64        // where the group is to begin
+	wait  time.Duration // for held events
+	force bool          // instead of waiting
+	held  bool          // it has had the group's lock before
+	// begun are the durables that have had a mark of it, by the names that they keep in all
+	// epochs: by which move they stood where they did, see metaMove. Guarded by keptLocks.mu;
+	// nil where it does not begin anew.
+	begun map[string]string
+}
+
+// newMove begins a move of that many durables. Its context ends, with errOutlived, when one
+// of its locks may be another's. The caller ends the move.
+func (dur *durables) newMove(ctx context.Context, to *seek, durables int) (*move, context.Context) {
+	m := &move{dur: dur, keptLocks: dur.newKeptLocks(durables), to: to}
 	return m, m.start(ctx, m.renewMarks)
+}
+
+// isOver reports whether a durable that had a mark of this move has been moved since: by
+// its mover, which was not told so, or by whoever took the move up.
+func (m *move) isOver(p *topicGroup) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before, marked := m.to.begun[groupName(p.topic, p.group)]
+	now := p.info.Config.Metadata[metaMove]
+	return marked && now != "" && now != before
 }
 
 // begin marks a durable whose lock the move has. Where that fails it may be marked all the
 // same, unless the mover may not do that.
 func (m *move) begin(ctx context.Context, p *topicGroup) error {
-	mark := m.fresh()
+	mark := m.fresh(p)
 	err := m.dur.writeMark(ctx, p, mark.String())
 	if errors.Is(err, jetbus.ErrDenied) {
 		return err
 	}
 	m.mu.Lock()
 	m.marked = append(m.marked, p)
+	if m.to.begun != nil {
+		m.to.begun[groupName(p.topic, p.group)] = p.info.Config.Metadata[metaMove]
+	}
 	m.mu.Unlock()
 	if err != nil {
 		return err
 	}
+	return m.standstill(ctx, p, mark)
+}
+
+// standstill pauses a durable that has a mark for as long as that says, unless the group is
+// paused for longer anyhow.
+func (m *move) standstill(ctx context.Context, p *topicGroup, mark moveMark) error {
+	if mark.pause.After(mark.until) {
+		return nil
+	}
 	return m.dur.pauseAtLeastUntil(ctx, p, mark.until)
 }
 
-func (m *move) fresh() moveMark { return moveMark{seq: m.next, until: time.Now().Add(m.life)} }
+// fresh is the mark that a durable gets now.
+func (m *move) fresh(p *topicGroup) moveMark {
+	return moveMark{seq: m.to.next, until: time.Now().Add(m.life), pause: resumeTime(p.info)}
+}
 
 func (m *move) mark(ctx context.Context, p *topicGroup) error {
-	mark := m.fresh()
-	return m.dur.markMove(ctx, p, mark.String(), mark.until)
+	mark := m.fresh(p)
+	if err := m.dur.writeMark(ctx, p, mark.String()); err != nil {
+		return err
+	}
+	return m.standstill(ctx, p, mark)
 }
 
 // decide ends the time of the marks: all that is held is settled, and the durables are about

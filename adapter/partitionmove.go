@@ -1,8 +1,11 @@
 package adapter
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,23 +16,30 @@ import (
 // members do not let go of their events in time, in none. A mover that dies on its way
 // has begun with some of them: they are completed by whoever meets them, as the one
 // durable of another group is, and the others stay until SetCursor is called again.
-func (dur *durables) moveParts(ctx context.Context, t *topicGroup, next uint64, o jetbus.SeekOptions) error {
-	wait := o.Wait
-	if wait == 0 {
-		wait = describeGroup(t.topic, t.durables(), t.end).AckTimeout
-	}
-	begun, ctx := dur.newMove(ctx, next, wait, len(t.parts))
+func (dur *durables) moveParts(ctx context.Context, t *topicGroup, to *seek) error {
+	to.wait = cmp.Or(to.wait, describeGroup(t.topic, t.durables(), t.end).AckTimeout)
+	begun, ctx := dur.newMove(ctx, to, len(t.parts))
 	m := &partsMove{move: begun}
 	defer m.end(ctx)
-	held, err := dur.lockOnce(ctx, groupLock(t), m.life)
-	if errors.Is(err, jetbus.ErrWrongSequence) {
-		return &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: describeGroup(t.topic, t.durables(), t.end).Held}
-	}
+	held, err := dur.lockParts(ctx, t, m.life, to.held)
 	if err != nil {
 		return err
 	}
 	m.keep(held)
-	return m.result(ctx, m.carryOut(ctx, t, o.Force))
+	to.held = true
+	return m.result(ctx, m.carryOut(ctx, t, to.force))
+}
+
+// lockParts is lockMove for a group by partition, whose lock only movers take.
+func (dur *durables) lockParts(ctx context.Context, t *topicGroup, ttl time.Duration, before bool) (*heldLock, error) {
+	if before {
+		return dur.hold(ctx, groupLock(t), ttl)
+	}
+	held, err := dur.lockOnce(ctx, groupLock(t), ttl)
+	if errors.Is(err, jetbus.ErrWrongSequence) {
+		err = &jetbus.GroupBusyError{Topic: t.name(), Group: t.group, Held: describeGroup(t.topic, t.durables(), t.end).Held}
+	}
+	return held, err
 }
 
 // carryOut is moveParts with the group's lock.
@@ -41,10 +51,14 @@ func (m *partsMove) carryOut(ctx context.Context, t *topicGroup, force bool) (er
 	if t.parts, err = dur.partsOf(ctx, t.topic, t.group); err != nil {
 		return err
 	}
-	m.parts = t.parts
+	m.parts = slices.Clone(t.parts)
 	err = eachPart(ctx, m.parts, m.beginPart)
+	m.parts = slices.DeleteFunc(m.parts, m.isOver)
 	if err == nil && !force {
 		err = m.awaitUnheld(ctx, t)
+	}
+	if err != nil && len(m.parts) < len(t.parts) {
+		err = fmt.Errorf("%w: some partitions were moved when the locks were lost: %v", jetbus.ErrUnavailable, err) //nolint:errorlint // not a GroupBusyError, by which nothing has changed
 	}
 	if err := m.decide(ctx, err); err != nil {
 		return err
@@ -78,12 +92,15 @@ func (m *partsMove) beginPart(ctx context.Context, p *topicGroup) (err error) {
 	if p.info, err = m.dur.findGroup(ctx, p.topic, p.group); err != nil {
 		return err
 	}
+	if m.isOver(p) {
+		return nil
+	}
 	return m.begin(ctx, p)
 }
 
 // awaitUnheld waits until no member holds an event in any partition.
 func (m *partsMove) awaitUnheld(ctx context.Context, t *topicGroup) error {
-	until := time.Now().Add(m.wait)
+	until := time.Now().Add(m.to.wait)
 	var mu sync.Mutex
 	held := 0
 	err := eachPart(ctx, m.parts, func(ctx context.Context, p *topicGroup) error {
@@ -103,5 +120,5 @@ func (m *partsMove) awaitUnheld(ctx context.Context, t *topicGroup) error {
 }
 
 func (m *partsMove) replace(ctx context.Context, p *topicGroup) error {
-	return m.dur.putAt(ctx, p, m.next)
+	return m.dur.putAt(ctx, p, m.to.next)
 }

@@ -30,6 +30,15 @@ type heldMove struct {
 // holdMove begins a move that waits as long as it takes for an event that is held for a while.
 func (r *rig) holdMove(partitions int, held time.Duration) *heldMove {
 	r.Helper()
+	m := r.holdEvent(partitions, held)
+	m.move(2 * held)
+	r.Within(time.Minute, "marked", func() bool { return r.Group("a", "g").Paused })
+	return m
+}
+
+// holdEvent is a group that is not moved yet.
+func (r *rig) holdEvent(partitions int, held time.Duration) *heldMove {
+	r.Helper()
 	m := &heldMove{rig: r, moved: make(chan error, 1)}
 	o := inPartition(8)
 	o.MaxLease = 2 * held
@@ -43,14 +52,22 @@ func (r *rig) holdMove(partitions int, held time.Duration) *heldMove {
 	}
 	r.Publish("a", "1")
 	r.Within(time.Minute, "held", func() bool { return m.handled.Load() == 1 })
-	m.cable = &adaptertest.Cable{Broker: r.Broker}
-	nc, mover := r.Open(adapter.Config{}, nats.InProcessServer(m.cable))
-	m.mover, m.die = mover, nc.Close
-	go func() { // ends with the wait, or with its connection
-		m.moved <- mover.SetCursor(r.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: 2 * held})
-	}()
-	r.Within(time.Minute, "marked", func() bool { return r.Group("a", "g").Paused })
+	m.open()
 	return m
+}
+
+// open makes the process that is to move the group.
+func (m *heldMove) open() {
+	m.cable = &adaptertest.Cable{Broker: m.Broker}
+	nc, mover := m.Open(adapter.Config{}, nats.InProcessServer(m.cable))
+	m.mover, m.die = mover, nc.Close
+}
+
+// move begins the move.
+func (m *heldMove) move(wait time.Duration) {
+	go func() { // ends with the wait, or with its connection
+		m.moved <- m.mover.SetCursor(m.Context(), "a", "g", jetbus.Cursor{}, jetbus.SeekOptions{Wait: wait})
+	}()
 }
 
 // handle holds the first event for a while.
@@ -134,6 +151,33 @@ func TestMoverDies(t *testing.T) {
 	}
 }
 
+// A group that was paused before it was moved stays so behind a mover that dies, whether the
+// move is completed for it or given up.
+func TestPauseOutlivesADeadMover(t *testing.T) {
+	for what, c := range map[string]struct {
+		held time.Duration
+		goOn int32
+	}{"completed": {90 * time.Second, 4}, "given up": {10 * time.Minute, 3}} {
+		for _, partitions := range []int{0, 2} {
+			t.Run(fmt.Sprint(what, ", ", partitions, " partitions"), func(t *testing.T) {
+				inBubble(t, func(r *rig) {
+					m := r.holdEvent(partitions, c.held)
+					r.OK(r.Bus.PauseGroup(r.Context(), "a", "g", time.Now().Add(time.Hour)))
+					m.move(2 * c.held)
+					m.standsStill(3, time.Minute)
+					m.die()
+					r.WantErr(<-m.moved, jetbus.ErrClosed)
+					m.standsStill(0, 5*time.Minute)
+					ctx, cancel := context.WithTimeout(r.Context(), 2*time.Minute) // for what is held
+					defer cancel()
+					r.OK(r.Bus.ResumeGroup(ctx, "a", "g"))
+					m.goesOn(c.goOn, time.Minute)
+				})
+			})
+		}
+	}
+}
+
 // wantOutlived wants the error of what was done under a lock to say why it ended.
 func (r *rig) wantOutlived(err error) {
 	r.Helper()
@@ -143,30 +187,29 @@ func (r *rig) wantOutlived(err error) {
 	}
 }
 
-// A mover that is cut off for less than its locks live goes on, and one that is for longer
-// leaves the group to others.
+// A mover that is cut off for less than its locks live goes on. One that is for longer leaves
+// the group to others, and begins anew when it is back.
 func TestMoverCutOff(t *testing.T) {
 	for _, c := range []struct {
-		deaf time.Duration
-		err  error
-	}{{10 * time.Second, nil}, {time.Minute, jetbus.ErrUnavailable}} {
+		deaf    time.Duration
+		goesOn  int32 // meanwhile
+		standOn time.Duration
+	}{{10 * time.Second, 0, time.Minute}, {time.Minute, 3, 20 * time.Second}} {
 		for _, partitions := range []int{0, 2} {
 			t.Run(fmt.Sprint(partitions, " partitions, ", c.deaf), func(t *testing.T) {
 				inBubble(t, func(r *rig) {
 					m := r.holdMove(partitions, 2*time.Minute)
 					m.standsStill(3, 30*time.Second)
 					m.cable.Deaf.Store(true)
-					if c.err == nil {
-						m.standsStill(0, c.deaf)
-						m.cable.Cut()
-						m.standsStill(0, time.Minute)
-						r.OK(<-m.moved)
-						m.goesOn(4, time.Minute)
-						return
-					}
-					m.goesOn(3, c.deaf)
+					time.Sleep(c.deaf)
+					r.Equal("handled meanwhile", m.handled.Load(), 1+c.goesOn)
 					m.cable.Cut()
-					r.wantOutlived(<-m.moved)
+					time.Sleep(5 * time.Second)
+					r.Equal("begun anew", r.Group("a", "g").Paused, true)
+					time.Sleep(c.standOn)
+					r.Equal("handled while the group is moved", m.handled.Load(), 1+c.goesOn)
+					r.OK(<-m.moved)
+					m.goesOn(c.goesOn+4, time.Minute)
 				})
 			})
 		}
@@ -249,18 +292,83 @@ func TestMoverGivesUp(t *testing.T) {
 	})
 }
 
-// A mover whose lock is another's ends, and leaves the marks to that one.
+// A mover whose lock is another's leaves the marks to that one, for which it waits, and begins
+// anew.
 func TestMoverLosesLock(t *testing.T) {
+	for _, partitions := range []int{0, 2} {
+		t.Run(fmt.Sprint(partitions, " partitions"), func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				m := r.holdMove(partitions, 5*time.Minute)
+				const bucket, lock = "JETBUS_LOCKS", "group.EV_A.a__g"
+				e := must(r.Bus.KeyGet(r.Context(), bucket, lock))(t)
+				must(r.Bus.KeySet(r.Context(), bucket, lock, nil, e.Revision, 2*time.Minute))(t)
+				m.standsStill(3, 10*time.Second)
+				m.goesOn(3, time.Minute) // its marks are over
+				r.Equal("paused while it waits", r.Group("a", "g").Paused, false)
+				time.Sleep(2 * time.Minute)
+				r.Equal("paused when it has begun anew", r.Group("a", "g").Paused, true)
+				r.OK(<-m.moved)
+				m.goesOn(7, time.Minute)
+			})
+		})
+	}
+}
+
+// That an owner has put the next durable in the place of the group's, where it was, is no move:
+// one that others have given up meanwhile is begun anew.
+func TestMoveThatWasGivenUpBeginsAnew(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		m := r.holdMove(0, 5*time.Minute)
-		const bucket, lock = "JETBUS_LOCKS", "group.EV_A.a__g"
-		e := must(r.Bus.KeyGet(r.Context(), bucket, lock))(t)
-		must(r.Bus.KeySet(r.Context(), bucket, lock, nil, e.Revision, time.Minute))(t)
-		began := time.Now()
-		r.wantOutlived(<-m.moved)
-		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("it took %v", took)
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		m := &heldMove{rig: r, moved: make(chan error, 1)}
+		o := jetbus.SubscribeOptions{Order: jetbus.PerKey, MaxLease: 20 * time.Minute}
+		handle := func(ctx context.Context, _ *jetbus.Delivery) error { return m.handle(ctx, 10*time.Minute) }
+		first := r.Subscribe(r.Bus, handle, o)
+		r.Publish("a", "1")
+		r.Within(time.Minute, "held", func() bool { return m.handled.Load() == 1 })
+		m.open()
+		m.move(5 * time.Minute)
+		r.Within(time.Minute, "marked", func() bool { return r.Group("a", "g").Paused })
+		before := r.durable()
+		m.cable.Deaf.Store(true)
+		time.Sleep(time.Minute)
+		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Minute)
+		defer cancel()
+		r.OK(r.Bus.PauseGroup(ctx, "a", "g", time.Now().Add(time.Hour))) // which gives it up
+		r.OK(r.Bus.ResumeGroup(ctx, "a", "g"))
+		r.Subscribe(r.Bus, handle, o)
+		now, cancelNow := context.WithTimeout(r.Context(), time.Second)
+		defer cancelNow()
+		_ = first.Stop(now)
+		m.goesOn(1, time.Minute)
+		if after := r.durable(); after == before {
+			r.Errorf("%s was not replaced", before)
 		}
-		r.Equal("paused", r.Group("a", "g").Paused, true)
+		m.cable.Cut()
+		r.OK(<-m.moved)
+		m.goesOn(2, time.Minute)
 	})
+}
+
+// What others have taken up and brought to its end meanwhile, a mover that has lost its locks
+// does not do again.
+func TestMoveIsTakenUpOnce(t *testing.T) {
+	for _, partitions := range []int{0, 2} {
+		t.Run(fmt.Sprint(partitions, " partitions"), func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				m := r.holdMove(partitions, 90*time.Second)
+				m.cable.Deaf.Store(true)
+				time.Sleep(2 * time.Minute)
+				ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+				defer cancel()
+				r.OK(r.Bus.PauseGroup(ctx, "a", "g", time.Now().Add(time.Hour))) // which takes it up
+				r.OK(r.Bus.ResumeGroup(ctx, "a", "g"))
+				m.goesOn(1, time.Minute)
+				m.cable.Cut()
+				r.OK(<-m.moved)
+				m.Publish("a", "2")
+				time.Sleep(time.Minute)
+				r.Equal("handled", m.handled.Load(), 3)
+			})
+		})
+	}
 }

@@ -25,6 +25,17 @@ func TestOutlivedLockIsTakenAnew(t *testing.T) {
 	pause := func(ctx context.Context, b *adapter.Bus) error {
 		return b.PauseGroup(ctx, "a", "g", time.Now().Add(time.Hour))
 	}
+	move := func(ctx context.Context, b *adapter.Bus) error {
+		return b.SetCursor(ctx, "a", "g", jetbus.Cursor{LastSeq: 1}, jetbus.SeekOptions{})
+	}
+	moved := func(r *rig) {
+		r.Equal("received", deliveredKeys(must(r.Bus.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{Max: 3, Wait: -1}))(r.T)), "1 2")
+	}
+	movedParts := func(r *rig) {
+		for _, p := range must(r.Bus.GroupPartitions(r.Context(), "a", "g"))(r.T) {
+			r.Equal("settled in "+p.String(), p.AckedSeq, 1)
+		}
+	}
 	paused := func(r *rig) { r.Equal("paused", r.Group("a", "g").Paused, true) }
 	for what, c := range map[string]struct {
 		partitions    int
@@ -32,6 +43,8 @@ func TestOutlivedLockIsTakenAnew(t *testing.T) {
 		call          func(context.Context, *adapter.Bus) error
 		is            func(*rig)
 	}{
+		"a move":                {0, "group.EV_A.a__g", "CONSUMER.PAUSE", move, moved},
+		"a move of partitions":  {2, "group.EV_A.a__g", "CONSUMER.PAUSE", move, movedParts},
 		"a pause":               {0, "group.EV_A.a__g", "CONSUMER.PAUSE", pause, paused},
 		"a pause of partitions": {2, "join.EV_A.a__g", "CONSUMER.PAUSE", pause, paused},
 		"the end of partitions": {
@@ -42,7 +55,7 @@ func TestOutlivedLockIsTakenAnew(t *testing.T) {
 			},
 		},
 		"the end of a topic":  {0, "EV_A", "STREAM.DELETE", end, ended},
-		"what a topic leaves": {0, "EV_A", "STREAM.PURGE", end, ended},
+		"what a topic leaves": {0, "EV_A", "STREAM.PURGE.EV_RETRY", end, ended},
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
@@ -52,6 +65,7 @@ func TestOutlivedLockIsTakenAnew(t *testing.T) {
 					r.Ensure(jetbus.TopicConfig{Name: "a"})
 					must(r.Bus.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{Wait: -1}))(t)
 				}
+				r.Publish("a", "0", "1", "2")
 				done := r.outlived(c.lock, c.request, 0, c.call, func() {})
 				r.OK(<-done)
 				c.is(r)
