@@ -31,10 +31,6 @@ type Delivery struct {
 	Epoch uint64
 	// ReplayOf is the position of the dead letter that this is a replay of; 0: it is none.
 	ReplayOf uint64
-	// Stored is when the broker stored the event, by its clock; of a retry, when it
-	// stored the event that is tried again. Zero where that is not known: through a
-	// gateway, and in replays.
-	Stored time.Time
 
 	lease Lease // nil: see noLease
 }

@@ -54,6 +54,12 @@ type Event struct {
 	// Seq is the event's position in its topic, ascending and with gaps, set on
 	// events that were stored. Publish ignores it.
 	Seq uint64
+	// Stored is when the broker stored the event, by its clock: set on what is read and
+	// delivered. It ascends with Seq as far as the clocks of its servers do. Of a retry it is when the
+	// event was stored that is tried again, and in a snapshot when that took it over. Zero
+	// where that is not known: of a receipt, through a gateway, in replays and in dead letters.
+	// Publish ignores it, and the JSON form does not have it.
+	Stored time.Time
 }
 
 // ContentType returns the media type of the payload, "application/json" where

@@ -13,7 +13,7 @@ import (
 // decode turns the lease's message into an event.
 func (l *lease) decode() (jetbus.Event, error) {
 	if l.retry == nil {
-		return ce.Decode(l.msg.Header, l.msg.Data, l.t.messagePlace(l.msg, l.seq, time.Unix(0, l.stored)))
+		return ce.Decode(l.msg.Header, l.msg.Data, l.t.messagePlace(l.msg, l.seq, l.storedTime()))
 	}
 	return ce.Decode(l.msg.Header, l.msg.Data, l.place())
 }
@@ -21,7 +21,7 @@ func (l *lease) decode() (jetbus.Event, error) {
 // place describes where the original of what a lease holds came from.
 func (l *lease) place() ce.Place {
 	o := l.origin()
-	p := ce.Place{Topic: l.t.name(), Stream: o.Stream, Seq: o.Seq, Time: time.Unix(0, o.Stored), Token: o.Token}
+	p := ce.Place{Topic: l.t.name(), Stream: o.Stream, Seq: o.Seq, Time: l.storedTime(), Token: o.Token}
 	if l.t.generations != nil { // retries have it in their subjects, too
 		partitionInto(&p, l.msg.Subject)
 	}

@@ -46,8 +46,8 @@ func (b *Bus) Cursor(ctx context.Context, topic, group string) (jetbus.Cursor, e
 		if out.LastSeq == 0 {
 			return nil
 		}
-		e, stored, err := b.eventAt(ctx, t.topic, out.LastSeq)
-		out.LastID, out.LastTime = e.ID, stored
+		e, err := b.eventAt(ctx, t.topic, out.LastSeq)
+		out.LastID, out.LastTime = e.ID, e.Stored
 		return err
 	})
 	return out, err

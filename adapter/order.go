@@ -80,7 +80,7 @@ func (s *slot) delivery(e *jetbus.Event, maxAttempts int) *jetbus.Delivery {
 	l.h.mu.Lock()
 	d.Redelivered = s.again || s.turns > 0
 	l.h.mu.Unlock()
-	d.Epoch, d.Stored = s.o.epoch, l.storedTime()
+	d.Epoch = s.o.epoch
 	if l.retry != nil {
 		d.Redelivered, d.ReplayOf = true, l.retry.ReplayOf
 	}

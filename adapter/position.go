@@ -85,7 +85,7 @@ func (srv *server) sequenceAtTime(ctx context.Context, t *topic, at time.Time) (
 func (dur *durables) sequenceOfID(ctx context.Context, t *topic, id string) (uint64, error) {
 	if rest, ok := strings.CutPrefix(id, t.stream+"-"); ok {
 		if seq, err := strconv.ParseUint(rest, 10, 64); err == nil && seq > 0 {
-			if _, stored, err := dur.eventAt(ctx, t, seq); !stored.IsZero() || err != nil {
+			if e, err := dur.eventAt(ctx, t, seq); !e.Stored.IsZero() || err != nil {
 				return seq, err
 			}
 		}
@@ -182,18 +182,18 @@ func (srv *server) scanForID(ctx context.Context, t *topic, id string, from time
 	return 0, fmt.Errorf("%w: event %s is not among the %d events stored after the time in it", jetbus.ErrPositionUnknown, id, idScanMax)
 }
 
-// eventAt returns the event of the topic at a sequence and when it was stored, if the
-// topic still has it: both are zero where it has not, or what is there is no event.
-func (srv *server) eventAt(ctx context.Context, t *topic, at uint64) (jetbus.Event, time.Time, error) {
+// eventAt returns the event of the topic at a sequence, if the topic still has it: zero
+// where it has not, or what is there is no event.
+func (srv *server) eventAt(ctx context.Context, t *topic, at uint64) (jetbus.Event, error) {
 	m, err := srv.messageAt(ctx, t, at)
 	if err != nil || m.seq == 0 {
-		return jetbus.Event{}, time.Time{}, srv.translate("", srv.api+"STREAM.MSG.GET."+t.stream, err)
+		return jetbus.Event{}, srv.translate("", srv.api+"STREAM.MSG.GET."+t.stream, err)
 	}
 	e, err := ce.Decode(m.Header, m.Data, t.messagePlace(&m.Msg, m.seq, m.time))
 	if err != nil {
-		return jetbus.Event{}, time.Time{}, nil //nolint:nilerr // what is no event has no id
+		return jetbus.Event{}, nil //nolint:nilerr // what is no event has no id
 	}
-	return e, m.time.UTC(), nil
+	return e, nil
 }
 
 // messageAt asks the stream's leader for the message of the topic at a sequence; its own

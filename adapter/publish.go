@@ -137,7 +137,7 @@ func (b *Bus) complete(ctx context.Context, e *jetbus.Event, now time.Time, last
 		e.Time = now
 	}
 	e.Time = e.Time.Truncate(time.Millisecond).UTC()
-	e.Partition, e.Seq = jetbus.NoPartition, 0
+	e.Partition, e.Seq, e.Stored = jetbus.NoPartition, 0, time.Time{}
 	if partitioned { // an event without a key goes by its ID
 		if err := b.route(e, &to); err != nil {
 			return destination{}, err

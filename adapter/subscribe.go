@@ -324,7 +324,7 @@ func (l *lease) delivery(e *jetbus.Event, maxAttempts int) *jetbus.Delivery {
 		return l.slot.delivery(e, maxAttempts)
 	}
 	d := jetbus.NewDelivery(*e, l.h.group, l.attemptNumber(), maxAttempts, l)
-	d.Redelivered, d.Stored = l.deliveries > 1, l.storedTime()
+	d.Redelivered = l.deliveries > 1
 	if l.retry != nil {
 		d.Redelivered, d.ReplayOf = true, l.retry.ReplayOf
 	}

@@ -38,6 +38,7 @@ func TestEventRoundTripsThroughServer(t *testing.T) {
 	}
 	var got jetbus.Event
 	if _, err := directGet(t.Context(), nc, directAPI, directRequest{Seq: 1}, func(m *nats.Msg, seq uint64, at time.Time) bool {
+		e.Stored = at.UTC()
 		var err error
 		if got, err = ce.Decode(m.Header, m.Data, ce.Place{Topic: e.Topic, Stream: "D", Seq: seq, Time: at}); err != nil {
 			t.Error(err)
@@ -82,7 +83,7 @@ func TestExpiryMarkerIsTombstone(t *testing.T) {
 			t.Fatal(err)
 		}
 		equalEvents(t, jetbus.Event{
-			ID: "M-2", Topic: e.Topic, Key: e.Key, Time: storedAt.Truncate(time.Millisecond), Partition: jetbus.NoPartition, Seq: 2, Payload: []byte("null"),
+			ID: "M-2", Topic: e.Topic, Key: e.Key, Time: storedAt.Truncate(time.Millisecond), Partition: jetbus.NoPartition, Seq: 2, Stored: storedAt, Payload: []byte("null"),
 		}, got)
 		return
 	}

@@ -98,7 +98,7 @@ var asked = []Metric{
 	{"snapshot_lag_events", Gauge, ofTopic, "event", "Events that a snapshot has not taken in yet.", fromTopics},
 	{"dead_letters", Gauge, ofTopic, "event", "Dead letters of the topic that are kept, replayed ones included.", fromTopics},
 	{"group_lag_events", Gauge, ofGroup, "event", "Events that the group has not settled.", fromTopics},
-	{"group_lag_seconds", Gauge, ofGroup, "s", "Age of the oldest event that the group has not settled, 0 where there is none.", fromTopics},
+	{"group_lag_seconds", Gauge, ofGroup, "s", "Time since the oldest event was stored that the group has not settled, 0 where there is none.", fromTopics},
 	{"group_held", Gauge, ofGroup, "event", "Events that members of the group hold, wherever they are.", fromTopics},
 	{"group_retrying", Gauge, ofGroup, "event", "Those of them that were delivered more than once.", fromTopics},
 	{"group_waiting", Gauge, ofGroup, "request", "Requests of members that wait for events; 0 where nobody subscribes, or all are busy.", fromTopics},

@@ -256,7 +256,7 @@ func (m *Metrics) askGroups(ctx context.Context, b TopicReader, o TopicOptions, 
 }
 
 // oldestOf is when the oldest event was stored that a group has not settled; zero where
-// there is none. known is false where that would cost too much.
+// there is none. known is false where that would cost too much, or the bus does not know.
 func oldestOf(ctx context.Context, b TopicReader, info jetbus.TopicInfo, g jetbus.GroupInfo) (oldest time.Time, known bool, err error) {
 	if g.Pending == 0 && g.Held == 0 {
 		return time.Time{}, true, nil
@@ -268,7 +268,7 @@ func oldestOf(ctx context.Context, b TopicReader, info jetbus.TopicInfo, g jetbu
 		}
 	}
 	for e, err := range b.Scan(ctx, g.Topic, jetbus.ScanQuery{From: jetbus.AfterSeq(g.AckedSeq), Limit: 1}) {
-		return e.Time, true, err
+		return e.Stored, !e.Stored.IsZero(), err
 	}
 	return time.Time{}, true, nil
 }

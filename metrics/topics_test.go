@@ -22,6 +22,7 @@ type broker struct {
 	parts  map[string][]jetbus.PartitionInfo // of topics
 	oldest map[string]time.Time              // of topics
 	panics bool
+	sent   time.Time // by whom published it, of the oldest of a bus that does not know when it was stored
 
 	mu     sync.Mutex
 	broken map[string]error // by what is asked, "groups a"
@@ -104,14 +105,29 @@ func (b *broker) Scan(ctx context.Context, topic string, q jetbus.ScanQuery) ite
 			yield(jetbus.Event{}, err)
 			return
 		}
-		if at := b.oldest[topic]; !at.IsZero() {
-			yield(jetbus.Event{Time: at}, nil)
+		if e := (jetbus.Event{Time: b.sent, Stored: b.oldest[topic]}); !e.Time.IsZero() || !e.Stored.IsZero() {
+			yield(e, nil)
 		}
 	}
 }
 
 func info(name string, events uint64, groups int) jetbus.TopicInfo {
 	return jetbus.TopicInfo{Config: jetbus.TopicConfig{Name: name}, Events: events, Bytes: 10 * events, LastSeq: 2 * events, Groups: groups}
+}
+
+// A bus that does not know when events were stored has no lag in seconds.
+func TestLagOfABusWithoutStoredTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := shop()
+		b.oldest["orders"], b.sent = time.Time{}, time.Now().Add(-time.Hour)
+		m := newMetrics(t, metrics.Config{})
+		if err := m.WatchTopics(b, metrics.TopicOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		got := scrape(t, m)
+		got.want(t, map[string]float64{"group_lag_events{group=behind,topic=orders}": 7, "group_lag_seconds{group=done,topic=orders}": 0})
+		got.without(t, "group_lag_seconds{group=behind", "metrics_errors_total")
+	})
 }
 
 // shop is a broker with two topics, a snapshot and dead letters.

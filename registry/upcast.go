@@ -146,7 +146,7 @@ func upcast(ctx context.Context, up Upcaster, e jetbus.Event) (out jetbus.Event,
 	if out, err = up.Upcast(ctx, own); err != nil {
 		return e, err
 	}
-	out.Topic, out.ID, out.Seq, out.Partition = e.Topic, e.ID, e.Seq, e.Partition
+	out.Topic, out.ID, out.Seq, out.Partition, out.Stored = e.Topic, e.ID, e.Seq, e.Partition, e.Stored
 	return out, out.Validate()
 }
 

@@ -91,7 +91,7 @@ func TestEncodeHeader(t *testing.T) {
 		t.Errorf("headers differ (-want +got):\n%s", diff)
 	}
 	e.Time = time.Date(2026, 2, 3, 3, 5, 6, 7_000_000, time.UTC)
-	e.Partition, e.Seq = jetbus.NoPartition, storedAt.Seq
+	e.Partition, e.Seq, e.Stored = jetbus.NoPartition, storedAt.Seq, storedAt.Time
 	checkEqual(t, e, roundTrip(t, e, storedAt))
 }
 
@@ -236,7 +236,7 @@ func TestParseTime(t *testing.T) {
 func TestDecodeForeign(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	at := storedAt.Time.Truncate(time.Millisecond)
-	base := jetbus.Event{ID: "EV_PROCESS_STATE-17", Topic: "process.state", Time: at, Partition: jetbus.NoPartition, Seq: 17, Payload: []byte("p")}
+	base := jetbus.Event{ID: "EV_PROCESS_STATE-17", Topic: "process.state", Time: at, Partition: jetbus.NoPartition, Seq: 17, Stored: storedAt.Time, Payload: []byte("p")}
 	for name, c := range map[string]struct {
 		h     nats.Header
 		token string
@@ -362,7 +362,7 @@ func TestEveryValidEventRoundTrips(t *testing.T) {
 		}
 		at := Place{Topic: e.Topic, Stream: "S", Seq: 5, Time: storedAt.Time, Token: KeyToken(e.Key)}
 		got := roundTrip(t, e, at)
-		e.Partition, e.Seq = jetbus.NoPartition, 5
+		e.Partition, e.Seq, e.Stored = jetbus.NoPartition, 5, storedAt.Time
 		if e.ContentType() == defaultContentType { // saying the default is saying nothing
 			e.Headers = maps.Clone(e.Headers)
 			delete(e.Headers, jetbus.HeaderContentType)

@@ -44,10 +44,12 @@ func millis(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() 
 // Its values are taken as they are. An event of a snapshot is where the server says in
 // Nats-Stream-Source that it was copied from.
 type Place struct {
-	Topic  string    // of its subject: that of the event, whatever ce-type says
-	Stream string    // for the id of a message without one
-	Seq    uint64    // in the stream: that of the event
-	Time   time.Time // of storage, for a message without a time
+	Topic  string // of its subject: that of the event, whatever ce-type says
+	Stream string // for the id of a message without one
+	Seq    uint64 // in the stream: that of the event
+	// Time is when it was stored: Stored of the event, and the time of a message without
+	// one. Zero: that is not known.
+	Time time.Time
 	// Token is the key token of its subject, for a message without a key. Empty
 	// where subjects say nothing about keys.
 	Token string
@@ -87,7 +89,7 @@ func (s *Place) key() string {
 // [jetbus.ErrUndecodable]: the message says that it is in structured mode and is not.
 func Decode(h nats.Header, data []byte, at Place) (jetbus.Event, error) {
 	r := eventReader{h: h, at: at, e: jetbus.Event{
-		Topic: at.Topic, Partition: jetbus.NoPartition, Payload: data, Seq: at.Seq,
+		Topic: at.Topic, Partition: jetbus.NoPartition, Payload: data, Seq: at.Seq, Stored: at.Time.UTC(),
 	}}
 	if at.Partitioned {
 		r.e.Partition = at.Partition

@@ -14,7 +14,7 @@ import (
 func TestStructured(t *testing.T) {
 	base := jetbus.Event{
 		ID: "1", SID: "/s", Topic: "process.state", Time: time.Date(2026, 2, 3, 4, 5, 6, 700_000_000, time.UTC),
-		Partition: jetbus.NoPartition, Seq: 17,
+		Partition: jetbus.NoPartition, Seq: 17, Stored: storedAt.Time,
 	}
 	const start = `{"specversion":"1.0","id":"1","source":"/s","type":"process.state","time":"2026-02-03T05:05:06.7+01:00"`
 	for name, c := range map[string]struct {
@@ -73,7 +73,7 @@ func TestStructuredKeepsMessageHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := jetbus.Event{
-		ID: "h", Topic: "process.state", Time: millis(storedAt.Time), Partition: jetbus.NoPartition, Seq: 17,
+		ID: "h", Topic: "process.state", Time: millis(storedAt.Time), Partition: jetbus.NoPartition, Seq: 17, Stored: storedAt.Time,
 		Headers: map[string]string{"traceparent": "00", "x-ce-subject": "document", "x-ce-extra": "e"},
 	}
 	checkEqual(t, want, got)

@@ -17,7 +17,7 @@ type groupLag struct {
 	Topic    string  `json:"topic"`
 	Group    string  `json:"group"`
 	Events   uint64  `json:"events"`  // not settled
-	Seconds  float64 `json:"seconds"` // since the oldest of them was published; 0: there is none
+	Seconds  float64 `json:"seconds"` // since the oldest of them was stored; 0: there is none
 	AckedSeq uint64  `json:"ackedSeq"`
 	LastSeq  uint64  `json:"lastSeq"` // of the topic's stream
 }
@@ -73,7 +73,7 @@ func lagOf(ctx context.Context, bus *adapter.Bus, topics []string) ([]groupLag, 
 	return lags, nil
 }
 
-// oldestOf is the time of the oldest event that a group has not settled; zero where
+// oldestOf is when the oldest event was stored that a group has not settled; zero where
 // there is none.
 func oldestOf(ctx context.Context, bus *adapter.Bus, g jetbus.GroupInfo) (oldest time.Time, err error) {
 	if g.Pending == 0 && g.Held == 0 {
@@ -92,7 +92,7 @@ func oldestOf(ctx context.Context, bus *adapter.Bus, g jetbus.GroupInfo) (oldest
 		return time.Time{}, err
 	}
 	for e, err := range bus.Scan(ctx, g.Topic, jetbus.ScanQuery{From: jetbus.AfterSeq(g.AckedSeq), Limit: 1}) {
-		return e.Time, err
+		return e.Stored, err
 	}
 	return time.Time{}, nil
 }

@@ -49,7 +49,7 @@ func TestPlainMessages(t *testing.T) {
 		if e.Time.Before(before) || e.Time.After(time.Now()) {
 			t.Errorf("%s: time is %v, want that of storage", name, e.Time)
 		}
-		want := jetbus.Event{ID: stream + "-" + strconv.FormatUint(seq, 10), Topic: topic, Partition: jetbus.NoPartition, Seq: seq, Time: e.Time, Payload: e.Payload}
+		want := jetbus.Event{ID: stream + "-" + strconv.FormatUint(seq, 10), Topic: topic, Partition: jetbus.NoPartition, Seq: seq, Time: e.Stored.Truncate(time.Millisecond), Stored: e.Stored, Payload: e.Payload}
 		if diff := cmp.Diff(want, e); diff != "" {
 			t.Errorf("%s: event (-want +got):\n%s", name, diff)
 		}
@@ -80,7 +80,7 @@ func TestBinaryByHand(t *testing.T) {
 		e := next(t, events)
 		want := jetbus.Event{
 			ID: "a 1", SID: "/shop/42?q=%25", Topic: topic, Key: "a b%é", Partition: jetbus.NoPartition,
-			Time: time.Date(2026, 2, 3, 3, 5, 6, 789e6, time.UTC), Seq: e.Seq, Payload: e.Payload,
+			Time: time.Date(2026, 2, 3, 3, 5, 6, 789e6, time.UTC), Seq: e.Seq, Stored: e.Stored, Payload: e.Payload,
 			Headers: map[string]string{
 				"content-type": "application/vnd.example+json; charset=utf-8", "x-ce-type": "com.example.placed",
 				"x-ce-subject": "order 7", "x-ce-comexample": "Euro € 😀", "x-request": "r1",
@@ -140,7 +140,7 @@ func TestBinaryBySDK(t *testing.T) {
 		e := next(t, events)
 		want := jetbus.Event{
 			ID: "sdk-" + name, SID: "https://shop.example/42", Topic: topic, Key: "a b é", Partition: jetbus.NoPartition,
-			Time: time.Date(2026, 2, 3, 4, 5, 6, 789e6, time.UTC), Seq: e.Seq, Payload: e.Payload,
+			Time: time.Date(2026, 2, 3, 4, 5, 6, 789e6, time.UTC), Seq: e.Seq, Stored: e.Stored, Payload: e.Payload,
 			Headers: map[string]string{"x-ce-type": "com.example.placed", "x-ce-subject": "order 7"},
 		}
 		if contentType != "application/json" {
@@ -180,7 +180,7 @@ func TestStructured(t *testing.T) {
 			e := next(t, events)
 			want := jetbus.Event{
 				ID: "s1", SID: "https://shop.example/42", Topic: topic, Key: "a b%é", Partition: jetbus.NoPartition,
-				Time: time.Date(2026, 2, 3, 4, 5, 6, 789e6, time.UTC), Seq: e.Seq, Payload: e.Payload,
+				Time: time.Date(2026, 2, 3, 4, 5, 6, 789e6, time.UTC), Seq: e.Seq, Stored: e.Stored, Payload: e.Payload,
 				Headers: map[string]string{"x-ce-subject": "order 7"},
 			}
 			if c.contentType != "" {

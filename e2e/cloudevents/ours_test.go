@@ -186,6 +186,10 @@ func (f *fixture) store(t *testing.T, e jetbus.Event) (jetbus.Event, *nats.Msg) 
 		if err != nil {
 			t.Fatal(err)
 		}
+		if back.Stored.IsZero() {
+			t.Errorf("the bus does not say when it stored %+v", back)
+		}
+		r.Event.Stored = back.Stored // which a receipt does not know
 		same := cmp.FilterValues(func(a, b []byte) bool { return len(a)+len(b) == 0 }, cmp.Ignore())
 		if diff := cmp.Diff(r.Event, back, same); diff != "" {
 			t.Errorf("the bus reads another event than it stored (-stored +read):\n%s", diff)

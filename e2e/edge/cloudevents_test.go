@@ -90,7 +90,7 @@ func TestCloudEventsClient(t *testing.T) {
 			all := r.stored("orders")
 			got := all[len(all)-1]
 			want := jetbus.Event{
-				ID: id, SID: "https://shop.example/42?a=b", Topic: "orders", Key: "a b é%", Partition: jetbus.NoPartition, Seq: got.Seq,
+				ID: id, SID: "https://shop.example/42?a=b", Topic: "orders", Key: "a b é%", Partition: jetbus.NoPartition, Seq: got.Seq, Stored: got.Stored,
 				Time: time.Date(2026, 2, 3, 4, 5, 6, 789e6, time.UTC), Payload: []byte(data.payload),
 				Headers: map[string]string{"x-ce-type": "com.example.placed", "x-ce-subject": "order 7 ☕", "x-ce-dataschema": "https://shop.example/schema", "x-ce-sequence": "7", "x-ce-flag": "true"},
 			}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/seed-63e9a637/jetbus"
 )
 
@@ -15,6 +17,7 @@ var readBehaviors = []Behavior{
 	{Name: "the latest event of each key is found, and only that", Cases: []int{66}, Needs: NeedStore, play: latestByKey},
 	{Name: "a reader that follows gets old and new events in order, without gaps", Cases: []int{66}, Needs: NeedStore, play: follow},
 	{Name: "a reader that does not follow ends at what there was when it began", Cases: []int{66}, Needs: NeedStore, play: readEnds},
+	{Name: "what is read and what is delivered say the same of when it was stored", Cases: []int{66}, Needs: NeedStore, play: storedTimes},
 	{Name: "a position is one of the topic as it was made, not of one that is made anew", Cases: []int{66}, Needs: NeedStore, play: readAnew},
 	{Name: "a reader that follows goes on after a crash of the broker, without gaps", Cases: []int{32, 66}, Needs: NeedStore | NeedRestart, play: followOverCrash},
 }
@@ -57,6 +60,37 @@ func scanPages(r *run) {
 		}
 	}
 	sameKeys(r.T, "pages", got, keys(total))
+}
+
+// notStored leaves out of a comparison when an event was stored, which not every bus knows.
+var notStored = cmpopts.IgnoreFields(jetbus.Event{}, "Stored")
+
+// storedTimes compares the times of storage of three events, which is none where the bus
+// does not know them.
+func storedTimes(r *run) {
+	topic := r.topic("t")
+	got := r.newRecord()
+	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{})
+	r.publish(topic, keys(3)...)
+	delivered := map[uint64]time.Time{}
+	for _, d := range got.wait(r.T, 3) {
+		delivered[d.Seq] = d.Stored
+	}
+	var last time.Time
+	compare := func(what string, e jetbus.Event, err error) {
+		r.must(err)
+		if at, ok := delivered[e.Seq]; !ok || !e.Stored.Equal(at) || e.Stored.Before(last) {
+			r.Errorf("%s: event %d was stored at %v, and by its delivery at %v; the one before it at %v", what, e.Seq, e.Stored, at, last)
+		}
+		last = e.Stored
+	}
+	for e, err := range r.A.(jetbus.Store).Scan(r.ctx, topic, jetbus.ScanQuery{}) {
+		compare("scan", e, err)
+	}
+	last = time.Time{}
+	for e, err := range r.A.(jetbus.Reader).Read(r.ctx, []string{topic}, jetbus.ReadOptions{From: jetbus.Earliest()}) {
+		compare("read", e, err)
+	}
 }
 
 func latestByKey(r *run) {

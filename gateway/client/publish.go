@@ -162,7 +162,7 @@ func (c *Client) complete(e jetbus.Event) jetbus.Event {
 		e.Time = time.Now()
 	}
 	e.Time = e.Time.Truncate(time.Millisecond).UTC()
-	e.Partition, e.Seq = jetbus.NoPartition, 0
+	e.Partition, e.Seq, e.Stored = jetbus.NoPartition, 0, time.Time{}
 	return e
 }
 
