@@ -93,8 +93,8 @@ type Receipt struct {
 
 // Batcher stores many events at once.
 type Batcher interface {
-	// PublishBatch stores events in their order: those of each key where a cluster loses a
-	// leader meanwhile, and all of them with Chain or Atomic. It returns one Receipt an event;
+	// PublishBatch stores events in their order: those of each key where the connection breaks
+	// or a cluster loses a leader meanwhile, and all of them with Chain or Atomic. It returns one Receipt an event;
 	// where not all were acknowledged the error is a [BatchError], and the receipts
 	// of the others have Seq 0. All events are checked before the first is sent.
 	// A connection that breaks under a batch can end it with [ErrOvertaken].
