@@ -18,7 +18,27 @@ import (
 type patient struct {
 	jetstream.JetStream
 
-	most time.Duration
+	most   time.Duration
+	elects bool // it is that of a cluster
+}
+
+// absentAgain is how long a cluster has before it is asked once more for a stream that it
+// does not have: whoever has just become its leader, and has not done yet what was agreed on
+// before, says so of each that was made last.
+const absentAgain = 250 * time.Millisecond
+
+// orAbsent is f, where what is said to be absent is looked for once more.
+func orAbsent[T any](ctx context.Context, p *patient, f func() (T, error)) (T, error) {
+	v, err := f()
+	if !p.elects || !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return v, err
+	}
+	select {
+	case <-time.After(absentAgain):
+		return f()
+	case <-ctx.Done():
+		return v, err
+	}
 }
 
 // retried runs f until it is not refused for the lack of a leader.
@@ -52,19 +72,23 @@ func (p *patient) AccountInfo(ctx context.Context) (*jetstream.AccountInfo, erro
 // Stream is that of JetStream, as a server tells it that knows of a leader: what is purged, say,
 // goes up to where it says that the stream ends.
 func (p *patient) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
-	return repeated(ctx, p, func(ctx context.Context) (jetstream.Stream, error) {
-		s, err := p.JetStream.Stream(ctx, name)
-		if err == nil && isHeadless(s.CachedInfo()) {
-			return nil, nats.ErrTimeout
-		}
-		return s, err
+	return orAbsent(ctx, p, func() (jetstream.Stream, error) {
+		return repeated(ctx, p, func(ctx context.Context) (jetstream.Stream, error) {
+			s, err := p.JetStream.Stream(ctx, name)
+			if err == nil && isHeadless(s.CachedInfo()) {
+				return nil, nats.ErrTimeout
+			}
+			return s, err
+		})
 	})
 }
 
 // StreamNameBySubject is that of JetStream.
 func (p *patient) StreamNameBySubject(ctx context.Context, subject string) (string, error) {
-	return repeated(ctx, p, func(ctx context.Context) (string, error) {
-		return p.JetStream.StreamNameBySubject(ctx, subject)
+	return orAbsent(ctx, p, func() (string, error) {
+		return repeated(ctx, p, func(ctx context.Context) (string, error) {
+			return p.JetStream.StreamNameBySubject(ctx, subject)
+		})
 	})
 }
 

@@ -77,7 +77,7 @@ func TestLookupWhileServersNeverAgree(t *testing.T) {
 	made, _ := movable(t)
 	bus := openBus(t, made.nc, Config{})
 	bus.cfg.Timeout = 300 * time.Millisecond // no sooner: to open takes an answer in that time
-	bus.js = &patient{&torn{JetStream: bus.js.JetStream, never: true}, bus.cfg.Timeout}
+	bus.js = &patient{JetStream: &torn{JetStream: bus.js.JetStream, never: true}, most: bus.cfg.Timeout}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	looked := make(chan error, 1)

@@ -163,6 +163,55 @@ func (s *starting) Stream(context.Context, string) (jetstream.Stream, error) {
 	return streamMade{info: info}, nil
 }
 
+// behindLeader is a cluster whose leader, when it is asked first, so many times, has not done yet
+// what was agreed on before.
+type behindLeader struct {
+	jetstream.JetStream
+
+	behind, calls int
+}
+
+func (b *behindLeader) Stream(context.Context, string) (jetstream.Stream, error) {
+	if b.calls++; b.calls <= b.behind {
+		return nil, jetstream.ErrStreamNotFound
+	}
+	return streamMade{info: &jetstream.StreamInfo{}}, nil
+}
+
+func (b *behindLeader) StreamNameBySubject(context.Context, string) (string, error) {
+	if b.calls++; b.calls <= b.behind {
+		return "", jetstream.ErrStreamNotFound
+	}
+	return "S", nil
+}
+
+// What a cluster does not have it is asked for twice; a server that is alone, once.
+func TestAbsentIsSaidTwice(t *testing.T) {
+	for what, look := range map[string]func(context.Context, *patient) error{
+		"stream":  func(ctx context.Context, p *patient) error { _, err := p.Stream(ctx, "S"); return err },
+		"subject": func(ctx context.Context, p *patient) error { _, err := p.StreamNameBySubject(ctx, "s"); return err },
+	} {
+		for _, c := range []struct {
+			elects        bool
+			behind, calls int
+			err           error
+		}{
+			{true, 0, 1, nil},
+			{true, 1, 2, nil},
+			{true, 9, 2, jetstream.ErrStreamNotFound},
+			{false, 1, 1, jetstream.ErrStreamNotFound},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				js := &behindLeader{behind: c.behind}
+				err := look(t.Context(), &patient{JetStream: js, most: time.Minute, elects: c.elects})
+				if !errors.Is(err, c.err) || js.calls != c.calls {
+					t.Errorf("%s, %+v: %v after %d questions", what, c, err, js.calls)
+				}
+			})
+		}
+	}
+}
+
 func TestEndIsNotTakenFromHeadless(t *testing.T) {
 	bus, _, js := internalBus(t)
 	defer func(was jetstream.JetStream) { bus.js.JetStream = was }(js)

@@ -35,7 +35,7 @@ func TestPurgeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := &late{Stream: s, js: js}
-	if err := (&patient{js, time.Minute}).purge(t.Context(), all, "d.a"); err != nil || all.calls != 2 {
+	if err := (&patient{JetStream: js, most: time.Minute}).purge(t.Context(), all, "d.a"); err != nil || all.calls != 2 {
 		t.Errorf("%d calls: %v", all.calls, err)
 	}
 	info, err := s.Info(t.Context(), jetstream.WithSubjectFilter("d.>"))
