@@ -3,6 +3,7 @@ package adapter
 import (
 	"context"
 	"errors"
+	"maps"
 	"strconv"
 	"testing"
 	"time"
@@ -71,6 +72,42 @@ func TestReplaceAfterAMove(t *testing.T) {
 			}
 			wantPosition(t, bus, uint64(moves))
 		})
+	}
+}
+
+// Nor does one give a group back the order that it had: others have changed it, while it looked
+// as if nobody was there.
+func TestReplaceOfAGroupWithAnotherOrder(t *testing.T) {
+	t.Parallel()
+	_, nc, js := directStream(t)
+	bus := openBus(t, nc, Config{})
+	if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := bus.Subscribe(t.Context(), "a", "g", func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{Order: jetbus.PerKey})
+	if err == nil {
+		err = s.Stop(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := s.(*subscription).owners[0].tracks[0]
+	seen, err := bus.findGroup(t.Context(), tr.p.t, "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := seen.Config
+	changed.Metadata = maps.Clone(changed.Metadata)
+	changed.Metadata[metaOrder] = string(jetbus.Total)
+	if _, err := js.UpdateConsumer(t.Context(), "EV_A", changed); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tr.replaceHeld(t.Context(), &topicGroup{topic: tr.p.t, group: "g", info: seen}); !errors.Is(err, errMoved) {
+		t.Errorf("replace: %v", err)
+	}
+	now, err := bus.findGroup(t.Context(), tr.p.t, "g")
+	if err != nil || now.Name != seen.Name || now.Config.Metadata[metaOrder] != string(jetbus.Total) {
+		t.Errorf("%+v, %v", now, err)
 	}
 }
 

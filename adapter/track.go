@@ -165,7 +165,7 @@ func (tr *track) replaceHeld(ctx context.Context, g *topicGroup) (*jetstream.Con
 	if g.info, err = s.b.findGroup(ctx, tr.p.t, s.group); err != nil {
 		return nil, err
 	}
-	if g.info.Name != seen.Name || g.info.Config.Metadata[metaMark] != "" {
+	if g.info.Name != seen.Name || g.info.Config.Metadata[metaMark] != "" || !maps.Equal(kin(g.info), kin(seen)) {
 		return nil, errMoved
 	}
 	s.mu.Lock()
@@ -173,7 +173,7 @@ func (tr *track) replaceHeld(ctx context.Context, g *topicGroup) (*jetstream.Con
 	tr.recorded = max(tr.recorded, tr.last, g.info.Delivered.Stream)
 	s.mu.Unlock()
 	metadata := map[string]string{metaDelivered: strconv.FormatUint(tr.recorded, 10), metaBy: tr.o.token}
-	maps.Copy(metadata, kin(seen))
+	maps.Copy(metadata, kin(g.info))
 	made, err := s.b.replaceConsumer(ctx, g, next, metadata)
 	if err != nil {
 		return nil, fmt.Errorf("replace the durable: %w", err)
