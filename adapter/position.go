@@ -53,11 +53,17 @@ func (dur *durables) startSequence(ctx context.Context, t *topic, start jetbus.S
 
 // endSequence is the sequence of the last message of the topic's stream.
 func (srv *server) endSequence(ctx context.Context, t *topic) (uint64, error) {
+	_, end, err := srv.bounds(ctx, t)
+	return end, err
+}
+
+// bounds are the sequences of the first and of the last message of the topic's stream.
+func (srv *server) bounds(ctx context.Context, t *topic) (first, last uint64, err error) {
 	info, err := srv.streamInfo(ctx, t.stream)
 	if err != nil {
-		return 0, srv.translate("", srv.api+"STREAM.INFO."+t.stream, err)
+		return 0, 0, srv.translate("", srv.api+"STREAM.INFO."+t.stream, err)
 	}
-	return info.State.LastSeq, nil
+	return info.State.FirstSeq, info.State.LastSeq, nil
 }
 
 // sequenceAtTime is the sequence of the first event stored at or after a time, or that

@@ -44,10 +44,11 @@ func (b *Bus) scan(ctx context.Context, name string, q jetbus.ScanQuery, yield f
 	if err != nil {
 		return err
 	}
-	end, err := b.endSequence(bounded, t)
+	first, end, err := b.bounds(bounded, t)
 	if err != nil {
 		return err
 	}
+	next = max(next, first) // what was dropped before, a replica that lags may have yet
 	left, batch := q.Limit, scanStep
 	if left > 0 && q.Filter.IsZero() { // each event that comes is one of those that are wanted
 		batch = min(left, scanStep)

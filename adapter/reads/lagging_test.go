@@ -85,6 +85,19 @@ func TestReadsOfALaggingReplica(t *testing.T) {
 	})
 }
 
+// What its topic has dropped a scan does not show, although a replica that lags has it yet.
+func TestScanOfWhatIsDropped(t *testing.T) {
+	inRealTime(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "t", MaxEvents: 3})
+		r.Publish("t", "1", "2", "3")
+		goOn := r.lagging("EV_T")
+		r.Publish("t", "4", "5")
+		timer := time.AfterFunc(100*time.Millisecond, goOn)
+		defer timer.Stop()
+		r.Equal("scanned", r.keysRead(r.Bus.Scan(r.Context(), "t", jetbus.ScanQuery{})), "3 4 5")
+	})
+}
+
 // What was stored at or after a time is not skipped because the replica that is asked
 // has nothing of it yet.
 func TestTimeAtALaggingReplica(t *testing.T) {
