@@ -17,7 +17,7 @@ import (
 // has answered what the next leader knows nothing of. An acknowledgement that asks for a
 // reply it answers when a quorum has it, and what it is told reaches its peers in that order.
 // So extensions of a replicated durable are followed by an acknowledgement of a sequence that
-// is settled already, to which it makes no difference, and count when that is answered.
+// is settled already, or of nothing, which makes no difference, and count when that is answered.
 //
 // One confirmation is under way for each durable and holder. What is extended meanwhile waits
 // for the next one: the more there are, the more go with one.
@@ -30,9 +30,8 @@ const confirmWithin = time.Second
 // maxUnanswered is how many confirmations of a durable may be answered late.
 const maxUnanswered = 4
 
-// enoughSettled is how many sequences have to be settled for one of them to be chosen: two
-// holders who choose the same one at the same time get each other's answers.
-const enoughSettled = 1000
+// nothing is the sequence of no event. The server answers an acknowledgement of it like any other.
+const nothing = 0
 
 // doubtful stands for the connection of an extension that was not confirmed: it is none that
 // there is, so that the next one is due at once, see leaseSet.cutOff.
@@ -43,11 +42,15 @@ type confirmer struct {
 	created time.Time // the durable
 	on      uint64    // the bus's connection on which the following was found out
 	floor   uint64    // all sequences up to it are settled
-	own     uint64    // the last one that this holder has acknowledged; 0: none yet
+	own     uint64    // the last one that this holder has acknowledged; nothing: none yet
 
+	line    uint64          // the connection of what follows
 	waiting []sentExtension // for the next confirmation
 	sent    []*confirmation // what is not answered, oldest first: of that all but the last one are late
 	within  time.Duration   // how long the last one may take; 0: the least
+
+	confirmed []*lease // that are exposed, until it is known who leads the durable
+	looking   bool     // lookWhoLeads runs
 }
 
 // sentExtension is one that waits to be confirmed.
@@ -88,7 +91,7 @@ func (h *leaseSet) adoptedLocked(info *jetstream.ConsumerInfo, on uint64) {
 		c.giveUp()
 		c.created, c.on, c.floor = info.Created, on, 0
 		if !same || c.own > info.AckFloor.Stream { // it may not be settled any more
-			c.own = 0
+			c.own = nothing
 		}
 	}
 	c.floor = max(c.floor, info.AckFloor.Stream)
@@ -96,11 +99,17 @@ func (h *leaseSet) adoptedLocked(info *jetstream.ConsumerInfo, on uint64) {
 
 // dropConfirmers forgets those of a group by the name of its first durable.
 func (h *leaseSet) dropConfirmers(first string) {
-	for name, c := range h.confirmers {
+	for name := range h.confirmers {
 		if _, ok := epochIn(name, first); ok {
-			c.giveUp()
-			delete(h.confirmers, name)
+			h.dropConfirmer(name)
 		}
+	}
+}
+
+func (h *leaseSet) dropConfirmer(durable string) {
+	if c := h.confirmers[durable]; c != nil {
+		c.giveUp()
+		delete(h.confirmers, durable)
 	}
 }
 
@@ -112,31 +121,28 @@ func (h *leaseSet) ackedLocked(l *lease) {
 }
 
 // confirmerLocked returns what confirms the extensions of a lease. It is nil where they count
-// as soon as they are answered: on one server, as long as too little is known to be settled,
-// and for an ordered group, whose owner has a lock, which a quorum confirms.
-func (h *leaseSet) confirmerLocked(l *lease) *confirmer {
-	c := h.confirmers[l.consumer]
-	if c == nil || c.on != h.b.connections.Load() || c.own == 0 && !c.hasFloor(l) {
-		return nil
+// as soon as they are answered: on one server, and for an ordered group, whose owner has a
+// lock, which a quorum confirms.
+func (h *leaseSet) confirmerLocked(l *lease) *confirmer { return h.confirmers[l.consumer] }
+
+// maxDraws is how often a sequence is drawn that no unanswered confirmation has, where there
+// may be none.
+const maxDraws = 10
+
+// choose returns a sequence that is settled, or nothing, and if it can be one that no unanswered
+// confirmation has: the server keeps one reply for each, so that two holders who choose the
+// same one at the same time get each other's answers. The more there are to choose from, the rarer that is. In a
+// stream of somebody else's, which may remove what has no other consumer, it takes no part in what others settle.
+func (c *confirmer) choose(l *lease, on uint64) uint64 {
+	if c.on != on { // it is not known any more whether what was settled is
+		return nothing
 	}
-	return c
-}
-
-// hasFloor reports whether whatever is below the floor can be acknowledged: not in a stream of
-// somebody else's, which may remove what has no other consumer.
-func (c *confirmer) hasFloor(l *lease) bool { return c.floor >= enoughSettled && !l.t.adopted() }
-
-// choose returns a sequence that is settled and, if there is one, that no unanswered
-// confirmation has: the server keeps one reply for each.
-func (c *confirmer) choose(l *lease) uint64 {
 	taken := func(seq uint64) bool {
 		return slices.ContainsFunc(c.sent, func(f *confirmation) bool { return f.seq == seq })
 	}
 	seq := c.own
-	if c.hasFloor(l) && (seq == 0 || taken(seq)) {
-		for seq = 1 + rand.Uint64N(c.floor); taken(seq); {
-			seq = 1 + rand.Uint64N(c.floor)
-		}
+	for draw := 0; draw < maxDraws && !l.t.adopted() && (seq == nothing || taken(seq)); draw++ {
+		seq = rand.Uint64N(c.floor + 1)
 	}
 	return seq
 }
@@ -146,17 +152,13 @@ func (c *confirmer) choose(l *lease) uint64 {
 func (h *leaseSet) confirm(c *confirmer) {
 	h.mu.Lock()
 	on := h.b.connections.Load()
+	c.goOn(on)
 	if c.isBusy() || len(c.waiting) == 0 || h.isOver() {
 		h.mu.Unlock()
 		return
 	}
-	if c.on != on { // it is not known any more whether what was settled is
-		c.giveUp()
-		h.mu.Unlock()
-		return
-	}
 	l := c.waiting[0].l
-	f := &confirmation{extensions: c.waiting, seq: c.choose(l), at: time.Now(), on: on}
+	f := &confirmation{extensions: c.waiting, seq: c.choose(l, on), at: time.Now(), on: on}
 	var reply string
 	reply, f.forget = h.b.replies.expect(func(m *nats.Msg) { h.confirmed(c, f, m) })
 	c.sent, c.waiting = append(c.sent, f), nil
@@ -204,28 +206,35 @@ func (h *leaseSet) overdueLocked(now time.Time) {
 }
 
 func (c *confirmer) overdue(now time.Time, on uint64, most time.Duration) {
-	switch {
-	case c.on != on:
-		c.giveUp()
-	case c.isBusy():
-		last := c.sent[len(c.sent)-1]
-		within := min(max(c.within, confirmWithin), most)
-		if now.Sub(last.at) < within {
-			return
-		}
-		c.within, last.late = 2*within, true
-		last.doubt()
-		c.dropWaiting() // another leader may have got that
-		if len(c.sent) > maxUnanswered {
-			c.sent[0].forget()
-			c.sent = c.sent[1:]
-		}
+	if c.goOn(on); !c.isBusy() {
+		return
+	}
+	last := c.sent[len(c.sent)-1]
+	within := min(max(c.within, confirmWithin), most)
+	if now.Sub(last.at) < within {
+		return
+	}
+	c.within, last.late = 2*within, true
+	last.doubt()
+	c.dropWaiting() // another leader may have got that
+	if len(c.sent) > maxUnanswered {
+		c.sent[0].forget()
+		c.sent = c.sent[1:]
 	}
 }
 
-// await has an extension that was sent confirmed, unless its connection is gone.
-func (c *confirmer) await(e sentExtension) {
-	if e.on != c.on {
+// goOn gives up what went out on another connection than the present one.
+func (c *confirmer) goOn(on uint64) {
+	if c.line != on {
+		c.giveUp()
+		c.line = on
+	}
+}
+
+// awaitLocked has an extension that was sent confirmed, unless its connection is gone.
+func (h *leaseSet) awaitLocked(c *confirmer, e sentExtension) {
+	on := h.b.connections.Load()
+	if c.goOn(on); e.on != on {
 		e.doubt()
 		return
 	}
@@ -287,7 +296,7 @@ func (l *lease) isConfirmed(ctx context.Context, sent time.Time, on uint64) bool
 		l.h.mu.Unlock()
 		return true
 	}
-	c.await(sentExtension{l: l, at: sent, on: on, told: told})
+	l.h.awaitLocked(c, sentExtension{l: l, at: sent, on: on, told: told})
 	l.h.mu.Unlock()
 	l.h.confirm(c)
 	select {

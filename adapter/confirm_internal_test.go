@@ -73,6 +73,7 @@ func TestExtensionIsConfirmed(t *testing.T) {
 // underWay makes a confirmation that is not answered, of the sequence that is the next one's, too.
 func (c *confirmer) underWay() *confirmation {
 	f := &confirmation{seq: c.own, at: time.Now(), on: c.on, forget: func() {}}
+	c.line = c.on
 	c.sent = append(c.sent, f)
 	return f
 }
@@ -103,12 +104,12 @@ func TestConfirmationIsLate(t *testing.T) {
 			}
 			h.mu.Lock()
 			h.overdueLocked(time.Now())
-			if !c.isBusy() || h.cutOff(l) {
-				t.Error("a confirmation that is under way is given up")
+			if !c.isBusy() || h.cutOff(l) || h.extendable(l, time.Now()) {
+				t.Error("a confirmation that is under way is given up, or what nothing extends is extended again")
 			}
 			late(h, f)
 			h.overdueLocked(time.Now())
-			if c.isBusy() || len(c.waiting) != 0 || !h.cutOff(l) || l.known {
+			if c.isBusy() || len(c.waiting) != 0 || !h.cutOff(l) || !h.extendable(l, time.Now()) || l.known {
 				t.Errorf("under way: %t, %d wait; the lease is known: %t, to be extended at once: %t", c.isBusy(), len(c.waiting), l.known, h.cutOff(l))
 			}
 			h.mu.Unlock()
@@ -185,14 +186,14 @@ func TestNotConfirmed(t *testing.T) {
 	h.b.connections.Add(1)
 	h.mu.Unlock()
 	h.confirm(c)
-	if len(c.waiting) > 0 || len(c.sent) > 0 || h.confirmerLocked(l) != nil {
+	if len(c.waiting) > 0 || len(c.sent) > 0 || c.choose(l, h.b.connections.Load()) != nothing {
 		t.Error("what was settled on another connection is taken to be")
 	}
 }
 
-// What is settled on a durable is what its holder has acknowledged, or much of what its floor
+// What is settled on a durable is what its holder has acknowledged, or what its floor
 // says. It is not known any more on another connection, nor where the durable was made anew or
-// set back; and on one server nothing is to be confirmed.
+// set back; then it is nothing that is acknowledged. And on one server nothing is to be confirmed.
 func TestSettledByDurable(t *testing.T) {
 	t.Parallel()
 	l, _, _ := confirmable(t)
@@ -206,27 +207,27 @@ func TestSettledByDurable(t *testing.T) {
 	}
 	alone, ordered := info("d", 1, 5000, 5000), info("d", 1, 5000, 5000)
 	alone.Cluster.Replicas, ordered.Config.Metadata[metaOrder] = nil, string(jetbus.PerKey)
-	const nothing, fromFloor = 0, math.MaxUint64
+	const unconfirmed, fromFloor = math.MaxUint64 - 1, math.MaxUint64
 	for _, c := range []struct {
 		what string
 		do   func()
 		want uint64
 	}{
-		{"one server", func() { h.adoptedLocked(alone, 1) }, nothing},
-		{"an ordered group", func() { h.adoptedLocked(ordered, 1) }, nothing},
-		{"an acknowledgement of what was not adopted", func() { h.ackedLocked(&lease{consumer: "d", seq: 9}) }, nothing},
-		{"a low floor", func() { h.adoptedLocked(info("d", 1, enoughSettled-1, 5000), 1) }, nothing},
-		{"a high one", func() { h.adoptedLocked(info("d", 1, enoughSettled, 5000), 1) }, fromFloor},
+		{"one server", func() { h.adoptedLocked(alone, 1) }, unconfirmed},
+		{"an ordered group", func() { h.adoptedLocked(ordered, 1) }, unconfirmed},
+		{"an acknowledgement of what was not adopted", func() { h.ackedLocked(&lease{consumer: "d", seq: 9}) }, unconfirmed},
+		{"no floor", func() { h.adoptedLocked(info("d", 1, 0, 5000), 1) }, nothing},
+		{"a floor", func() { h.adoptedLocked(info("d", 1, 1000, 5000), 1) }, fromFloor},
 		{"an acknowledgement", func() { h.ackedLocked(&lease{consumer: "d", seq: 4000}) }, 4000},
 		{"what was asked on an earlier connection", func() { h.adoptedLocked(info("d", 2, 1, 1), 0) }, 4000},
 		{"the floor again", func() { h.adoptedLocked(info("d", 1, 2000, 5000), 1) }, 4000},
-		{"set back", func() { h.adoptedLocked(info("d", 1, 2, 3), 1) }, nothing},
+		{"set back", func() { h.adoptedLocked(info("d", 1, 2, 3), 1) }, fromFloor},
 		{"an acknowledgement behind that", func() { h.ackedLocked(&lease{consumer: "d", seq: 3}) }, 3},
-		{"made anew", func() { h.adoptedLocked(info("d", 2, 1, 3), 1) }, nothing},
+		{"made anew", func() { h.adoptedLocked(info("d", 2, 1, 3), 1) }, fromFloor},
 		{"an acknowledgement behind that, too", func() { h.ackedLocked(&lease{consumer: "d", seq: 2}) }, 2},
 		{"another connection", func() { h.b.connections.Add(1) }, nothing},
 		{"an acknowledgement on that", func() { h.ackedLocked(&lease{consumer: "d", seq: 2}) }, nothing},
-		{"adopted on that, with a floor behind it", func() { h.adoptedLocked(info("d", 2, 1, 5000), 2) }, nothing},
+		{"adopted on that, with a floor behind it", func() { h.adoptedLocked(info("d", 2, 1, 5000), 2) }, fromFloor},
 		{"an acknowledgement again", func() { h.ackedLocked(&lease{consumer: "d", seq: 4}) }, 4},
 		{"adopted on another one, with a floor above it", func() { h.b.connections.Add(1); h.adoptedLocked(info("d", 2, 4, 5000), 3) }, 4},
 		{"made anew with a high floor", func() { h.adoptedLocked(info("d", 3, 5000, 5000), 3) }, fromFloor},
@@ -234,13 +235,13 @@ func TestSettledByDurable(t *testing.T) {
 		h.mu.Lock()
 		c.do()
 		of := &lease{consumer: "d", t: l.t}
-		got := h.confirmerLocked(of)
+		got, on := h.confirmerLocked(of), h.b.connections.Load()
 		switch {
-		case got == nil && c.want != nothing, got != nil && c.want == nothing:
+		case (got == nil) != (c.want == unconfirmed):
 			t.Errorf("%s: %+v, want %d", c.what, got, c.want)
 		case got == nil:
-		case c.want == fromFloor && (got.own > 0 || got.choose(of) > got.floor), c.want != fromFloor && got.choose(of) != c.want:
-			t.Errorf("%s: %d is chosen of %+v, want %d", c.what, got.choose(of), got, c.want)
+		case c.want == fromFloor && (got.own > 0 || got.choose(of, on) > got.floor), c.want != fromFloor && got.choose(of, on) != c.want:
+			t.Errorf("%s: %d is chosen of %+v, want %d", c.what, got.choose(of, on), got, c.want)
 		}
 		h.mu.Unlock()
 	}
@@ -249,14 +250,15 @@ func TestSettledByDurable(t *testing.T) {
 	c := h.confirmers["d"]
 	c.own = 4000
 	c.underWay()
-	if of := (&lease{t: l.t}); c.choose(of) == 4000 {
+	on := h.b.connections.Load()
+	if of := (&lease{t: l.t}); c.choose(of, on) == 4000 {
 		t.Error("a sequence is chosen that an unanswered confirmation has")
 	}
 	foreign := &lease{consumer: "d", t: &topic{config: jetbus.TopicConfig{Subject: "x"}}}
-	if c.choose(foreign) != 4000 {
+	if c.choose(foreign, on) != 4000 {
 		t.Error("in a stream of somebody else's more is acknowledged than what this holder has settled")
 	}
-	if c.own = 0; h.confirmerLocked(foreign) != nil {
+	if c.own = nothing; c.choose(foreign, on) != nothing {
 		t.Error("in a stream of somebody else's the floor is taken for settled")
 	}
 	h.adoptedLocked(info("d__e1", 3, 0, 0), 3)

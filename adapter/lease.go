@@ -69,6 +69,8 @@ type lease struct {
 	attempt    int             // once decoded
 	started    time.Time       // when a handler got it
 	deadline   time.Time       // until when it is ours, see package deadline
+	sent       time.Time       // a time before which the server cannot have sent it
+	exposed    chan struct{}   // closed when that is over; nil: it never was, see exposeLocked
 	asked      time.Time       // when the newest extension was sent
 	askedOn    uint64          // on which of the bus's connections; 0: it was answered, or there was none
 	known      bool            // the server has had an extension, and confirmed it where that takes others
@@ -233,7 +235,10 @@ func (l *lease) extendedLocked(sent time.Time) bool {
 	if !sent.Before(l.asked) {
 		l.asked, l.askedOn = sent, 0
 	}
-	l.known = true
+	if !l.known {
+		l.known = true
+		l.h.quorumHasLocked(l)
+	}
 	return true
 }
 

@@ -24,8 +24,9 @@ type leaseSet struct {
 	backoff    jetbus.Backoff
 	changed    func(p *puller) // called without the lock when a lease of p ended, or, with nil, several did; may be nil
 
-	wg   sync.WaitGroup // keeper and extensions; end waits for them
-	over chan struct{}  // closed by end
+	wg   sync.WaitGroup     // keeper, extensions and what is found out; end waits for them
+	duty context.Context    //nolint:containedctx // canceled by end; for what the set asks by itself
+	quit context.CancelFunc // of duty
 
 	mu      sync.Mutex
 	first   lease // sentinel of the ring of leases
@@ -46,7 +47,7 @@ type eventName struct{ topic, id string }
 func (h *leaseSet) init() {
 	h.first.prev, h.first.next = &h.first, &h.first
 	h.named, h.confirmers = map[eventName]*lease{}, map[string]*confirmer{}
-	h.over = make(chan struct{})
+	h.duty, h.quit = context.WithCancel(context.Background())
 }
 
 // adoptLocked makes the leases last as long as a durable lets them, or as long as another
@@ -82,17 +83,10 @@ func (h *leaseSet) end() {
 // closeLocked has all that runs end; else the keeper would notice at its next tick.
 func (h *leaseSet) closeLocked() {
 	h.giveUpLocked()
-	close(h.over)
+	h.quit()
 }
 
-func (h *leaseSet) isOver() bool {
-	select {
-	case <-h.over:
-		return true
-	default:
-		return false
-	}
-}
+func (h *leaseSet) isOver() bool { return h.duty.Err() != nil }
 
 // add takes charge of a lease whose message was sent at that time at the earliest.
 func (h *leaseSet) add(l *lease, sent time.Time) {
@@ -105,10 +99,11 @@ func (h *leaseSet) add(l *lease, sent time.Time) {
 // addLocked is add for who has the lock: the puller, which counts the event as its own in the
 // same turn, so that nobody sees it held and not counted, or the other way around.
 func (h *leaseSet) addLocked(l *lease, sent time.Time) {
-	l.deadline, l.asked = sent.Add(h.safe()), sent
-	if age := time.Duration(sent.UnixNano() - l.stored); l.isReplicated() && l.slot == nil && h.maxLease >= 0 && age > 0 && !h.isOld(l) {
+	l.deadline, l.asked, l.sent = sent.Add(h.safe()), sent, sent
+	if age := time.Duration(sent.UnixNano() - l.stored); l.isReplicated() && l.slot == nil && age > 0 && !h.isOld(l) {
 		l.deadline = l.deadline.Add(-age) // a server that takes the lead counts from there, until it is extended
 	}
+	h.exposeLocked(l)
 	l.prev, l.next = h.first.prev, &h.first
 	l.prev.next, h.first.prev = l, l
 	h.count++
@@ -125,6 +120,7 @@ func (h *leaseSet) removeLocked(l *lease, how outcome) {
 	l.prev.next, l.next.prev = l.next, l.prev
 	h.count--
 	h.unnameLocked(l)
+	l.coverLocked()
 	if l.p != nil {
 		l.p.dropLocked(l)
 	}
@@ -233,7 +229,7 @@ func (h *leaseSet) keeper() {
 	for {
 		select {
 		case <-tick.C:
-		case <-h.over:
+		case <-h.duty.Done():
 			return
 		}
 		expired, more := h.inspect(time.Now())
@@ -317,29 +313,6 @@ func (h *leaseSet) rest(l *lease) time.Duration {
 	return every
 }
 
-// isOld reports whether an event was stored long before it was delivered, for the time
-// that a lease has.
-func (h *leaseSet) isOld(l *lease) bool {
-	return l.asked.UnixNano()-l.stored > int64(h.pace()/3)
-}
-
-// secure extends the lease of an event that has just come where another server may take
-// the lead of its durable at any moment: that one knows no more of the lease than
-// a server that was restarted, see rest. On one server it waits, so that a backlog
-// that is handled quickly costs no extensions. Leases that nothing extends later count
-// from here, whatever the age of their events.
-func (h *leaseSet) secure(l *lease) {
-	h.mu.Lock()
-	exposed := l.isReplicated() && l.state == leaseOpen && (l.deliveries > 1 || h.maxLease < 0 || h.isOld(l))
-	if exposed {
-		l.asked, l.askedOn = time.Now(), h.b.connections.Load()
-	}
-	h.mu.Unlock()
-	if exposed {
-		h.askAll([]*lease{l})
-	}
-}
-
 // cutOff reports whether the newest extension went out on a connection that is no
 // more, and its answer with it. Then the next one is due at once: two that are lost
 // would be all that a lease has.
@@ -350,10 +323,10 @@ func (h *leaseSet) cutOff(l *lease) bool {
 // extendable reports whether the bus is to keep a lease going by itself.
 func (h *leaseSet) extendable(l *lease, now time.Time) bool {
 	switch {
-	case l.slot != nil, now.Before(l.keepUntil):
+	case l.slot != nil, l.isExposed(), now.Before(l.keepUntil):
 		return true
 	case h.maxLease < 0:
-		return false
+		return !l.known && l.askedOn == doubtful // the only extension, of secure, was lost
 	}
 	return l.started.IsZero() || now.Before(l.started.Add(h.maxLease))
 }
@@ -426,7 +399,7 @@ func (h *leaseSet) askOne(l *lease) (c *confirmer, ok bool, err error) {
 	close(on)
 	if err == nil && c != nil {
 		h.mu.Lock()
-		c.await(e)
+		h.awaitLocked(c, e)
 		h.mu.Unlock()
 	}
 	return c, err == nil, err
@@ -487,11 +460,22 @@ func (h *leaseSet) tell(l *lease, o jetbus.Observation) {
 	h.b.cfg.Observer(o)
 }
 
-// giveBack returns leases to the group without an attempt.
+// giveBack returns leases to the group without an attempt. Those that are exposed it gives back
+// behind the others, if they are known to be ours in time.
 func (h *leaseSet) giveBack(ctx context.Context, leases []*lease, reason string) {
 	if !h.b.link.IsUp() {
 		return
 	}
+	held, exposed := h.cover(ctx, 0, leases)
+	h.giveBackHeld(ctx, held, reason)
+	if len(exposed) > 0 {
+		held, exposed = h.cover(ctx, drainTimeout, exposed)
+		h.giveBackHeld(ctx, held, reason)
+		h.forgo(exposed)
+	}
+}
+
+func (h *leaseSet) giveBackHeld(ctx context.Context, leases []*lease, reason string) {
 	var ours []*lease
 	for _, l := range leases {
 		if l.claim("give back") == nil {

@@ -156,8 +156,9 @@ func (p *puller) deliver(m *nats.Msg, a ackReply) {
 	since, first := p.arrivedLocked(l.size, now)
 	p.holdLocked(l)
 	s.addLocked(l, since)
-	s.queue.push(l) // shutdown gives it back, if it has begun
-	s.hireLocked()
+	if !l.isExposed() {
+		s.readyLocked(l)
+	}
 	o, reply := p.requestLocked(now)
 	s.mu.Unlock()
 	s.secure(l)

@@ -1,12 +1,11 @@
 package adapter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,24 +15,6 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 )
-
-// handedOutKey names what Receive handed out. The ack timeout is the group's at
-// that time; one that changes makes a new entry.
-type handedOutKey struct {
-	topic, group string
-	ackTimeout   time.Duration
-	maxLease     time.Duration // -1: none
-}
-
-// handedOut are the leases that Receive handed out for a group.
-type handedOut struct {
-	leaseSet
-	t   *topic
-	key handedOutKey
-
-	users   int         // Receive calls under way; guarded by Bus.mu
-	adopted *knownGroup // guarded by mu
-}
 
 // Receive implements jetbus.Receiver.
 func (b *Bus) Receive(ctx context.Context, topic, group string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
@@ -166,10 +147,13 @@ func (b *Bus) receive(ctx context.Context, name, group string, o jetbus.ReceiveO
 	return nil, err
 }
 
+// errForgone: what came may be somebody else's, see leaseSet.exposeLocked.
+var errForgone = errors.New("it could not be known that nobody else has the event")
+
 // isCut reports whether a request was lost, or ended by a leader that went.
 func isCut(err error) bool {
 	w, ok := errors.AsType[pullError](err)
-	return ok && w.kind == pullLater || errors.Is(err, errLost) || isLost(err)
+	return ok && w.kind == pullLater || errors.Is(err, errLost) || errors.Is(err, errForgone) || isLost(err)
 }
 
 // source is where events of a group come from.
@@ -211,51 +195,6 @@ func (srv *server) isFull(ctx context.Context, s source) bool {
 	return err == nil && srv.source(s.t, c.CachedInfo()).room == 0
 }
 
-// useHandedOut returns the entry of a group.
-func (b *Bus) useHandedOut(t *topic, group string, ackTimeout, maxLease time.Duration) (*handedOut, error) {
-	backoff, err := jetbus.Backoff{}.Normalize()
-	if err != nil {
-		return nil, err
-	}
-	if maxLease == 0 {
-		maxLease = -1
-	} else {
-		maxLease = max(maxLease, ackTimeout) // that of the group may be longer than the caller's
-	}
-	key := handedOutKey{t.name(), group, ackTimeout, maxLease}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	r := b.held[key]
-	if r == nil {
-		r = &handedOut{leaseSet: leaseSet{b: b, group: group, ackTimeout: ackTimeout, maxLease: maxLease, backoff: backoff}, t: t, key: key}
-		r.init()
-		r.changed = func(*puller) { b.pruneHandedOut(r) }
-		b.held[key] = r
-	}
-	r.users++
-	return r, nil
-}
-
-func (b *Bus) unuseHandedOut(r *handedOut) {
-	b.mu.Lock()
-	r.users--
-	b.mu.Unlock()
-	b.pruneHandedOut(r)
-}
-
-// pruneHandedOut drops an entry that holds nothing and that nobody uses.
-func (b *Bus) pruneHandedOut(r *handedOut) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.users == 0 && r.count == 0 && b.held[r.key] == r {
-		delete(b.held, r.key)
-		r.closeLocked() // its keeper goes off duty; Close waits for it
-		b.retired.Go(r.wg.Wait)
-	}
-}
-
 // receive asks for what is there; if nothing is, it waits for one
 // event and then asks for what came with it. A waiting request for more than one
 // would have to be canceled with events on their way.
@@ -267,14 +206,20 @@ func (r *handedOut) receive(ctx context.Context, g *knownGroup, o jetbus.Receive
 	defer call.end(ctx)
 	r.adopt(g)
 	err = call.collect(ctx, g, o)
-	g.took(call.len())
+	came := call.take()
+	g.took(len(came))
+	leases, exposed := r.cover(ctx, min(r.b.cfg.Timeout, r.ackTimeout/3), came)
+	r.failed(ctx, exposed)
+	if err == nil && len(leases) == 0 && len(came) > 0 {
+		err = cmp.Or(context.Cause(ctx), errForgone)
+	}
 	if err != nil {
-		if call.len() == 0 {
+		if len(leases) == 0 {
 			return nil, err
 		}
 		r.b.forgetGroup(g) // the next call asks what is wrong
 	}
-	return call.deliveries(ctx, o.MaxAttempts), nil
+	return r.deliveries(ctx, leases, o.MaxAttempts), nil
 }
 
 // adopt notes where the group's durables are.
@@ -411,16 +356,6 @@ func (c *receiveCall) receive(m *nats.Msg) {
 	notify(c.first, struct{}{})
 }
 
-// returnLate gives back an event that came when its call was over. The entry of
-// its group may be retired by then, so that it has a set of its own, which
-// nobody needs to watch over.
-func (r *handedOut) returnLate(l *lease, sent time.Time) {
-	late := &leaseSet{b: r.b, group: r.group, ackTimeout: r.ackTimeout, maxLease: r.maxLease, backoff: r.backoff, keeping: true}
-	late.init()
-	late.add(l, sent)
-	late.giveBack(context.Background(), []*lease{l}, "nobody waits for it any more")
-}
-
 func (c *receiveCall) status(m *nats.Msg) {
 	if w := readPullWord(m); w.kind != pullBeat && w.kind != pullDone { // all its events are there, or on their way
 		notify(c.over, w)
@@ -521,50 +456,9 @@ func (c *receiveCall) take() []*lease {
 
 // end closes the inbox; an event that was on its way is given back when it comes.
 func (c *receiveCall) end(ctx context.Context) {
-	c.r.giveBack(context.WithoutCancel(ctx), c.take(), "the call failed")
+	c.r.failed(ctx, c.take())
 	if c.sub.Drain() != nil {
 		_ = c.sub.Unsubscribe() // closed with the connection
-	}
-}
-
-// deliveries decodes what came.
-func (c *receiveCall) deliveries(ctx context.Context, maxAttempts int) []*jetbus.Delivery {
-	leases := c.take()
-	out := make([]*jetbus.Delivery, 0, len(leases))
-	c.r.b.recallAll(ctx, leases)
-	for _, l := range leases {
-		if l.hopeless() {
-			c.r.giveUp(ctx, l)
-			continue
-		}
-		e, err := l.decode()
-		if err != nil {
-			_ = c.r.reject(ctx, l, jetbus.DeadUndecodable, err) // else it comes back, as the observer is told
-			continue
-		}
-		d := l.delivery(&e, maxAttempts)
-		c.r.mu.Lock()
-		c.r.nameLocked(l, e.ID)
-		l.attempt, l.started = d.Attempt, time.Now()
-		c.r.mu.Unlock()
-		out = append(out, d)
-	}
-	return out
-}
-
-// giveBackHandedOut returns what Receive handed out and nobody settled.
-func (b *Bus) giveBackHandedOut(ctx context.Context) {
-	b.mu.Lock()
-	all := slices.Collect(maps.Values(b.held))
-	b.mu.Unlock()
-	for _, r := range all {
-		r.giveBack(context.WithoutCancel(ctx), r.all(), "the bus is closing")
-		r.mu.Lock()
-		for r.count > 0 {
-			r.removeLocked(r.first.next, leaseLost)
-		}
-		r.mu.Unlock()
-		b.pruneHandedOut(r)
 	}
 }
 

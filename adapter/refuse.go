@@ -265,8 +265,7 @@ func (s *subscription) unpark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.parked {
-		s.queue.push(l)
-		s.hireLocked()
+		s.readyLocked(l)
 	}
 	s.parked = nil
 }

@@ -188,7 +188,8 @@ func (s *subscription) takeUnwatch() []func() {
 	return taken
 }
 
-// takeQueue empties the queue.
+// takeQueue empties the queue. Where the subscription stops, what is exposed is taken, too: it
+// comes to no worker any more.
 func (s *subscription) takeQueue() []*lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,6 +199,11 @@ func (s *subscription) takeQueue() []*lease {
 	}
 	out = append(out, s.parked...)
 	s.parked = nil
+	for l := s.first.next; l != &s.first; l = l.next {
+		if s.stopping && l.isExposed() {
+			out = append(out, l)
+		}
+	}
 	return out
 }
 

@@ -164,6 +164,12 @@ func (s *subscription) share() int {
 	return s.o.MaxInFlight / s.topics
 }
 
+// readyLocked has an event handled; shutdown gives it back, if it has begun.
+func (s *subscription) readyLocked(l *lease) {
+	s.queue.push(l)
+	s.hireLocked()
+}
+
 // hireLocked starts a worker if there is work for one more.
 func (s *subscription) hireLocked() {
 	if !s.stopping && s.workers < s.o.Concurrency && s.workers < s.running+s.queue.len() {
