@@ -56,13 +56,20 @@ type Normalizer struct {
 	r     *Registry
 	o     NormalizedOptions
 	wrong error    // the options are not valid
-	hops  sync.Map // hopKey to bool: verdicts; versions do not change
+	hops  sync.Map // hopKey to verdict
 }
 
 type hopKey struct {
 	topic         string
 	from, to      int
 	written, read schema.Model
+}
+
+// verdict is that on a hop between two schemas. Versions do not change, but in a registry
+// whose bucket was deleted and made anew.
+type verdict struct {
+	before, after *schema.Schema
+	proved        bool
 }
 
 // NewNormalizer returns a normalizer. Options that are not valid
@@ -322,9 +329,6 @@ func (n *Normalizer) passes(ctx context.Context, e *jetbus.Event, from, to int, 
 // proved reports whether it is proved that what is valid for one version is valid
 // for another. It compares two versions once.
 func (n *Normalizer) proved(ctx context.Context, hop hopKey) (bool, error) {
-	if known, ok := n.hops.Load(hop); ok {
-		return known.(bool), nil
-	}
 	before, err := n.r.Compiled(ctx, hop.topic, hop.from)
 	if err != nil {
 		return false, err
@@ -333,7 +337,12 @@ func (n *Normalizer) proved(ctx context.Context, hop hopKey) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if known, ok := n.hops.Load(hop); ok {
+		if v := known.(verdict); v.before == before && v.after == after {
+			return v.proved, nil
+		}
+	}
 	ok := schema.CompareModels(before, after, hop.written, hop.read).Result == schema.Proved
-	n.hops.Store(hop, ok)
+	n.hops.Store(hop, verdict{before, after, ok})
 	return ok, nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
@@ -24,6 +25,27 @@ func TestBucketMadeAnew(t *testing.T) {
 	v, err := r.reg.Register(t.Context(), "orders.created", object("x", "y"), registry.RegisterOptions{})
 	if err != nil || v.Number != 2 {
 		t.Errorf("version %d, %v", v.Number, err)
+	}
+}
+
+// TestNormalizerOfABucketMadeAnew: what was proved of the versions before is not taken to be so of
+// those that have their numbers now.
+func TestNormalizerOfABucketMadeAnew(t *testing.T) {
+	r := newRig(t)
+	n := registry.NewNormalizer(r.reg, registry.NormalizedOptions{Versions: map[string]int{"orders.created": 2}})
+	event := jetbus.Event{Topic: "orders.created", Payload: []byte(`{"a":"x"}`), Headers: map[string]string{jetbus.HeaderSchemaVersion: "1"}}
+	r.register("orders.created", object("a"))
+	r.register("orders.created", object("a", "b"))
+	must(n.Normalize(t.Context(), event))(t)
+	js := must(jetstream.New(bustest.Connect(t, r.broker)))(t)
+	r.ok(js.DeleteKeyValue(t.Context(), "SCHEMAS"))
+	must(r.open(registry.Config{}).Register(t.Context(), "orders.created", object("a"), registry.RegisterOptions{}))(t)
+	v, err := r.reg.Register(t.Context(), "orders.created", `{"type":"object","properties":{"a":{"type":"string","minLength":1}}}`, registry.RegisterOptions{Force: true, By: "alice"})
+	if err != nil || v.Number != 2 {
+		t.Fatalf("version %d, %v", v.Number, err)
+	}
+	if _, err := n.Normalize(t.Context(), event); err == nil {
+		t.Error("a hop that is not proved is passed")
 	}
 }
 
