@@ -21,6 +21,7 @@ import (
 type place struct {
 	tcp    bool // loopback TCP
 	always bool // the server syncs every message
+	memory bool // topics are kept in memory
 }
 
 // env is a server in this process and the connections of the contestants: two
@@ -76,11 +77,15 @@ func (e *env) connect(ctx context.Context, at place) error {
 		e.conns = append(e.conns, nc)
 	}
 	e.raw, e.raw2, e.peer = e.conns[2], e.conns[3], e.conns[4]
+	config := adapter.Config{SID: sid}
+	if at.memory {
+		config.Storage = jetbus.MemoryStorage
+	}
 	var err error
-	if e.bus, err = adapter.Open(ctx, e.conns[0], adapter.Config{SID: sid}); err != nil {
+	if e.bus, err = adapter.Open(ctx, e.conns[0], config); err != nil {
 		return err
 	}
-	if e.bus2, err = adapter.Open(ctx, e.conns[1], adapter.Config{SID: sid}); err != nil {
+	if e.bus2, err = adapter.Open(ctx, e.conns[1], config); err != nil {
 		return err
 	}
 	if e.js, err = jetstream.New(e.raw, jetstream.WithPublishAsyncMaxPending(rawWindow)); err != nil {

@@ -17,8 +17,11 @@ import (
 // plainest shape, or the way to the server.
 
 const (
-	// manyTopics is how many topics one subscription of these rows has.
+	// manyTopics is how many topics one subscription of these rows has, with so many events of
+	// so many bytes in all of them.
 	manyTopics = 300
+	manyEvents = 50_000
+	manySize   = 128
 	// farAway and near are how long a message and its answer take in them.
 	farAway = 10 * time.Millisecond
 	near    = 2 * time.Millisecond
@@ -67,9 +70,9 @@ func (e *env) filledLanes(ctx context.Context, topics, n, size int) (lanes []*la
 }
 
 // consumeTopics runs a no-op handler over n events that lie in some topics, all of one subscription.
-func consumeTopics(name string, count, size, topics int) job {
-	return job{name: name, count: count, run: func(ctx context.Context, e *env, n int, c *clock) error {
-		lanes, drop, err := e.filledLanes(ctx, topics, n, size)
+func consumeTopics(name string, topics int) job {
+	return job{name: name, count: manyEvents, run: func(ctx context.Context, e *env, n int, c *clock) error {
+		lanes, drop, err := e.filledLanes(ctx, topics, n, manySize)
 		if err != nil {
 			return err
 		}
@@ -84,9 +87,9 @@ func consumeTopics(name string, count, size, topics int) job {
 
 // rawConsumeTopics is a pull loop for each topic, written by hand: what the server can give
 // from so many durables, each of whose state it keeps in a file of its own.
-func rawConsumeTopics(count, size, topics int) job {
-	return job{name: "raw pull loops", count: count, run: func(ctx context.Context, e *env, n int, c *clock) error {
-		lanes, drop, err := e.filledLanes(ctx, topics, n, size)
+func rawConsumeTopics(topics int) job {
+	return job{name: "raw pull loops", count: manyEvents, run: func(ctx context.Context, e *env, n int, c *clock) error {
+		lanes, drop, err := e.filledLanes(ctx, topics, n, manySize)
 		if err != nil {
 			return err
 		}
