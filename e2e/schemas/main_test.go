@@ -11,6 +11,7 @@ import (
 func TestMain(m *testing.M) {
 	rig.Main(m, map[string]rig.Role{
 		"backfill":  runBackfill,
+		"member":    runMember,
 		"registrar": runRegistrar,
 	})
 }
