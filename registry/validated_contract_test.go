@@ -199,7 +199,7 @@ func contractOfRestarts(t *testing.T, open func(t *testing.T) bustest.Subject, b
 var notTwice = append([]string{expectation, expectEach, atomicLimit, chained, noAnswer, grown, acrossGrown}, larger...)
 
 // notAtomic is what cannot hold of an atomic dual write besides. It needs topics that
-// share a stream: positions have gaps then, limits count twice, settings are the same
+// share a stream: positions have gaps then, and go on where a topic is made anew, limits count twice, settings are the same
 // for all, a batch is stored in runs of which none stores a part, and there are no
 // snapshots. It takes no time to be delivered at. And the server says of a batch whose
 // stream is gone only that it is incomplete.
@@ -213,6 +213,7 @@ var notAtomic = append([]string{
 	"a batch that fills its topic stores a prefix and names the rest",
 	"a topic deleted under its members ends them with the reason, and publishing fails",
 	"the cursor is where everything before is settled, not what was settled last",
+	"a position is one of the topic as it was made, not of one that is made anew",
 	"a compacted topic has the last event of each key, and of a deleted one nothing",
 	"a tombstone that would delete nothing is refused, however it is published",
 	"an event that ends by its TTL leaves a tombstone",
