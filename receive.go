@@ -29,7 +29,8 @@ type ReceiveOptions struct {
 	// with headers and subjects. An event that is larger is returned alone. Defaults to 64 MiB.
 	MaxBytes int64 `json:"maxBytes,omitempty"`
 	// Wait is how long to wait for the first event. Defaults to 5 seconds, -1 means not at all: an
-	// event whose publisher was answered a moment ago may not be known to the group yet.
+	// event whose publisher was answered a moment ago may not be known to the group yet. What has
+	// come is returned when it is known to be held, which in a cluster may take an election.
 	Wait time.Duration `json:"-"`
 	// AckTimeout is how long the leases last, at least 100 milliseconds. It belongs to the
 	// group, as SubscribeOptions.AckTimeout does: where that of the group is longer, they

@@ -72,7 +72,7 @@ func TestExtensionIsConfirmed(t *testing.T) {
 
 // underWay makes a confirmation that is not answered, of the sequence that is the next one's, too.
 func (c *confirmer) underWay() *confirmation {
-	f := &confirmation{seq: c.own, at: time.Now(), on: c.on, forget: func() {}}
+	f := &confirmation{seq: c.own, at: time.Now().Add(time.Hour), on: c.on, forget: func() {}} // it is not late by itself
 	c.line = c.on
 	c.sent = append(c.sent, f)
 	return f
@@ -83,7 +83,7 @@ func (c *confirmer) underWay() *confirmation {
 func TestConfirmationIsLate(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]func(h *leaseSet, f *confirmation){
-		"unanswered":      func(_ *leaseSet, f *confirmation) { f.at = f.at.Add(-confirmWithin) },
+		"unanswered":      func(_ *leaseSet, f *confirmation) { f.at = time.Now().Add(-confirmWithin) },
 		"with connection": func(h *leaseSet, _ *confirmation) { h.b.connections.Add(1) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -72,19 +72,41 @@ func (b *Bus) pruneHandedOut(r *handedOut) {
 	}
 }
 
-// failed gives back what came to a call that failed, which does not wait for what is exposed.
+// failed gives back what came to a call that failed, which does not wait for what is exposed:
+// Close does.
 func (r *handedOut) failed(ctx context.Context, leases []*lease) {
 	ctx = context.WithoutCancel(ctx)
 	held, exposed := r.cover(ctx, 0, leases)
-	r.giveBack(ctx, held, "the call failed")
+	r.letGo(ctx, held, "the call failed")
 	if len(exposed) > 0 {
-		r.wg.Go(func() { r.giveBack(ctx, exposed, "the call failed") })
+		r.b.calls.begin()
+		r.wg.Go(func() {
+			defer r.b.calls.end()
+			r.letGo(ctx, exposed, "the call failed")
+		})
 	}
 }
 
-// returnLate gives back an event that came when its call was over. The entry of
-// its group may be retired by then, so that it has a set of its own.
+// letGo gives leases back, and forgets those that cannot be: nobody has them.
+func (r *handedOut) letGo(ctx context.Context, leases []*lease, reason string) {
+	r.giveBack(ctx, leases, reason)
+	r.mu.Lock()
+	for _, l := range leases {
+		if l.state == leaseOpen {
+			r.removeLocked(l, leaseLost)
+		}
+	}
+	r.mu.Unlock()
+	r.b.pruneHandedOut(r)
+}
+
+// returnLate gives back an event that came when its call was over, if the bus is not closed. The
+// entry of its group may be retired by then, so that it has a set of its own.
 func (r *handedOut) returnLate(l *lease, sent time.Time) {
+	ctx := context.Background()
+	if r.b.enter(ctx) != nil {
+		return
+	}
 	late := &leaseSet{b: r.b, group: r.group, ackTimeout: r.ackTimeout, maxLease: r.maxLease, backoff: r.backoff}
 	late.init()
 	r.mu.Lock()
@@ -94,8 +116,11 @@ func (r *handedOut) returnLate(l *lease, sent time.Time) {
 	r.mu.Unlock()
 	late.add(l, sent)
 	late.secure(l)
-	late.giveBack(context.Background(), []*lease{l}, "nobody waits for it any more")
-	late.end()
+	go func() { // Close waits for it as for a call
+		defer r.b.calls.end()
+		late.giveBack(ctx, []*lease{l}, "nobody waits for it any more")
+		late.end()
+	}()
 }
 
 // deliveries decodes what came.
@@ -129,12 +154,6 @@ func (b *Bus) giveBackHandedOut(ctx context.Context) {
 	b.mu.Unlock()
 	besides(len(all), len(all), func(i int) {
 		r := all[i]
-		r.giveBack(context.WithoutCancel(ctx), r.all(), "the bus is closing")
-		r.mu.Lock()
-		for r.count > 0 {
-			r.removeLocked(r.first.next, leaseLost)
-		}
-		r.mu.Unlock()
-		b.pruneHandedOut(r)
+		r.letGo(context.WithoutCancel(ctx), r.all(), "the bus is closing")
 	})
 }

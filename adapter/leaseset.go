@@ -461,7 +461,7 @@ func (h *leaseSet) tell(l *lease, o jetbus.Observation) {
 }
 
 // giveBack returns leases to the group without an attempt. Those that are exposed it gives back
-// behind the others, if they are known to be ours in time.
+// behind the others, if they are known to be ours in time. Without a connection it leaves all as they are.
 func (h *leaseSet) giveBack(ctx context.Context, leases []*lease, reason string) {
 	if !h.b.link.IsUp() {
 		return

@@ -125,7 +125,8 @@ const maxNameless = 5
 // earlier: servers and clients need not agree on what time it is. Where nobody leads the
 // durable it waits. Of servers before 2.12 it says forever.
 func (srv *server) ledFor(ctx context.Context, t *topic, durable string) (led time.Duration, at time.Time, err error) {
-	for nameless := 0; ; {
+	nameless := 0
+	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
 		c, err := srv.consumer(ctx, t, durable)
 		if err != nil {
 			return 0, at, err
@@ -144,7 +145,7 @@ func (srv *server) ledFor(ctx context.Context, t *topic, durable string) (led ti
 			return info.TimeStamp.Sub(*l.LeaderSince), at, nil
 		}
 		select {
-		case <-time.After(publishRetry):
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return 0, at, context.Cause(ctx)
 		}
@@ -160,7 +161,7 @@ const silentLeader = 4 * time.Second
 func hearsMost(c *jetstream.ClusterInfo) bool {
 	heard := 1
 	for _, r := range c.Replicas {
-		if r.Active < silentLeader/2 {
+		if r.Active > 0 && r.Active < silentLeader/2 { // 0: never
 			heard++
 		}
 	}

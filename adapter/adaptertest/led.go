@@ -31,7 +31,7 @@ func (w *Led) Elect(since time.Time) {
 	if !since.IsZero() {
 		leader = `"leader":"n1","leader_since":"` + since.UTC().Format(time.RFC3339Nano) + `",`
 	}
-	w.Say("{" + leader + `"replicas":[{"name":"n2","current":true}]}`)
+	w.Say("{" + leader + `"replicas":[{"name":"n2","active":1000000}]}`)
 }
 
 // Asked returns how often somebody was told who leads.
