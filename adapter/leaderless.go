@@ -2,7 +2,9 @@ package adapter
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"maps"
 	"strings"
 	"time"
 
@@ -135,14 +137,57 @@ func (p *patient) UpdateStream(ctx context.Context, c jetstream.StreamConfig) (j
 }
 
 // change is UpdateStream of a stream as it was looked up. A cluster loses a request with the
-// leader that got it, and is asked again: it does in their order what its leader takes up.
+// leader that got it, and is asked again: it does in their order what its leader takes up. The
+// answer is given by the leader that the stream has when the change is carried out, and by nobody
+// where it has none then: so who gets none looks first whether the stream is as it is to be.
 // A single server loses none, but may take its time. Were it asked again, the first request
 // could undo what others have done behind the second.
 func (p *patient) change(ctx context.Context, have *jetstream.StreamInfo, c jetstream.StreamConfig) (jetstream.Stream, error) {
 	if !isOfCluster(have) {
 		return p.UpdateStream(ctx, c)
 	}
-	return longer(ctx, p, func(ctx context.Context) (jetstream.Stream, error) { return p.JetStream.UpdateStream(ctx, c) })
+	maybe := false
+	return longer(ctx, p, func(ctx context.Context) (jetstream.Stream, error) {
+		if maybe {
+			if s := p.changed(ctx, c); s != nil {
+				return s, nil
+			}
+		}
+		s, err := p.JetStream.UpdateStream(ctx, c)
+		maybe = maybe || isLost(err)
+		return s, err
+	})
+}
+
+// changed returns a stream that is as it is to be; nil where it is not, or nobody says so in half
+// of the time that there is.
+func (p *patient) changed(ctx context.Context, c jetstream.StreamConfig) jetstream.Stream {
+	within := askTimeout
+	if until, ok := ctx.Deadline(); ok {
+		within = min(within, time.Until(until)/2)
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	s, err := p.JetStream.Stream(ctx, c.Name)
+	if err != nil || isHeadless(s.CachedInfo()) || !sameConfig(s.CachedInfo().Config, c) {
+		return nil
+	}
+	return s
+}
+
+// sameConfig reports whether two configurations of a stream are the same, but for what the
+// server notes among the metadata.
+func sameConfig(a, b jetstream.StreamConfig) bool {
+	text := func(c jetstream.StreamConfig) string {
+		c.Metadata = maps.Clone(c.Metadata)
+		maps.DeleteFunc(c.Metadata, func(k, _ string) bool { return strings.HasPrefix(k, "_nats.") })
+		b, err := json.Marshal(c)
+		if err != nil {
+			return err.Error() // no configuration is that
+		}
+		return string(b)
+	}
+	return text(a) == text(b)
 }
 
 // isOfCluster reports whether a server that is one of a cluster says so of a stream.
@@ -206,8 +251,11 @@ func (p *patient) isAnew(ctx context.Context, name string, made time.Time) (bool
 	return err == nil && !s.CachedInfo().Created.Equal(made), err
 }
 
+// longest is how long one try may take at most.
+const longest = 4 * tryTimeout
+
 // longer is repeated for what is done under a lock, and may take long: behind a try without
-// an answer the next one has twice its time, and all together have as much as most.
+// an answer the next one has twice its time, up to longest, and all together have as much as most.
 func longer[T any](ctx context.Context, p *patient, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.most)
 	defer cancel()
@@ -217,7 +265,7 @@ func longer[T any](ctx context.Context, p *patient, f func(context.Context) (T, 
 		defer cancel()
 		v, err := f(ctx)
 		if isLost(err) {
-			within *= 2
+			within = min(2*within, longest)
 		}
 		return v, err
 	})

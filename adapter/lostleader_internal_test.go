@@ -24,6 +24,7 @@ type lostLeader struct {
 	late     bool   // and only behind the question whether it is
 	made     int64  // when the stream was, in seconds; 0: there is none
 	anew     int64  // when somebody makes it once more, behind its deletion; 0: nobody does
+	mute     bool   // nobody tells how the stream is
 	changes  int
 	describe string
 }
@@ -39,10 +40,15 @@ func (streamMade) Purge(context.Context, ...jetstream.StreamPurgeOpt) error { re
 func (s streamMade) CachedInfo() *jetstream.StreamInfo { return s.info }
 
 func (l *lostLeader) info() *jetstream.StreamInfo {
-	return &jetstream.StreamInfo{Created: time.Unix(l.made, 0), Cluster: &jetstream.ClusterInfo{Name: l.cluster}}
+	c := jetstream.StreamConfig{Name: "S", Description: l.describe, Metadata: map[string]string{"_nats.ver": "2"}}
+	return &jetstream.StreamInfo{Config: c, Created: time.Unix(l.made, 0), Cluster: &jetstream.ClusterInfo{Name: l.cluster, Leader: l.cluster}}
 }
 
-func (l *lostLeader) Stream(context.Context, string) (jetstream.Stream, error) {
+func (l *lostLeader) Stream(ctx context.Context, _ string) (jetstream.Stream, error) {
+	if l.mute {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	if l.made == 0 {
 		return nil, jetstream.ErrStreamNotFound
 	}
@@ -116,20 +122,32 @@ func TestChangeIsRepeated(t *testing.T) {
 	}{
 		"answered":                {lostLeader{cluster: "C", made: 1}, 1, false},
 		"lost":                    {lostLeader{cluster: "C", made: 1, silent: 2}, 3, false},
-		"never answered":          {lostLeader{cluster: "C", made: 1, silent: 1000}, 4, true},
+		"never answered":          {lostLeader{cluster: "C", made: 1, silent: 1000}, 5, true},
+		"done without an answer":  {lostLeader{cluster: "C", made: 1, silent: 1000, done: true}, 1, false},
 		"lost by a single server": {lostLeader{made: 1, silent: 1}, 1, true},
 		"deleted":                 {lostLeader{cluster: "C"}, 1, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				js, began := c.js, time.Now()
-				_, err := (&patient{JetStream: &js, most: time.Minute}).change(t.Context(), js.info(), jetstream.StreamConfig{Description: "changed"})
+				_, err := (&patient{JetStream: &js, most: time.Minute}).change(t.Context(), js.info(), jetstream.StreamConfig{Name: "S", Description: "changed"})
 				if (err != nil) != c.failed || js.changes != c.changes || !c.failed && js.describe != "changed" || time.Since(began) > time.Minute {
 					t.Errorf("%v after %d requests and %v; described %q", err, js.changes, time.Since(began), js.describe)
 				}
 			})
 		})
 	}
+}
+
+// The look at the stream leaves time to ask for the change again.
+func TestChangeIsRepeatedBehindALook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		js := lostLeader{cluster: "C", made: 1, silent: 1, mute: true}
+		_, err := (&patient{JetStream: &js, most: 3 * time.Second}).change(t.Context(), js.info(), jetstream.StreamConfig{Name: "S", Description: "changed"})
+		if err != nil || js.changes != 2 || js.describe != "changed" {
+			t.Errorf("%v after %d requests; described %q", err, js.changes, js.describe)
+		}
+	})
 }
 
 // starting is a cluster in which a server that has just come up answers first, so many times:
