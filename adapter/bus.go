@@ -32,11 +32,14 @@ type Bus struct {
 	members  map[member]struct{} // running subscriptions
 	held     map[handedOutKey]*handedOut
 	groups   map[groupKey]*knownGroup
-	swept    time.Time      // when groups lost those that are old
-	retired  sync.WaitGroup // what pruneHandedOut has dropped
-	later    sync.WaitGroup // what is to watch advisories again; added to while not closing
-	alone    alone          // suspects run one at a time
-	calls    calls          // under way; begun under mu while not closed
+	swept    time.Time               // when groups lost those that are old
+	retired  sync.WaitGroup          // what pruneHandedOut has dropped
+	later    sync.WaitGroup          // what is to watch advisories again; added to while not closing
+	alone    alone                   // suspects run one at a time
+	calls    calls                   // under way; begun under mu while not closed
+	inboxes  int                     // of Receive calls, that are open
+	emptied  chan struct{}           // closed when there is none of them; set by Close
+	late     map[*handedOut][]*lease // what came to one while closed
 }
 
 var _ jetbus.Backend = (*Bus)(nil)
@@ -69,7 +72,8 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Bus, error) {
 	}
 	b := &Bus{
 		streams: &streams{durables: newDurables(srv)},
-		members: map[member]struct{}{}, held: map[handedOutKey]*handedOut{}, groups: map[groupKey]*knownGroup{}, ended: make(chan struct{}),
+		members: map[member]struct{}{}, held: map[handedOutKey]*handedOut{}, late: map[*handedOut][]*lease{},
+		groups: map[groupKey]*knownGroup{}, ended: make(chan struct{}),
 	}
 	b.onKept = b.watchAdvisories
 	b.life, b.die = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -189,9 +193,13 @@ func (b *Bus) Close(ctx context.Context) error {
 	}
 	errs = append(errs, b.awaitCalls(ctx))
 	b.later.Wait() // it waits for nothing else now
+	err := b.awaitInboxes(ctx)
 	b.giveBackHandedOut(ctx)
 	b.retired.Wait()
-	errs = append(errs, b.flush(ctx))
+	if err == nil { // else it is as silent as it was
+		err = b.flush(ctx)
+	}
+	errs = append(errs, err)
 	b.letGo()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close: %w", err)

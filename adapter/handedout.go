@@ -2,9 +2,9 @@ package adapter
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/seed-63e9a637/jetbus"
 )
@@ -100,27 +100,87 @@ func (r *handedOut) letGo(ctx context.Context, leases []*lease, reason string) {
 	r.b.pruneHandedOut(r)
 }
 
-// returnLate gives back an event that came when its call was over, if the bus is not closed. The
-// entry of its group may be retired by then, so that it has a set of its own.
+// returnLate gives back an event that came when its call was over.
 func (r *handedOut) returnLate(l *lease, sent time.Time) {
+	if !r.b.link.IsUp() {
+		return
+	}
 	ctx := context.Background()
+	l.sent = sent
 	if r.b.enter(ctx) != nil {
+		r.b.mu.Lock()
+		defer r.b.mu.Unlock()
+		r.b.late[r] = append(r.b.late[r], l) // for Close, unless it is done
+		return
+	}
+	go func() { // Close waits for it as for a call
+		defer r.b.calls.end()
+		r.giveBackLate(ctx, []*lease{l})
+	}()
+}
+
+// giveBackLate gives back what came too late. The entry of its group may be retired by then, so
+// that it has a set of its own.
+func (r *handedOut) giveBackLate(ctx context.Context, leases []*lease) {
+	if !r.b.link.IsUp() {
 		return
 	}
 	late := &leaseSet{b: r.b, group: r.group, ackTimeout: r.ackTimeout, maxLease: r.maxLease, backoff: r.backoff}
 	late.init()
-	r.mu.Lock()
-	if r.confirmers[l.consumer] != nil {
-		late.confirmers[l.consumer] = &confirmer{}
+	for _, l := range leases {
+		r.mu.Lock()
+		if r.confirmers[l.consumer] != nil && late.confirmers[l.consumer] == nil {
+			late.confirmers[l.consumer] = &confirmer{}
+		}
+		r.mu.Unlock()
+		late.add(l, l.sent)
+		late.secure(l)
 	}
-	r.mu.Unlock()
-	late.add(l, sent)
-	late.secure(l)
-	go func() { // Close waits for it as for a call
-		defer r.b.calls.end()
-		late.giveBack(ctx, []*lease{l}, "nobody waits for it any more")
-		late.end()
-	}()
+	late.giveBack(ctx, leases, "nobody waits for it any more")
+	late.end()
+}
+
+// openInbox counts the inbox of a Receive until it is closed.
+func (b *Bus) openInbox(sub *nats.Subscription) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.inboxes++
+	sub.SetClosedHandler(func(string) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.inboxes--; b.inboxes == 0 && b.emptied != nil {
+			close(b.emptied)
+		}
+	})
+}
+
+// awaitInboxes waits for what is on its way to Receive calls, all of which are over: to give it
+// back. Without a connection nothing is. The error is that of a server that does not answer.
+func (b *Bus) awaitInboxes(ctx context.Context) error {
+	b.mu.Lock()
+	b.emptied = make(chan struct{})
+	none := b.inboxes == 0
+	b.mu.Unlock()
+	if none {
+		return nil
+	}
+	now, cancel := context.WithCancel(ctx)
+	cancel()
+	lost, err := b.link.Wait(now)
+	if err != nil { // there is no connection
+		return nil
+	}
+	if err := b.flush(ctx); err != nil {
+		return err
+	}
+	late := time.NewTimer(drainTimeout)
+	defer late.Stop()
+	select { // it has been read, and is about to be taken in
+	case <-b.emptied:
+	case <-lost:
+	case <-late.C:
+	}
+	return nil
 }
 
 // deliveries decodes what came.
@@ -147,13 +207,18 @@ func (r *handedOut) deliveries(ctx context.Context, leases []*lease, maxAttempts
 	return out
 }
 
-// giveBackHandedOut returns what Receive handed out and nobody settled.
+// giveBackHandedOut returns what Receive handed out and nobody settled, and what came too late
+// to be handed out.
 func (b *Bus) giveBackHandedOut(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
 	b.mu.Lock()
-	all := slices.Collect(maps.Values(b.held))
+	var all []func()
+	for _, r := range b.held {
+		all = append(all, func() { r.letGo(ctx, r.all(), "the bus is closing") })
+	}
+	for r, leases := range b.late {
+		all = append(all, func() { r.giveBackLate(ctx, leases) })
+	}
 	b.mu.Unlock()
-	besides(len(all), len(all), func(i int) {
-		r := all[i]
-		r.letGo(context.WithoutCancel(ctx), r.all(), "the bus is closing")
-	})
+	besides(len(all), len(all), func(i int) { all[i]() })
 }

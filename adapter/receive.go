@@ -326,6 +326,7 @@ func (r *handedOut) open(o jetbus.ReceiveOptions) (*receiveCall, error) {
 	if c.sub, err = r.b.nc.Subscribe(r.b.nc.NewInbox(), c.receive); err != nil {
 		return nil, err
 	}
+	r.b.openInbox(c.sub)
 	return c, c.sub.SetPendingLimits(-1, -1)
 }
 

@@ -265,6 +265,30 @@ func TestCloseGivesBackReceived(t *testing.T) {
 	})
 }
 
+// What is on its way to a call that Close ends goes back, and does not wait for the end of its lease.
+func TestCloseGivesBackWhatIsOnItsWay(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		far := r.OpenDistant(100 * time.Millisecond)
+		ended := make(chan error)
+		go func() {
+			_, err := far.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{Wait: time.Hour, From: jetbus.Earliest()})
+			ended <- err
+		}()
+		time.Sleep(5 * time.Second)
+		closed := make(chan error)
+		go func() { closed <- far.Close(r.Context()) }()
+		r.WantErr(<-ended, jetbus.ErrClosed)
+		r.Publish("a", "1") // the server knows of no end
+		r.OK(<-closed)
+		got := r.receive("g", jetbus.ReceiveOptions{})
+		r.Equal("given back", deliveredKeys(got), "1")
+		for _, d := range got {
+			r.Equal("attempt", d.Attempt, 1)
+		}
+	})
+}
+
 // A call that waits ends with the bus.
 func TestCloseEndsReceive(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -327,16 +327,30 @@ func TestCloseCancelsHandlers(t *testing.T) {
 func TestCloseOnBadConnection(t *testing.T) {
 	for name, c := range map[string]struct {
 		ctx, heals, takes time.Duration // of Close, and when the connection breaks, which ends the silence
+		receives          bool          // a Receive waits
 		want              error
 	}{
-		"silent for a while":    {time.Minute, 5 * time.Second, 5 * time.Second, nil},
-		"silent for ever":       {time.Minute, time.Hour, time.Minute, context.DeadlineExceeded},
-		"silent, no deadline":   {0, time.Hour, 10 * time.Second, context.DeadlineExceeded},
-		"lost at the same time": {time.Minute, 0, 0, nil},
+		"silent for a while":             {time.Minute, 5 * time.Second, 5 * time.Second, false, nil},
+		"silent for ever":                {time.Minute, time.Hour, time.Minute, false, context.DeadlineExceeded},
+		"silent for ever, a Receive":     {time.Minute, time.Hour, time.Minute, true, context.DeadlineExceeded},
+		"silent, no deadline":            {0, time.Hour, 10 * time.Second, false, context.DeadlineExceeded},
+		"silent, no deadline, a Receive": {0, time.Hour, 12 * time.Second, true, context.DeadlineExceeded}, // 2 s for the group's advisories
+		"lost at the same time":          {time.Minute, 0, 0, false, nil},
+		"lost, a Receive":                {time.Minute, 0, 0, true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				w, b := r.OpenCabled(adapter.Config{})
+				var ended sync.WaitGroup
+				defer ended.Wait()
+				if c.receives {
+					r.Ensure(jetbus.TopicConfig{Name: "a"})
+					ended.Go(func() {
+						_, err := b.Receive(r.Context(), "a", "g", jetbus.ReceiveOptions{Wait: time.Hour})
+						r.WantErr(err, jetbus.ErrClosed)
+					})
+					synctest.Wait()
+				}
 				w.Deaf.Store(true)
 				ctx := r.Context()
 				if c.ctx > 0 {
