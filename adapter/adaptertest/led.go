@@ -19,7 +19,6 @@ import (
 type Led struct {
 	Replicated
 	cluster atomic.Pointer[string]
-	asked   atomic.Int64
 }
 
 // Say has the server say that of the replicas of durables, in JSON.
@@ -33,9 +32,6 @@ func (w *Led) Elect(since time.Time) {
 	}
 	w.Say("{" + leader + `"replicas":[{"name":"n2","active":1000000}]}`)
 }
-
-// Asked returns how often somebody was told who leads.
-func (w *Led) Asked() int64 { return w.asked.Load() }
 
 // InProcessConn implements nats.InProcessConnProvider.
 func (w *Led) InProcessConn() (net.Conn, error) {
@@ -95,7 +91,6 @@ func (c *ledConn) led(body []byte) []byte {
 	if !is || !bytes.Contains(body, []byte(`"ack_floor"`)) || !bytes.Contains(body, []byte("v1.consumer_")) {
 		return body
 	}
-	c.w.asked.Add(1)
 	return fmt.Appendf(durable, `,"cluster":%s}`+"\r\n", *c.w.cluster.Load())
 }
 

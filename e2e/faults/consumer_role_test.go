@@ -11,9 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
-	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/rig"
 )
 
@@ -41,21 +42,20 @@ func runConsumer(ctx context.Context, config []byte, p *rig.Parent) error {
 	if err := json.Unmarshal(config, &c.consumerConfig); err != nil {
 		return err
 	}
-	nc, err := broker.Dial(c.URL)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	if c.bus, err = adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit}); err != nil {
-		return err
-	}
+	return rig.OnBus(ctx, c.URL, adapter.Config{}, func(_ *nats.Conn, bus *adapter.Bus) error {
+		c.bus = bus
+		return c.run(ctx)
+	})
+}
+
+func (c *consumer) run(ctx context.Context) error {
 	s, err := c.bus.Subscribe(context.WithoutCancel(ctx), c.Topic, c.Group, c.handle, jetbus.SubscribeOptions{
 		From: jetbus.Earliest(), AckTimeout: c.AckTimeout,
 	})
 	if err != nil {
 		return err
 	}
-	p.Tell(rig.Report{What: "ready"})
+	c.p.Tell(rig.Report{What: "ready"})
 	go c.obey()
 	select {
 	case <-ctx.Done():
@@ -63,7 +63,7 @@ func runConsumer(ctx context.Context, config []byte, p *rig.Parent) error {
 		return fmt.Errorf("the subscription ended by itself: %w", s.Err())
 	}
 	err = errors.Join(s.Stop(context.Background()), c.bus.Close(context.Background()))
-	p.Tell(rig.Report{What: "stopped", Count: int(s.Stats().GivenBack)}) //nolint:gosec // a few
+	c.p.Tell(rig.Report{What: "stopped", Count: int(s.Stats().GivenBack)}) //nolint:gosec // a few
 	return err
 }
 
@@ -142,22 +142,19 @@ func runMover(ctx context.Context, config []byte, p *rig.Parent) error {
 	if err := json.Unmarshal(config, &c); err != nil {
 		return err
 	}
-	nc, err := broker.Dial(c.URL)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit})
-	if err != nil {
-		return err
-	}
+	return rig.OnBus(ctx, c.URL, adapter.Config{}, func(_ *nats.Conn, bus *adapter.Bus) error {
+		c.run(ctx, bus, p)
+		return nil
+	})
+}
+
+func (c moverConfig) run(ctx context.Context, bus *adapter.Bus, p *rig.Parent) {
 	p.Tell(rig.Report{What: "ready"})
 	<-p.Orders()
-	err = bus.SetCursor(ctx, c.Topic, c.Group, jetbus.Cursor{LastSeq: c.Seq}, jetbus.SeekOptions{Wait: c.Wait})
+	err := bus.SetCursor(ctx, c.Topic, c.Group, jetbus.Cursor{LastSeq: c.Seq}, jetbus.SeekOptions{Wait: c.Wait})
 	done := rig.Report{What: "moved", Err: rig.Text(err), Is: condition(err)}
 	if busy, ok := errors.AsType[*jetbus.GroupBusyError](err); ok {
 		done.Count = busy.Held
 	}
 	p.Tell(done)
-	return bus.Close(context.Background())
 }

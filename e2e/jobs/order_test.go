@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
@@ -37,19 +39,17 @@ func runOrdered(ctx context.Context, config []byte, p *rig.Parent) error {
 	if err := json.Unmarshal(config, &c); err != nil {
 		return err
 	}
-	nc, err := broker.Dial(c.URL)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit, Observer: func(o jetbus.Observation) {
+	observer := func(o jetbus.Observation) {
 		if o.Kind == jetbus.TookOver {
 			p.Tell(rig.Report{What: "active"})
 		}
-	}})
-	if err != nil {
-		return err
 	}
+	return rig.OnBus(ctx, c.URL, adapter.Config{Observer: observer}, func(_ *nats.Conn, bus *adapter.Bus) error {
+		return c.run(ctx, bus, p)
+	})
+}
+
+func (c orderedConfig) run(ctx context.Context, bus *adapter.Bus, p *rig.Parent) error {
 	s, err := bus.Subscribe(ctx, c.Topic, "g", func(_ context.Context, d *jetbus.Delivery) error {
 		if rand.IntN(100) < c.Failing {
 			return errors.New("bad luck")
@@ -69,10 +69,7 @@ func runOrdered(ctx context.Context, config []byte, p *rig.Parent) error {
 	}
 	p.Tell(rig.Report{What: "ready"})
 	<-s.Done()
-	if err := s.Err(); err != nil {
-		return err
-	}
-	return bus.Close(context.Background())
+	return s.Err()
 }
 
 // successes are how many reports of success a child has sent, roughly: it says little else.

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
@@ -47,16 +49,11 @@ func runWorker(ctx context.Context, config []byte, p *rig.Parent) error {
 	if err := json.Unmarshal(config, &c); err != nil {
 		return err
 	}
-	nc, err := broker.Dial(c.URL)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit})
-	if err != nil {
-		return err
-	}
-	_, err = bus.Subscribe(context.WithoutCancel(ctx), c.Topic, c.Group, func(ctx context.Context, d *jetbus.Delivery) error {
+	return rig.OnBus(ctx, c.URL, adapter.Config{}, func(_ *nats.Conn, bus *adapter.Bus) error { return c.run(ctx, bus, p) })
+}
+
+func (c workerConfig) run(ctx context.Context, bus *adapter.Bus, p *rig.Parent) error {
+	_, err := bus.Subscribe(context.WithoutCancel(ctx), c.Topic, c.Group, func(ctx context.Context, d *jetbus.Delivery) error {
 		if d.ID == poison && !c.Fixed {
 			p.Tell(rig.Report{What: "swallowed", ID: d.ID, Attempt: d.Attempt})
 			if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
@@ -77,7 +74,7 @@ func runWorker(ctx context.Context, config []byte, p *rig.Parent) error {
 	}
 	p.Tell(rig.Report{What: "ready"})
 	<-ctx.Done()
-	return bus.Close(context.Background())
+	return nil
 }
 
 // An event that kills every process that handles it, among others that run at

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -47,15 +48,10 @@ func (c *projectorConfig) run(ctx context.Context, config []byte, f func(*adapte
 	if err := json.Unmarshal(config, c); err != nil {
 		return err
 	}
-	nc, err := broker.Dial(c.URL)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit})
-	if err != nil {
-		return err
-	}
+	return rig.OnBus(ctx, c.URL, adapter.Config{}, func(_ *nats.Conn, bus *adapter.Bus) error { return c.onSink(bus, f) })
+}
+
+func (c *projectorConfig) onSink(bus *adapter.Bus, f func(*adapter.Bus, *mongosink.Sink) error) error {
 	client, err := mongo.Connect(options.Client().ApplyURI(c.Mongo))
 	if err != nil {
 		return err
@@ -64,8 +60,7 @@ func (c *projectorConfig) run(ctx context.Context, config []byte, f func(*adapte
 	if err != nil {
 		return err
 	}
-	err = f(bus, sink)
-	return errors.Join(err, bus.Close(context.Background()), client.Disconnect(context.Background()))
+	return errors.Join(f(bus, sink), client.Disconnect(context.Background()))
 }
 
 // runProjector is a replica. It says how many events it has read now and then.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
@@ -28,19 +30,12 @@ func runBackfill(ctx context.Context, config []byte, p *rig.Parent) error {
 	if err := json.Unmarshal(config, &c); err != nil {
 		return err
 	}
-	nc, err := broker.Dial(c.URL)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit})
-	if err != nil {
-		return err
-	}
-	reg, err := registry.Open(ctx, nc, registry.Config{Timeout: rig.Limit})
-	if err != nil {
-		return err
-	}
+	return rig.OnBus(ctx, c.URL, adapter.Config{}, func(nc *nats.Conn, bus *adapter.Bus) error {
+		return onRegistry(ctx, nc, func(reg *registry.Registry) error { return c.run(ctx, bus, reg, p) })
+	})
+}
+
+func (c backfillConfig) run(ctx context.Context, bus *adapter.Bus, reg *registry.Registry, p *rig.Parent) error {
 	stats, err := backfill(ctx, bus, reg, registry.BackfillOptions{
 		From: c.From, To: c.To, BatchSize: 100, Upcasters: backfillSteps,
 		Progress: func(s registry.BackfillStats) { p.Tell(rig.Report{What: "batch", Count: s.Read}) },
@@ -49,7 +44,7 @@ func runBackfill(ctx context.Context, config []byte, p *rig.Parent) error {
 		return err
 	}
 	p.Tell(rig.Report{What: "finished", Count: stats.Written, ID: fmt.Sprintf("%+v", stats)})
-	return errors.Join(bus.Close(context.Background()), reg.Close(context.Background()))
+	return nil
 }
 
 // backfill runs one to its end. A machine that is busy with other things may cost
@@ -71,15 +66,7 @@ func TestBackfillKilled(t *testing.T) {
 	const events = 6000
 	b := broker.Start(t)
 	bus := rig.OpenBus(t, b.URL())
-	reg, err := registry.Open(t.Context(), rig.Connect(t, b.URL()), registry.Config{Timeout: rig.Limit})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := reg.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	reg := openRegistry(t, b.URL())
 	for _, name := range []string{"mb", "mib"} {
 		text := fmt.Sprintf(`{"type":"object","properties":{%q:{"type":"integer"}},"required":[%q]}`, name, name)
 		if _, err := reg.Register(t.Context(), "readings", text, registry.RegisterOptions{Force: true, By: "test"}); err != nil {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/e2e/internal/broker"
@@ -50,19 +52,12 @@ func runMember(ctx context.Context, config []byte, p *rig.Parent) error {
 	if err := json.Unmarshal(config, &c); err != nil {
 		return err
 	}
-	nc, err := broker.Dial(c.URL)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	bus, err := adapter.Open(ctx, nc, adapter.Config{Timeout: rig.Limit})
-	if err != nil {
-		return err
-	}
-	reg, err := registry.Open(ctx, nc, registry.Config{Timeout: rig.Limit})
-	if err != nil {
-		return err
-	}
+	return rig.OnBus(ctx, c.URL, adapter.Config{}, func(nc *nats.Conn, bus *adapter.Bus) error {
+		return onRegistry(ctx, nc, func(reg *registry.Registry) error { return c.run(ctx, bus, reg, p) })
+	})
+}
+
+func (c memberConfig) run(ctx context.Context, bus *adapter.Bus, reg *registry.Registry, p *rig.Parent) error {
 	release := c.release(bus, reg)
 	life := context.WithoutCancel(ctx)
 	sub, err := release.Subscribe(life, heartbeats, "ops", func(_ context.Context, d *jetbus.Delivery) error {
@@ -90,7 +85,7 @@ func runMember(ctx context.Context, config []byte, p *rig.Parent) error {
 		}
 	})
 	writing.Wait()
-	return errors.Join(sub.Stop(life), reg.Close(life), bus.Close(life))
+	return sub.Stop(life)
 }
 
 // TestRollingDeploy replaces three processes of a release by three of the next one, one at a time, while
@@ -102,9 +97,7 @@ func TestRollingDeploy(t *testing.T) {
 	b := broker.Start(t)
 	bus := rig.OpenBus(t, b.URL())
 	rig.Declare(t, bus, jetbus.TopicConfig{Name: heartbeats})
-	reg, err := registry.Open(t.Context(), rig.Connect(t, b.URL()), registry.Config{Timeout: rig.Limit})
-	rig.Must(t, err)
-	defer func() { rig.Must(t, reg.Close(context.Background())) }()
+	reg := openRegistry(t, b.URL())
 	register := func(text string, o registry.RegisterOptions) {
 		t.Helper()
 		_, err := reg.Register(t.Context(), heartbeats, text, o)

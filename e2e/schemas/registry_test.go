@@ -32,10 +32,13 @@ func runRegistrar(ctx context.Context, config []byte, p *rig.Parent) error {
 		return err
 	}
 	defer nc.Close()
-	reg, err := registry.Open(ctx, nc, registry.Config{Timeout: rig.Limit})
-	if err != nil {
-		return err
-	}
+	return onRegistry(ctx, nc, func(reg *registry.Registry) error {
+		c.run(ctx, reg, p)
+		return nil
+	})
+}
+
+func (c registrarConfig) run(ctx context.Context, reg *registry.Registry, p *rig.Parent) {
 	p.Tell(rig.Report{What: "ready"})
 	<-p.Orders()
 	var wg sync.WaitGroup
@@ -51,7 +54,6 @@ func runRegistrar(ctx context.Context, config []byte, p *rig.Parent) error {
 	wg.Wait()
 	p.Tell(rig.Report{What: "done"})
 	<-ctx.Done()
-	return reg.Close(context.Background())
 }
 
 // TestRegistrars has 4 processes register from 4 goroutines each in one topic, and
@@ -104,15 +106,7 @@ func TestRegistrars(t *testing.T) {
 // checkRegistered compares what processes were told with what is stored.
 func checkRegistered(t *testing.T, url string, told []rig.Report, total int) {
 	t.Helper()
-	reg, err := registry.Open(t.Context(), rig.Connect(t, url), registry.Config{Timeout: rig.Limit})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := reg.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	reg := openRegistry(t, url)
 	versions, err := reg.Versions(t.Context(), "orders.created", true)
 	if err != nil {
 		t.Fatal(err)

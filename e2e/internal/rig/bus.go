@@ -4,6 +4,7 @@ package rig
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -51,6 +52,21 @@ func OpenBus(t *testing.T, url string) *adapter.Bus {
 		}
 	})
 	return bus
+}
+
+// OnBus opens a bus for a role, with Limit as its Timeout, calls f, and closes the bus and what it is on.
+func OnBus(ctx context.Context, url string, c adapter.Config, f func(*nats.Conn, *adapter.Bus) error) error {
+	nc, err := broker.Dial(url)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	c.Timeout = Limit
+	bus, err := adapter.Open(ctx, nc, c)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(nc, bus), bus.Close(context.Background()))
 }
 
 // Declare makes a topic that is as the configuration says.
