@@ -22,11 +22,11 @@ func rows() []row {
 			peer: &peerPull, peers: 5,
 		},
 		{name: "consume-1k", bus: consume(30_000, 1024), raw: []job{rawConsume(30_000, 1024), rawConsumeCallback(30_000, 1024)}, goal: 0.8},
-		{name: "consume-300-topics", at: memory, bus: consumeTopics("bus", manyTopics), raw: []job{consumeTopics("1 topic", 1)}, goal: 0.8},
 		// The server writes the state of each durable that is busy ten times a second, by a new file:
-		// where opening one is slow these two rows are about that.
-		{name: "consume-300-files", bus: consumeTopics("bus", manyTopics), raw: []job{consumeTopics("1 topic", 1)}},
-		{name: "consume-300-by-hand", bus: consumeTopics("bus", manyTopics), raw: []job{rawConsumeTopics(manyTopics)}},
+		// where opening one is slow the two rows on files are about that, and the one in memory is not.
+		{name: "consume-300-topics", bus: consumeTopics("bus", manyTopics), raw: []job{consumeTopics("1 topic", 1)}, goal: 0.8},
+		{name: "consume-300-by-hand", bus: consumeTopics("bus", manyTopics), raw: []job{rawConsumeTopics(manyTopics)}, goal: 0.8}, // what 300 durables cost the server
+		{name: "consume-300-memory", at: memory, bus: consumeTopics("bus", manyTopics), raw: []job{consumeTopics("1 topic", 1)}, goal: 0.8},
 		{name: "filter-none", bus: consumeFiltered("bus", 20_000, 128, false), raw: []job{consumeFiltered("all match", 20_000, 128, true)}, goal: 0.5},
 		{name: "receive-one", bus: receiveOne(1_000, 128), raw: []job{roundTrips(1_000)}, goal: 0.8},
 		{name: "ack-by-id", bus: ackByID(10_000, 128), raw: []job{ackByDelivery(10_000, 128)}, goal: 0.5}, // whatever else is held
