@@ -36,7 +36,8 @@ type SubscribeOptions struct {
 	// From is where a group that does not exist yet begins. Defaults to Latest.
 	From Start `json:"-"`
 	// Topics are further topics of the same subscription, besides the one named
-	// in the call. There is no order between topics.
+	// in the call. There is no order between topics. Those that have events take turns, and
+	// so do their retries; a turn is as many events as the member handles in 10 ms, at least one.
 	Topics []string `json:"topics,omitempty"`
 	// Concurrency is how many handlers run at once. Defaults to 1.
 	Concurrency int `json:"concurrency,omitempty"`

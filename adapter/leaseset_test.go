@@ -12,30 +12,30 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// The queue is a slice, but for how it grows.
-func TestQueue(t *testing.T) {
+// A ring is a slice, but for how it grows.
+func TestRing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var q queue
+		var r ring
 		var model []*lease
 		for _, push := range rapid.SliceOf(rapid.Bool()).Draw(t, "pushes") {
 			if push {
 				l := &lease{}
-				q.push(l)
+				r.push(l)
 				model = append(model, l)
 			} else {
 				var want *lease
 				if len(model) > 0 {
 					want, model = model[0], model[1:]
 				}
-				if got := q.pop(); got != want {
+				if got := r.pop(); got != want {
 					t.Fatalf("popped %p, want %p", got, want)
 				}
 			}
-			if q.len() != len(model) {
-				t.Fatalf("length %d, want %d", q.len(), len(model))
+			if r.len() != len(model) {
+				t.Fatalf("length %d, want %d", r.len(), len(model))
 			}
 			held := 0
-			for _, l := range q.ring {
+			for _, l := range r.slots {
 				if l != nil {
 					held++
 				}

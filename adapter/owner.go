@@ -405,10 +405,7 @@ func (o *owner) isLeaving() (leaving bool, reason string) {
 }
 
 // readyLocked lets a worker have the head of a lane.
-func (o *owner) readyLocked(s *slot) {
-	o.s.queue.push(s.lease)
-	o.s.hireLocked()
-}
+func (o *owner) readyLocked(s *slot) { o.s.readyLocked(s.lease) }
 
 // laneOf says in which lane an event is to wait: that of its key, or, with keyed
 // false, one of its own.

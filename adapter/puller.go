@@ -46,6 +46,7 @@ type puller struct {
 	at        pullPoint          // where its requests go
 	wake      *time.Timer        // calls check; nil before start
 	pulls     pulls              // requests that are open
+	flow      flow               // leases that wait for a handler
 	held      int                // leases of this topic
 	heldBytes int64              // of their messages
 	refused   int64              // room that the next event did not have; 0: none is known
@@ -230,10 +231,10 @@ func (p *puller) status(m *nats.Msg) {
 // windowLocked is how many events this puller may hold.
 func (p *puller) windowLocked(now time.Time) int {
 	window := p.s.windowLocked(now)
-	if p.t.retries { // few, and beside what the topics bring
+	if p.t.retries && p.s.o.MaxLease >= 0 { // few, and beside what the topics bring
 		return min(window, p.s.o.Concurrency)
 	}
-	return min(window, p.s.share())
+	return min(window, p.s.share()) // of retries as well where nothing extends what waits for its turn
 }
 
 // backOffLocked lets the puller ask again after a while.

@@ -2,37 +2,118 @@ package adapter
 
 import "time"
 
-// queue is a first-in first-out ring of leases that grows as needed and lets go
-// of what it held.
+// queue is what waits for the handlers of a member: of each of its topics, and of each one's
+// retries, a flow. The flows take turns, in the manner of deficit round robin (M. Shreedhar and
+// G. Varghese, "Efficient Fair Queueing Using Deficit Round Robin", 1996). A flow that gets
+// something again before it has used up its turn keeps what is left of that, and goes before those
+// that have used up theirs, as new flows do in RFC 8290, 4.2: an event of a topic that has few
+// does not wait for the backlogs of others.
+//
+// To go from topic to topic with each event would be as fair. But the broker writes down the
+// state of a durable ten times a second, from the first delivery or acknowledgement until the
+// last, and where hundreds of topics are busy all the time that is most of its work.
 type queue struct {
-	ring []*lease
-	head int
-	size int
+	fresh line // flows that have something and have not used up a turn
+	spent line // those that have, and then perhaps nothing more; the first may have begun another
+	size  int
+}
+
+// flow is what waits of one topic. The zero value is an empty one.
+type flow struct {
+	waiting ring
+	left    int   // of its turn, in events; 0: it has not begun
+	queued  bool  // in one of the lines
+	next    *flow // there
 }
 
 func (q *queue) len() int { return q.size }
 
-func (q *queue) push(l *lease) {
-	if q.size == len(q.ring) {
-		grown := make([]*lease, max(2*len(q.ring), 8))
-		for i := range q.size {
-			grown[i] = q.ring[(q.head+i)%len(q.ring)]
-		}
-		q.ring, q.head = grown, 0
-	}
-	q.ring[(q.head+q.size)%len(q.ring)] = l
+func (q *queue) push(f *flow, l *lease) {
 	q.size++
+	f.waiting.push(l)
+	if !f.queued {
+		f.queued = true
+		q.fresh.push(f)
+	}
+}
+
+// pop returns the oldest lease of the flow whose turn it is, nil if there is none. A turn is
+// for so many events, at least one; what is left of one that began when it was for more, too.
+func (q *queue) pop(turn int) *lease {
+	at := &q.fresh
+	if at.head == nil {
+		at = &q.spent
+	}
+	for at.head != nil && at.head.waiting.len() == 0 {
+		at.shift().queued = false
+	}
+	f := at.head
+	if f == nil {
+		return nil
+	}
+	if turn = max(turn, 1); f.left == 0 || f.left > turn {
+		f.left = turn
+	}
+	q.size--
+	l := f.waiting.pop()
+	switch f.left--; {
+	case f.left == 0:
+		q.spent.push(at.shift())
+	case f.waiting.len() == 0:
+		at.shift().queued = false
+	}
+	return l
+}
+
+// line is a first-in first-out list of flows.
+type line struct{ head, tail *flow }
+
+func (n *line) push(f *flow) {
+	if n.head == nil {
+		n.head = f
+	} else {
+		n.tail.next = f
+	}
+	n.tail = f
+}
+
+func (n *line) shift() *flow {
+	f := n.head
+	n.head, f.next = f.next, nil
+	return f
+}
+
+// ring is a first-in first-out ring of leases that grows as needed and lets go
+// of what it held.
+type ring struct {
+	slots []*lease
+	head  int
+	size  int
+}
+
+func (r *ring) len() int { return r.size }
+
+func (r *ring) push(l *lease) {
+	if r.size == len(r.slots) {
+		grown := make([]*lease, max(2*len(r.slots), 8))
+		for i := range r.size {
+			grown[i] = r.slots[(r.head+i)%len(r.slots)]
+		}
+		r.slots, r.head = grown, 0
+	}
+	r.slots[(r.head+r.size)%len(r.slots)] = l
+	r.size++
 }
 
 // pop returns the oldest, nil if there is none.
-func (q *queue) pop() *lease {
-	if q.size == 0 {
+func (r *ring) pop() *lease {
+	if r.size == 0 {
 		return nil
 	}
-	l := q.ring[q.head]
-	q.ring[q.head] = nil
-	q.head = (q.head + 1) % len(q.ring)
-	q.size--
+	l := r.slots[r.head]
+	r.slots[r.head] = nil
+	r.head = (r.head + 1) % len(r.slots)
+	r.size--
 	return l
 }
 

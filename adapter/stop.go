@@ -194,7 +194,7 @@ func (s *subscription) takeQueue() []*lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []*lease
-	for l := s.queue.pop(); l != nil; l = s.queue.pop() {
+	for l := s.queue.pop(0); l != nil; l = s.queue.pop(0) {
 		out = append(out, l)
 	}
 	out = append(out, s.parked...)

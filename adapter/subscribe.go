@@ -166,7 +166,11 @@ func (s *subscription) share() int {
 
 // readyLocked has an event handled; shutdown gives it back, if it has begun.
 func (s *subscription) readyLocked(l *lease) {
-	s.queue.push(l)
+	from := l.p
+	if l.slot != nil { // it may be adrift
+		from = l.slot.tr.p
+	}
+	s.queue.push(&from.flow, l)
 	s.hireLocked()
 }
 
@@ -186,7 +190,7 @@ func (s *subscription) worker() {
 	now := time.Now()
 	s.mu.Lock()
 	for yields := 0; ; {
-		l := s.nextLocked()
+		l := s.nextLocked(now)
 		if l == nil {
 			// The next event is often about to come; to wait for it a moment is
 			// cheaper than to end and have another worker started.
@@ -221,17 +225,22 @@ func (s *subscription) ranLocked(l *lease) {
 	}
 }
 
-// nextLocked takes the oldest event that waits and is still ours. What waits
+// turnsPerSecond is how many turns of its topics a member that has enough to do is through with
+// in a second: a turn has as many events as it handles in that part of one.
+const turnsPerSecond = 100
+
+// nextLocked takes the next event that waits and is still ours. What waits
 // when the subscription stops is left for Stop to give back.
-func (s *subscription) nextLocked() *lease {
+func (s *subscription) nextLocked(now time.Time) *lease {
 	if s.stopping {
 		return nil
 	}
-	l := s.queue.pop()
-	for l != nil && !l.startLocked() {
-		l = s.queue.pop()
+	turn := s.rate.lastSecond(now) / turnsPerSecond
+	for {
+		if l := s.queue.pop(turn); l == nil || l.startLocked() {
+			return l
+		}
 	}
-	return l
 }
 
 // process decodes, filters and handles one event. It is told the time and tells

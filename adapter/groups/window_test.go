@@ -2,6 +2,8 @@ package groups_test
 
 import (
 	"context"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,5 +81,77 @@ func TestHandlersComeBackForAllTopics(t *testing.T) {
 		close(release)
 		time.Sleep(time.Second)
 		r.Equal("handled then", len(got), 3)
+	})
+}
+
+// The topics of a member take turns of a hundredth of a second: an event of one that has few does
+// not wait for the backlogs of the others, and these are not gone through one event at a time.
+func TestTopicsTakeTurns(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const each = 3000
+		for _, name := range []string{"a", "b", "c", "quiet"} {
+			r.Ensure(jetbus.TopicConfig{Name: name})
+			if name != "quiet" {
+				must(r.Bus.PublishBatch(r.Context(), adaptertest.Numbered(name, each), jetbus.BatchOptions{}))(r.T)
+			}
+		}
+		var mu sync.Mutex
+		var handled []string // topics
+		var waited time.Duration
+		sub := r.Subscribe(r.Bus, func(_ context.Context, d *jetbus.Delivery) error {
+			time.Sleep(time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			if handled = append(handled, d.Topic); d.Topic == "quiet" {
+				waited = time.Since(d.Time)
+			}
+			return nil
+		}, jetbus.SubscribeOptions{Topics: []string{"b", "c", "quiet"}})
+		time.Sleep(3*time.Second + time.Millisecond/2)
+		r.Publish("quiet", "k")
+		time.Sleep(time.Second)
+		r.Equal("backlog left", sub.Stats().Held > 100, true)
+		mu.Lock()
+		defer mu.Unlock()
+		if waited == 0 || waited > 5*time.Millisecond {
+			r.Errorf("an event of a topic that has nothing else was handled after %v", waited)
+		}
+		turns := 0
+		last := handled[len(handled)-1000:]
+		for i := range last[1:] {
+			if last[i] != last[i+1] {
+				turns++
+			}
+		}
+		if turns < 50 || turns > 200 {
+			r.Errorf("%d turns in a second, want about 100", turns)
+		}
+	})
+}
+
+// Where no lease is extended, no more retries are held than have their turns in time, beside
+// topics that have enough for all handlers.
+func TestRetriesThatNothingExtendsHaveTheirTurns(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const topics, takes = 10, 10 * time.Second
+		names := []string{"a"}
+		for i := range topics - 1 {
+			names = append(names, "other"+strconv.Itoa(i))
+		}
+		for _, name := range names {
+			r.Ensure(jetbus.TopicConfig{Name: name})
+			must(r.Bus.PublishBatch(r.Context(), adaptertest.Numbered(name, 500), jetbus.BatchOptions{}))(r.T)
+		}
+		sub := r.Subscribe(r.Bus, func(_ context.Context, d *jetbus.Delivery) error {
+			time.Sleep(takes)
+			if d.Topic == names[0] {
+				return jetbus.RetryIn(2*time.Minute, nil)
+			}
+			return nil
+		}, jetbus.SubscribeOptions{Topics: names[1:], Concurrency: topics, MaxLease: -1, MaxAttempts: -1})
+		time.Sleep(30 * time.Minute)
+		stats := sub.Stats()
+		r.Equal("leases lost", stats.LeasesLost, uint64(0))
+		r.Equal("events retried", stats.Nacked > 100, true)
 	})
 }

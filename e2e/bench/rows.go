@@ -23,7 +23,7 @@ func rows() []row {
 		},
 		{name: "consume-1k", bus: consume(30_000, 1024), raw: []job{rawConsume(30_000, 1024), rawConsumeCallback(30_000, 1024)}, goal: 0.8},
 		// The server writes the state of each durable that is busy ten times a second, by a new file:
-		// where opening one is slow the two rows on files are about that, and the one in memory is not.
+		// the two rows on files measure how many are busy at a time, the one in memory the bus alone.
 		{name: "consume-300-topics", bus: consumeTopics("bus", manyTopics), raw: []job{consumeTopics("1 topic", 1)}, goal: 0.8},
 		{name: "consume-300-by-hand", bus: consumeTopics("bus", manyTopics), raw: []job{rawConsumeTopics(manyTopics)}, goal: 0.8}, // what 300 durables cost the server
 		{name: "consume-300-memory", at: memory, bus: consumeTopics("bus", manyTopics), raw: []job{consumeTopics("1 topic", 1)}, goal: 0.8},
