@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -212,12 +213,15 @@ func (srv *server) messageAt(ctx context.Context, t *topic, at uint64) (keyMessa
 	return m, nil
 }
 
-// directGet is the batched direct get on a stream of this bus, tried again when
-// the connection breaks before the first message, or nothing comes: a replica may be lost
-// with the request. The last messages of subjects are all
-// read: the server sends 64 MiB of them at once, and says that there are more. With atLeast,
-// errBehind is what a replica gives that is not as far; nor may one that sends the rest be
-// behind the one before: a key that changed between the two would be in neither answer.
+// directGet reads messages of a stream by batched direct gets. Streams that JetBus creates allow
+// them. An adopted stream may not (AllowDirect is off): then its leader is asked for one message
+// after the other, which costs a round trip each.
+//
+// A request is repeated when the connection breaks, or nothing arrives, before the first message: its
+// replica may be lost. Of MultiLast everything is read: the server sends 64 MiB per request and
+// reports that there is more. With atLeast, the error is errBehind if the replica has not stored that
+// sequence yet. The replica that sends the rest must be as recent as the one before, or a key that
+// changed in between would be missing from both answers.
 func (srv *server) directGet(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool) error {
 	wait := publishRetry
 	for r.within = tryTimeout; ; { // twice as long each time: the server may have much to look through
@@ -253,8 +257,11 @@ func (srv *server) directGet(ctx context.Context, stream string, r directRequest
 		if !errors.Is(err, nats.ErrNoResponders) {
 			return err
 		}
-		if why := srv.whyNoDirect(ctx, stream); why != nil {
-			return errors.Join(why, err)
+		switch why := srv.whyNoDirect(ctx, stream); {
+		case errors.Is(why, jetbus.ErrUnsupported) && r.NextBySubject != "":
+			return srv.leaderGet(ctx, stream, r, each)
+		case why != nil:
+			return why
 		}
 		select { // no replica is ready yet, or none that this server knows of: it has just come up, or has lost its routes
 		case <-time.After(wait):
@@ -268,11 +275,28 @@ func (srv *server) directGet(ctx context.Context, stream string, r directRequest
 	}
 }
 
-// whyNoDirect says why nobody answers a direct get.
+// leaderGet does a direct get of consecutive messages, from r.Seq on, by requests to the stream's leader.
+func (srv *server) leaderGet(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool) error {
+	bytes := 0
+	for range cmp.Or(r.Batch, maxDirect) {
+		m, err := srv.streamMessage(ctx, stream, map[string]any{"seq": max(r.Seq, 1), "next_by_subj": r.NextBySubject})
+		if err != nil || m.seq == 0 || !each(&m.Msg, m.seq, m.time) {
+			return err
+		}
+		r.Seq = m.seq + 1
+		if bytes += len(m.Data); r.MaxBytes > 0 && bytes >= r.MaxBytes {
+			return nil
+		}
+	}
+	return nil
+}
+
+// whyNoDirect returns why a direct get has no responder: the stream does not exist or does not allow
+// direct gets. It returns nil if the stream does, so that a retry may succeed.
 func (srv *server) whyNoDirect(ctx context.Context, stream string) error {
 	info, err := srv.streamInfo(ctx, stream)
 	if err == nil && !info.Config.AllowDirect {
-		return fmt.Errorf("%w: stream %s does not allow direct gets (AllowDirect)", jetbus.ErrUnsupported, stream)
+		return fmt.Errorf("%w: stream %s does not allow direct gets: set AllowDirect", jetbus.ErrUnsupported, stream)
 	}
 	return err
 }
