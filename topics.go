@@ -135,7 +135,8 @@ type TopicConfig struct {
 	Stream string `json:"stream,omitempty"`
 	// Subject adopts events of a stream that JetBus did not create: the subject
 	// (wildcards allowed) whose messages are the topic's events. The stream must
-	// exist and is never changed; publishing needs a subject without wildcards.
+	// exist and is never changed; publishing needs a subject without wildcards. A
+	// stream that does not set AllowDirect is read from its leader, event by event.
 	Subject string `json:"subject,omitempty"`
 	// Shrink allows this one declaration to make a topic that exists keep less: a
 	// shorter Retention, DuplicateWindow or TombstoneTTL, smaller MaxBytes, MaxEvents or

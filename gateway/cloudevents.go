@@ -187,6 +187,11 @@ func (c *cloudEvent) complete() error {
 	c.e.SID = c.source
 	if rest, ok := strings.CutPrefix(c.source, sourcePrefix); ok {
 		c.e.SID = unescape(rest)
+	} else if _, err := url.ParseRequestURI(c.source); err != nil || strings.ContainsAny(c.source, " #") {
+		// The session id alone would be stored as urn:jetbus:<SID>.
+		if err := c.extension("source", c.source); err != nil {
+			return err
+		}
 	}
 	if !c.keyed {
 		c.e.Key = c.subject

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"reflect"
@@ -36,6 +37,18 @@ func TestCloudEvents(t *testing.T) {
 	}
 	if _, ok, _ := binaryCloudEvent("orders", http.Header{"Content-Type": {"application/json"}}, nil); ok {
 		t.Error("a request without attributes is no CloudEvent")
+	}
+}
+
+// TestRelativeSourceIsKept: a source that a session id does not bring back is also kept as an attribute.
+func TestRelativeSourceIsKept(t *testing.T) {
+	for source, kept := range map[string]string{
+		"shop-42": "shop-42", "shop 42": "shop 42", "/a b": "/a b", "/src": "", "urn:uuid:1": "", "https://x.example/a?b=1": "", "urn:jetbus:a": "",
+	} {
+		e, err := structuredCloudEvent("orders", fmt.Appendf(nil, `{"specversion":"1.0","id":"1","source":%q,"type":"orders"}`, source))
+		if err != nil || e.Headers["x-ce-source"] != kept {
+			t.Errorf("%s: headers %v, %v; want x-ce-source %q", source, e.Headers, err, kept)
+		}
 	}
 }
 

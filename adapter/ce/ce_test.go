@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -261,6 +262,12 @@ func TestDecodeForeign(t *testing.T) {
 		"foreign type and version": {nats.Header{"ce-type": {"com.example"}, "ce-specversion": {"0.3"}, "ce-source": {"/src"}}, "", func(e *jetbus.Event) {
 			e.SID, e.Headers = "/src", map[string]string{"x-ce-type": "com.example", "x-ce-specversion": "0.3"}
 		}},
+		"relative source": {nats.Header{"ce-source": {"shop-42"}}, "", func(e *jetbus.Event) {
+			e.SID, e.Headers = "shop-42", map[string]string{"x-ce-source": "shop-42"}
+		}},
+		"source that is escaped otherwise": {nats.Header{"ce-source": {"urn:jetbus:a b"}}, "", func(e *jetbus.Event) {
+			e.SID, e.Headers = "a b", map[string]string{"x-ce-source": "urn:jetbus:a b"}
+		}},
 		"what an event cannot hold": {nats.Header{
 			"ce-id": {long}, "ce-partitionkey": {"%0A"}, "ce-time": {"yesterday"}, "ce-source": {"urn:jetbus:%00"}, "ce-tags": {"a,%01"}, "ce-causedby": {"%02,%2C"}, "ce-datacontenttype": {"%FF"},
 		}, "k", func(e *jetbus.Event) {
@@ -294,6 +301,29 @@ func TestDecodeForeign(t *testing.T) {
 			}
 			checkEqual(t, got, roundTrip(t, got, at))
 		})
+	}
+}
+
+// TestSourceIsKept encodes what was decoded: the source is the one that the message came with. A header
+// x-ce-source of another session id is a header like any other.
+func TestSourceIsKept(t *testing.T) {
+	for _, source := range []string{
+		"shop-42", "shop 42", "a/b", "?q", "../x", "1:2", ":", "a:", "/src", "/a b", "https://x.example/a", "http://x/%zz", "https://x.example/a#b", "urn:uuid:1",
+		"urn:jetbus:", "urn:jetbus:boot-1", "urn:jetbus:a b", "urn:jetbus:%zz", "urn:jetbus:/src", "urn:jetbus:urn%3Ajetbus%3A1", "\u00e9",
+	} {
+		h := nats.Header{"ce-id": {"1"}, "ce-source": {attributeEscape.encode(source)}}
+		e, err := Decode(h, nil, storedAt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := Encode(&e)
+		if want := h["ce-source"]; !slices.Equal(got["ce-source"], want) || got["x-ce-source"] != nil {
+			t.Errorf("source %q comes back as %q, x-ce-source %q", want, got["ce-source"], got["x-ce-source"])
+		}
+		e.SID = "other"
+		if got = Encode(&e); !slices.Equal(got["ce-source"], []string{"urn:jetbus:other"}) {
+			t.Errorf("source of another session id: %q", got["ce-source"])
+		}
 	}
 }
 

@@ -311,6 +311,9 @@ func (r *eventReader) complete() {
 		r.keepAttribute(attributeSpecVersion, r.version)
 	}
 	e.SID = sidOf(r.source)
+	if r.source != "" && isForeignSource(r.source, e.SID) {
+		r.keepAttribute(attributeSource, r.source)
+	}
 	sent, ok := parseTime(r.sent)
 	if !ok {
 		sent = millis(r.at.Time)

@@ -14,6 +14,9 @@
 //     The header x-schema-version, where it says the same, is not written, and read from that.
 //   - A header x-ce-<name> of the event is the CloudEvents attribute <name>
 //     (x-ce-dataschema is ce-dataschema), where the name consists of a-z and 0-9 and is none of ours.
+//   - source is urn:jetbus:<SID>, or the SID itself where that is an absolute URI or a path. A source of
+//     another form, such as the relative shop-42, is decoded to that SID and kept in the header
+//     x-ce-source, so that an event that is copied keeps the source that it came with.
 //   - All other headers stand there as they are, in UTF-8, which NATS carries byte for byte.
 //
 // Structured mode is read and never written, and so are messages of others, without any of

@@ -45,7 +45,7 @@ func (w *Writer) encode(e *jetbus.Event) {
 	w.set(headerSpecVersion, specVersion)
 	w.attribute(headerID, e.ID)
 	w.set(headerType, e.Topic)
-	w.source(e.SID)
+	foreign := w.source(e)
 	w.time(e.Time)
 	if e.Key != "" {
 		w.attribute(headerKey, e.Key)
@@ -59,6 +59,9 @@ func (w *Writer) encode(e *jetbus.Event) {
 	version := schemaVersion(e.Headers[nameSchema])
 	for name, value := range e.Headers {
 		if name == jetbus.HeaderContentType || name == jetbus.HeaderSchemaVersion && version != "" && value == version {
+			continue
+		}
+		if foreign && name == nameSource {
 			continue
 		}
 		if ext, ok := strings.CutPrefix(name, jetbus.HeaderExtension); ok && isExtension(ext) {
@@ -99,15 +102,22 @@ func (w *Writer) attribute(name, value string) {
 	w.set(name, w.since(at))
 }
 
-func (w *Writer) source(sid string) {
-	if sidEscape.anyIn(sid) { // '%' in the URI is escaped once more in the header
-		w.attribute(headerSource, sourceURN(sid))
-		return
+// source writes the CloudEvents source. It reports whether that is the foreign source in the header
+// x-ce-source, which is used if it belongs to the event's session id.
+func (w *Writer) source(e *jetbus.Event) (foreign bool) {
+	if kept := e.Headers[nameSource]; kept != "" && sidOf(kept) == e.SID && isForeignSource(kept, e.SID) {
+		w.attribute(headerSource, kept)
+		return true
+	}
+	if sidEscape.anyIn(e.SID) { // '%' in the URI is escaped once more in the header
+		w.attribute(headerSource, sourceURN(e.SID))
+		return false
 	}
 	at := w.text.Len()
 	w.text.WriteString(sourcePrefix)
-	w.text.WriteString(sid)
+	w.text.WriteString(e.SID)
 	w.set(headerSource, w.since(at))
+	return false
 }
 
 func (w *Writer) time(t time.Time) {

@@ -121,6 +121,15 @@ func sidOf(source string) string {
 	return source
 }
 
+// isForeignSource reports whether an event with the session id sid, which is sidOf(source), would be
+// written with another source: sourceURN makes a relative reference such as shop-42 absolute.
+func isForeignSource(source, sid string) bool {
+	if len(source) == len(sourcePrefix)+len(sid) && !sidEscape.anyIn(sid) && strings.HasPrefix(source, sourcePrefix) {
+		return false // the usual case, without an allocation
+	}
+	return sourceURN(sid) != source
+}
+
 // isURI reports whether s is an absolute URI: a scheme, a colon, and one or
 // more of the characters of a URI, without a fragment.
 func isURI(s string) bool {

@@ -44,6 +44,7 @@ const (
 	sourcePrefix       = "urn:jetbus:"
 	schemaPrefix       = "schema://"                           // of a version in the registry
 	nameSchema         = jetbus.HeaderExtension + "dataschema" // in Event.Headers, as package registry has it
+	nameSource         = jetbus.HeaderExtension + attributeSource
 )
 
 // MsgID is what the server dedupes by: the id within the topic, since a stream
