@@ -234,7 +234,8 @@ export class JetBusError extends Error {
 export function newId(): string;
 
 /**
- * Connects to a gateway: "wss://host/ws", or "/ws" for that of the page's own host. Resolves when it is there
- * and the token counts; rejects with a {@link JetBusError} where it is refused, or does not come in time.
+ * Connects to a gateway: "wss://host/ws", or "/ws" for that of the page's own host. Resolves when the gateway has
+ * accepted the token, and rejects with a {@link JetBusError} when it refuses the client or does not answer in time.
+ * A client that connected once keeps connecting again, also to a gateway that has no room at the moment (4504, 4505).
  */
 export function connect<T extends Topics = Topics>(url: string | URL, options?: ConnectOptions): Promise<Client<T>>;

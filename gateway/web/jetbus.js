@@ -13,7 +13,7 @@
  * @module jetbus
  */
 
-import { CLOSE_MS, JetBusError, Link, Tries, closeError, decodeEvent, deferred, encodePayload, errorOf, millis, newId } from "./link.js";
+import { CLOSE_MS, JetBusError, Link, Tries, closeError, decodeEvent, deferred, encodePayload, errorOf, isCrowded, millis, newId } from "./link.js";
 
 export { JetBusError, newId };
 
@@ -21,6 +21,7 @@ const STEADY_MS = 10_000; // a connection that lasted so long once we were let i
 const WARNED_MS = 60_000; // how long before its end the gateway speaks of a token
 const SPREAD_MS = 5_000; // over which the clients of a gateway that stops go to another one
 const MOST_MS = 2 ** 31 - 1; // that a timer takes
+const MANY_ATTEMPTS = 64; // after which the wait before the next one has its maximum
 const PUBLISHES = 256; // without an answer; more wait here, in their order
 const PACE_MS = 10; // of what the gateway's rate allows for is sent together
 const REASON = 4096; // characters of why an event was refused; the gateway keeps no more
@@ -399,6 +400,7 @@ class Client {
   #probe; // the first publish that was refused for the moment: until it is through, no other is sent
   #holds = 0; // waits until something is published again
   #opened = deferred();
+  #known = false; // a gateway has accepted this client before
   #authed = 0; // when a token was sent last
   #refresh; // the timer of the next one
   #lastError;
@@ -433,7 +435,7 @@ class Client {
   /** Tells the program, whose errors are its own. */
   #state(state, err) { queueMicrotask(() => this.#options.onState?.(state, err)); }
 
-  /** Keeps a connection until the client is closed, or must stay away. */
+  /** Keeps a connection until the client is closed or the gateway refuses it for good. */
   async #run() {
     for (let attempt = 0; !this.#finished; attempt++) {
       let link, err, began; // began stays undefined where a gateway takes connections and says nothing
@@ -453,12 +455,13 @@ class Client {
       this.#dropped(link);
       if (err instanceof JetBusError && !err.retryable) this.#finish(err);
       if (began !== undefined && Date.now() - began > STEADY_MS) attempt = 0;
+      if (isCrowded(err)) attempt += MANY_ATTEMPTS; // others need the room first
       if (!this.#finished) await this.pause(attempt);
     }
   }
 
   #make() {
-    const link = new Link(this.#WebSocket, this.#url, (m) => this.#receive(link, m), () => this.#over(link));
+    const link = new Link(this.#WebSocket, this.#url, this.#known, (m) => this.#receive(link, m), () => this.#over(link));
     this.#current = link;
     this.#links.add(link);
     return link;
@@ -495,6 +498,7 @@ class Client {
     this.#resumed(link, answer.recovered ? answer.subs ?? [] : []);
     if (!answer.recovered) this.#session = hello.session;
     this.#link = link;
+    this.#known = true;
     this.#isOpen = !link.leaving;
     if (this.#isOpen) this.#gate.resolve();
     this.#opened.resolve();
@@ -509,10 +513,11 @@ class Client {
     this.#isOpen = false;
   }
 
-  /** Why a token was refused, for good or not: the code that follows says. */
+  /** Returns why AUTH was refused. The close code that follows tells whether to connect again. */
   async #refused(link, err) {
     const fresh = typeof this.#options.token === "function";
     const end = await Promise.race([link.over, this.wait(CLOSE_MS)]);
+    err.closeCode ??= end?.closeCode;
     if (end && !end.retryable || err.code === "token_expired" && !fresh) err.retryable = false;
     return err;
   }

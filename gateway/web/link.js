@@ -35,17 +35,24 @@ export class JetBusError extends Error {
 export const errorOf = (m) => new JetBusError(m.code ?? "internal", m.msg ?? m.detail ?? "no reason was given",
   { retryable: m.retryable, retryAfterMs: m.retry_after_ms, details: m.details });
 
-/** Close codes after which a client stays away, and what they mean. */
+/** Close codes after which a client does not connect again (but see CROWDED), and their meaning. */
 const TERMINAL = {
   1002: "protocol_error", 1003: "protocol_error", 1007: "protocol_error", 1008: "forbidden", 1009: "too_large",
   4500: "protocol_error", 4501: "unauthorized", 4503: "forbidden", 4504: "conn_limit", 4505: "auth_timeout", 4506: "unsupported_version",
 };
 
-/** The error of a connection that was closed. */
-export function closeError(code, reason, cause) {
+/** Close codes of a gateway that has no room, or of a client that was too slow to authenticate. */
+const CROWDED = [4504, 4505];
+
+/** Whether a gateway that accepted this client before may accept it again later, despite this close code. */
+export const isCrowded = (err) => CROWDED.includes(err?.closeCode);
+
+/** The error of a closed connection. `known` means that the gateway accepted this client before. */
+export function closeError(code, reason, cause, known = false) {
   const terminal = TERMINAL[code] ?? (code >= 4500 ? "protocol_error" : undefined);
   const text = `the connection was closed (${code}${reason ? " " + reason : ""})`;
-  return Object.assign(new JetBusError(terminal ?? "connection_lost", text, { retryable: !terminal, cause }), { closeCode: code });
+  const retryable = !terminal || known && CROWDED.includes(code);
+  return Object.assign(new JetBusError(terminal ?? "connection_lost", text, { retryable, cause }), { closeCode: code });
 }
 
 /** What a refusal leaves open where its details do not say it: whether the event is stored. */
@@ -153,13 +160,13 @@ export class Link {
   hello; // the HELLO frame, once it is there
   ending = new Set(); // names of subscriptions that end here at the moment
 
-  constructor(WebSocket, url, receive, ended) {
+  constructor(WebSocket, url, known, receive, ended) {
     this.#receive = receive;
     this.#ended = ended;
     this.#ws = new WebSocket(url, [PROTOCOL]);
     this.#ws.onmessage = ({ data }) => this.#message(data);
     this.#ws.onerror = (e) => (this.#cause = e.error ?? e.message);
-    this.#ws.onclose = ({ code, reason }) => this.end(closeError(code, reason, this.#cause));
+    this.#ws.onclose = ({ code, reason }) => this.end(closeError(code, reason, this.#cause, known));
     this.#watch = setTimeout(() => this.end(closeError(1006, "no HELLO in time")), HELLO_MS);
   }
 

@@ -2,6 +2,28 @@
 import { Tries, closeError, errorOf } from "../link.js";
 import { Log, assert, equal, numbers, refused, wait } from "./tools.js";
 
+/**
+ * A WebSocket whose connections with these numbers, from 1, the gateway closes with a code when AUTH is sent, as
+ * if it had no room. With `answers` it refuses AUTH first.
+ */
+function crowded(Base, code, numbers, answers) {
+  const opened = []; // connections, and when they were made
+  class WebSocket extends Base {
+    #number = opened.push({ ws: this, at: performance.now() });
+    send(text) {
+      const { op, corr } = JSON.parse(text);
+      if (op !== "AUTH" || !numbers.includes(this.#number)) return super.send(text);
+      const data = JSON.stringify({ op: "ERR", corr, code: "rate_limited", msg: "too many connections", retryable: true });
+      setTimeout(() => {
+        if (answers) this.onmessage({ data });
+        this.onclose({ code, reason: "of the suite" });
+        super.close();
+      });
+    }
+  }
+  return { WebSocket, opened };
+}
+
 export const edges = {
   async "publish too late"(t) {
     let isAway = false;
@@ -90,6 +112,40 @@ export const edges = {
     }
     const [first, second] = [opened[1] - opened[0], opened[2] - opened[1]];
     assert(first >= 10_900 && second >= 11_900, `10 s of silence and a wait, which doubles: ${first} and ${second} ms`);
+  },
+
+  async "reconnect to a crowded gateway"(t) {
+    const { random } = Math;
+    Math.random = () => 0.999; // each wait is as long as it may be
+    try {
+      for (const code of [4504, 4505]) {
+        for (const answers of [false, true]) {
+          const { WebSocket, opened } = crowded(t.WebSocket, code, [2, 3], answers);
+          const states = new Log();
+          const onState = (state) => states.push(state);
+          const bus = await t.guarded(`ann topic:write:${t.topic} topic:read:${t.topic}`, { WebSocket, minDelayMs: 20, maxDelayMs: 500, onState });
+          const reader = await bus.read(t.topic);
+          opened[0].ws.close();
+          await states.until((l) => l.at(-1) === "connecting", `connecting again, ${code}`);
+          const { seq } = await bus.publish(t.topic, code);
+          equal((await reader.next()).value.seq, seq, `the reader resumes, ${code}`);
+          equal([opened.length, states.includes("closed")], [4, false], `connections, ${code}`);
+          const waits = [2, 3].map((i) => opened[i].at - opened[i - 1].at);
+          assert(waits.every((ms) => ms >= 490), `it waits for maxDelayMs after ${code}: ${waits} ms`);
+          await bus.close();
+        }
+      }
+    } finally {
+      Math.random = random;
+    }
+  },
+
+  async "first connection to a crowded gateway"(t) {
+    for (const [code, name] of [[4504, "conn_limit"], [4505, "auth_timeout"]]) {
+      const { WebSocket } = crowded(t.WebSocket, code, [1], false);
+      const err = await refused(t.guarded(`ann topic:read:${t.topic}`, { WebSocket }), name);
+      equal([err.closeCode, err.retryable], [code, false], "what the program is told");
+    }
   },
 
   async "publish within the rate"(t) {
