@@ -65,7 +65,7 @@ func (f *Feed) copied(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// copyChunk publishes up to CopyBatch documents behind p, and moves it.
+// copyChunk publishes up to CopyBatch documents that sort after p, and moves p.
 func (r *reader) copyChunk(ctx context.Context, p *CopyProgress) (n int, err error) {
 	f := r.f
 	filter, err := behind(p.After)
@@ -86,7 +86,7 @@ func (r *reader) copyChunk(ctx context.Context, p *CopyProgress) (n int, err err
 		n++
 		doc := bson.Raw(bytes.Clone(cursor.Current))
 		before, had := *p, r.pos.copy
-		p.After = canonical(doc.Lookup(idField))
+		p.After = idText(doc.Lookup(idField))
 		progress := *p
 		r.pos.copy = &progress
 		if err := r.copyOne(ctx, p, doc, shardKey); err != nil {
@@ -214,21 +214,17 @@ var idTypes = []bson.Type{
 	bson.TypeDBPointer, bson.TypeJavaScript, bson.TypeCodeWithScope, bson.TypeMaxKey,
 }
 
-// behind selects the documents whose _id sorts behind one, which is canonical extended
-// JSON; empty: all. A comparison alone finds ids of the same type only.
+// behind selects the documents whose _id sorts after one that is given as idText has it;
+// empty: all. A comparison alone finds ids of the same type only.
 func behind(after string) (bson.D, error) {
 	if after == "" {
 		return bson.D{}, nil
 	}
-	var d bson.D
-	if err := bson.UnmarshalExtJSON([]byte(`{"v":`+after+`}`), true, &d); err != nil || len(d) != 1 {
-		return nil, fmt.Errorf("%w: the copy is behind %q, which is no _id: %w", ErrStream, after, err)
-	}
-	text, err := bson.Marshal(d)
+	id, err := parseID(after)
 	if err != nil {
 		return nil, err
 	}
-	t := bson.Raw(text).Lookup("v").Type
+	t := id.Type
 	switch t { //nolint:exhaustive // those that are not in idTypes, and sort with one that is
 	case bson.TypeInt32, bson.TypeInt64, bson.TypeDecimal128:
 		t = bson.TypeDouble
@@ -248,9 +244,9 @@ func behind(after string) (bson.D, error) {
 			later = append(later, int32(other))
 		}
 	}
-	either := bson.A{bson.D{{Key: idField, Value: bson.D{{Key: "$gt", Value: d[0].Value}}}}}
+	either := bson.A{bson.D{{Key: idField, Value: bson.D{{Key: "$gt", Value: id}}}}}
 	if strings.Contains(after, `:"NaN"`) && t == bson.TypeDouble { // it sorts before the other numbers, and $gt finds none
-		either = bson.A{bson.D{{Key: idField, Value: bson.D{{Key: "$type", Value: "number"}, {Key: "$ne", Value: d[0].Value}}}}}
+		either = bson.A{bson.D{{Key: idField, Value: bson.D{{Key: "$type", Value: "number"}, {Key: "$ne", Value: id}}}}}
 	}
 	if len(later) > 0 {
 		either = append(either, bson.D{{Key: idField, Value: bson.D{{Key: "$type", Value: later}}}})

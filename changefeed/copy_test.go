@@ -209,6 +209,8 @@ func TestA7Row28KeysOfAllTypes(t *testing.T) {
 		bson.JavaScript("f()"),
 		bson.CodeWithScope{Code: "f()", Scope: bson.D{}},
 		bson.MaxKey{},
+		bson.D{{Key: "link", Value: bson.D{{Key: "$ref", Value: "c"}, {Key: "$id", Value: 1}}}},
+		bson.D{{Key: "a\ufffd", Value: "\ufffd"}},
 	}
 	for _, id := range list {
 		_, err := r.coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: id}})

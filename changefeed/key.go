@@ -2,9 +2,13 @@ package changefeed
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -15,21 +19,24 @@ import (
 const (
 	idField    = "_id"
 	hashedMark = "sha256:"
-	objectHex  = 24 // digits of an ObjectID
+	bytesMark  = "bson:" // before the bytes of an _id in base64, which no JSON begins with
+	objectHex  = 24      // digits of an ObjectID
 )
 
-// Key is the event key of a document with that _id. Different ids have different
+// Key returns the event key of a document with that _id. Different ids have different
 // keys:
 //
 //   - an ObjectID is its 24 hexadecimal digits;
 //   - a string is itself, unless it could be taken for one of the others: then it is
 //     a JSON string with its quotation marks;
 //   - anything else is canonical extended JSON, such as {"$numberInt":"7"};
-//   - what is longer than a key may be is "sha256:" and the digest of that.
+//   - a text that is longer than a key may be is "sha256:" and its digest;
+//   - an id with a string or a field name that is not valid UTF-8 is "sha256:" and the
+//     digest of its bytes.
 func Key(id bson.RawValue) string {
 	key, plain := plainKey(id)
 	if !plain {
-		key = canonical(id)
+		key = exactText(id)
 	}
 	if jetbus.ValidKey(key) != nil {
 		sum := sha256.Sum256([]byte(key))
@@ -48,6 +55,9 @@ func plainKey(id bson.RawValue) (key string, ok bool) {
 		return "", false
 	}
 	if jetbus.ValidKey(s) != nil && len(s) <= jetbus.MaxKeyBytes || s == "" || isTaken(s) {
+		if !utf8.ValidString(s) { // JSON would replace the invalid bytes
+			return "", false
+		}
 		text, err := json.Marshal(s)
 		return string(text), err == nil
 	}
@@ -74,13 +84,105 @@ func isTaken(s string) bool {
 	return true
 }
 
-// canonical is the canonical extended JSON of a value.
-func canonical(v bson.RawValue) string {
-	text, err := bson.MarshalExtJSON(bson.D{{Key: "v", Value: v}}, true, false)
-	if err != nil { // a value that cannot be written has a text all the same
-		return v.String()
+// exactText returns a text that only this value has: canonical extended JSON, and for
+// what that cannot express a brace and the bytes of the value. The latter has NULs, which
+// JSON never has, and begins as no string does that is hashed as it is (see isTaken).
+func exactText(v bson.RawValue) string {
+	if text, ok := canonical(v); ok {
+		return text
 	}
-	return strings.TrimSuffix(strings.TrimPrefix(string(text), `{"v":`), "}")
+	return "{" + string(wrapped(v))
+}
+
+// wrapped returns the document that has the value as its only field.
+func wrapped(v bson.RawValue) []byte {
+	return bsoncore.BuildDocument(nil, bsoncore.AppendValueElement(nil, "v", bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value}))
+}
+
+// canonical returns the canonical extended JSON of a value. ok is false if another value
+// has the same text: JSON replaces what is not valid UTF-8, and a document may have the
+// names with which JSON marks types.
+func canonical(v bson.RawValue) (text string, ok bool) {
+	if !isExact(bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value}) {
+		return "", false
+	}
+	b, err := bson.MarshalExtJSON(bson.D{{Key: "v", Value: v}}, true, false)
+	return strings.TrimSuffix(strings.TrimPrefix(string(b), `{"v":`), "}"), err == nil
+}
+
+// isExact reports whether canonical extended JSON expresses all of a value.
+func isExact(v bsoncore.Value) bool {
+	texts, docs, ok := []string(nil), []bsoncore.Document(nil), true
+	switch v.Type { //nolint:exhaustive // the others have no text in them
+	case bsoncore.TypeString:
+		s, valid := v.StringValueOK()
+		texts, ok = []string{s}, valid
+	case bsoncore.TypeSymbol:
+		s, valid := v.SymbolOK()
+		texts, ok = []string{s}, valid
+	case bsoncore.TypeJavaScript:
+		s, valid := v.JavaScriptOK()
+		texts, ok = []string{s}, valid
+	case bsoncore.TypeRegex:
+		pattern, flags, valid := v.RegexOK()
+		texts, ok = []string{pattern, flags}, valid
+	case bsoncore.TypeDBPointer:
+		ns, _, valid := v.DBPointerOK()
+		texts, ok = []string{ns}, valid
+	case bsoncore.TypeCodeWithScope:
+		code, scope, valid := v.CodeWithScopeOK()
+		texts, docs, ok = []string{code}, []bsoncore.Document{scope}, valid
+	case bsoncore.TypeEmbeddedDocument, bsoncore.TypeArray:
+		docs = []bsoncore.Document{v.Data}
+	}
+	if !ok || slices.ContainsFunc(texts, func(s string) bool { return !utf8.ValidString(s) }) {
+		return false
+	}
+	for _, doc := range docs {
+		elements, err := doc.Elements()
+		if err != nil || slices.ContainsFunc(elements, func(e bsoncore.Element) bool {
+			return !isExactName(e.Key()) || !isExact(e.Value())
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// isExactName reports whether a field with the name is still a field in extended JSON. MongoDB
+// takes the three names of a DBRef in an _id, and no other with a dollar sign.
+func isExactName(name string) bool {
+	return utf8.ValidString(name) && (!strings.HasPrefix(name, "$") || name == "$ref" || name == "$id" || name == "$db")
+}
+
+// idText returns an _id as CopyProgress has it.
+func idText(id bson.RawValue) string {
+	if text, ok := canonical(id); ok {
+		return text
+	}
+	return bytesMark + base64.StdEncoding.EncodeToString(wrapped(id))
+}
+
+// parseID returns the _id of a text that idText returned.
+func parseID(text string) (bson.RawValue, error) {
+	var doc bson.Raw
+	var err error
+	if encoded, ok := strings.CutPrefix(text, bytesMark); ok {
+		doc, err = base64.StdEncoding.DecodeString(encoded)
+	} else {
+		err = bson.UnmarshalExtJSON([]byte(`{"v":`+text+`}`), true, &doc)
+	}
+	var id bson.RawValue
+	if err == nil {
+		id, err = doc.LookupErr("v")
+	}
+	if err == nil {
+		err = doc.Validate()
+	}
+	if err != nil {
+		return id, fmt.Errorf("%w: invalid _id %q in the position of a copy: %w", ErrStream, text, err)
+	}
+	return id, nil
 }
 
 // documentKey is the key of a change, and its id. In a sharded collection the

@@ -34,7 +34,7 @@ type Progress struct {
 type CopyProgress struct {
 	Start      Token  `json:"start" bson:"start"`                               // where the stream was when it began
 	Collection string `json:"collection,omitempty" bson:"collection,omitempty"` // that it is in
-	After      string `json:"after,omitempty" bson:"after,omitempty"`           // the last _id in canonical extended JSON; empty: none of it yet
+	After      string `json:"after,omitempty" bson:"after,omitempty"`           // the last _id in canonical extended JSON, or "bson:" and its bytes in base64; empty: none of it yet
 }
 
 // TokenStore keeps the position of feeds for the times in which nothing is published:

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -120,9 +119,6 @@ func eachField(b []byte, depth int, f func(kind byte, name, rest []byte) (int, e
 			return fmt.Errorf("%w: field name without an end", errBSON)
 		}
 		name := b[1 : 1+i]
-		if !utf8.Valid(name) {
-			return fmt.Errorf("%w: field name is not UTF-8", errBSON)
-		}
 		b = b[2+i:]
 		n, err := f(kind, name, b)
 		if err != nil {
@@ -173,7 +169,7 @@ func checkValue(kind byte, b []byte, depth int) (int, error) {
 	case 0x0B: // regular expression
 		for range 2 {
 			i := bytes.IndexByte(b[n:], 0)
-			if i < 0 || !utf8.Valid(b[n:n+i]) {
+			if i < 0 {
 				return 0, fmt.Errorf("%w: malformed regular expression", errBSON)
 			}
 			n += i + 1
@@ -205,13 +201,12 @@ func length(b []byte, least int) (int, bool) {
 	return n, n >= least
 }
 
+// checkString is the length of the string at the head of b. It need not be valid UTF-8:
+// MongoDB stores what it is sent.
 func checkString(b []byte) (int, error) {
 	n, ok := length(b, 1)
 	if !ok || n+4 > len(b) || b[4+n-1] != 0 {
 		return 0, fmt.Errorf("%w: malformed string", errBSON)
-	}
-	if !utf8.Valid(b[4 : 4+n-1]) {
-		return 0, fmt.Errorf("%w: string is not UTF-8", errBSON)
 	}
 	return n + 4, nil
 }
