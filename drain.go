@@ -142,7 +142,8 @@ func Drain(ctx context.Context, from Outbox, to Batcher, o DrainOptions) error {
 // stored. A row that cannot be published for a reason of its own (its event is
 // invalid, too large, against its schema, or of a topic that does not exist) is set
 // aside at once, dead; other failures are tried again after the Backoff,
-// MaxAttempts times. A broker that is away, and a topic that is full, may not be
+// MaxAttempts times. A row whose failure the outbox cannot record is dead, too, with a
+// reason that it can record; [Drainer.Ready] reports a row that it cannot change at all. A broker that is away, and a topic that is full, may not be
 // written or does not answer while others do, are nothing of the row's: they are waited
 // for, without an attempt, and the rows of other topics go on.
 type Drainer struct {
@@ -156,12 +157,14 @@ type Drainer struct {
 	cleaned  time.Time   // Run's own
 	window   int         // how many rows to claim: less than Window after claims that took too long or were not answered; Run's own
 
-	mu    sync.Mutex
-	stats DrainStats
-	hold  map[string]*outage // topics that take nothing
-	spoke time.Time          // the last window in which a topic answered to the end
-	away  outage             // of the broker
-	store outage             // of the outbox
+	mu         sync.Mutex
+	stats      DrainStats
+	hold       map[string]*outage    // topics that take nothing
+	spoke      time.Time             // the last window in which a topic answered to the end
+	away       outage                // of the broker
+	store      outage                // of the outbox
+	unrecorded map[string]unrecorded // by OutboxRow.Ref; see drainrecord.go
+	uncounted  error                 // of the last call of OutboxStats
 }
 
 // outage is the time in which something does not do what it is asked. The zero
@@ -189,7 +192,7 @@ func NewDrainer(from Outbox, to Batcher, o DrainOptions) (*Drainer, error) {
 	}
 	return &Drainer{
 		o: o, window: o.Window, from: from, to: to, kick: make(chan struct{}, 1), look: make(chan struct{}, 1), hold: map[string]*outage{},
-		stats: DrainStats{Errors: map[DrainErrorClass]uint64{}},
+		stats: DrainStats{Errors: map[DrainErrorClass]uint64{}}, unrecorded: map[string]unrecorded{},
 	}, nil
 }
 
@@ -396,7 +399,8 @@ func (d *Drainer) tooLate(ctx context.Context, rows []OutboxRow, took time.Durat
 	return err
 }
 
-// mark notes what is published as sent.
+// mark marks the published rows as sent. Rows that the outbox refuses to mark are dead-lettered:
+// they must not block the others.
 func (d *Drainer) mark(ctx context.Context) error {
 	if len(d.unmarked) == 0 {
 		return nil
@@ -404,11 +408,20 @@ func (d *Drainer) mark(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, d.o.Lease) // an outbox that does not answer is asked again
 	defer cancel()
 	err := d.from.Sent(ctx, d.unmarked)
-	d.storeSaid("note as sent", err)
-	if err == nil {
-		d.unmarked = nil
+	refused, partly := errors.AsType[*OutboxRowsError](err)
+	if partly {
+		err = nil
 	}
-	return err
+	d.storeSaid("note as sent", err)
+	if err != nil {
+		return err
+	}
+	d.recorded(d.unmarked)
+	if partly {
+		d.buryUnmarked(ctx, refused)
+	}
+	d.unmarked = nil
+	return nil
 }
 
 // clean lets the outbox remove what it kept.

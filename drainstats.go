@@ -23,10 +23,16 @@ type DrainStats struct {
 	// been tried again, and a claim then finds nothing.
 	HeldTopics []string
 	// BrokerAway and OutboxAway say since when the broker and the outbox do not do what
-	// they are asked; zero if they do. Err is why, of the latter first.
+	// they are asked; zero if they do.
 	BrokerAway, OutboxAway time.Time
-	Err                    error
-	// Outbox is what waited when the outbox was last asked, at LookedAt.
+	// Unrecorded is how many rows the outbox refuses to mark as sent, failed or dead. They
+	// are neither in Retried nor in Dead, are claimed again after each Lease, and hold back
+	// their keys.
+	Unrecorded int
+	// Err is why the outbox or else the broker is away, rows are unrecorded or Outbox is not
+	// up to date; nil if all is well.
+	Err error
+	// Outbox is what waited when the outbox last answered that question, at LookedAt.
 	Outbox   OutboxStats
 	LookedAt time.Time
 }
@@ -43,15 +49,20 @@ func (d *Drainer) Stats() DrainStats {
 		}
 	}
 	slices.Sort(s.HeldTopics)
-	s.BrokerAway, s.OutboxAway, s.Err = d.away.since, d.store.since, d.away.err
-	if d.store.err != nil {
-		s.Err = d.store.err
+	s.BrokerAway, s.OutboxAway = d.away.since, d.store.since
+	var unrecorded error
+	s.Unrecorded, unrecorded = d.countUnrecorded()
+	for _, err := range []error{d.store.err, d.away.err, unrecorded, d.uncounted} {
+		if s.Err == nil {
+			s.Err = err
+		}
 	}
 	return s
 }
 
-// Ready returns nil while the drainer runs, its broker and its outbox answer, and
-// nothing waits for longer than MaxAge. Otherwise the error says what is wrong.
+// Ready returns nil while the drainer runs, its broker and its outbox answer, the outbox
+// records what became of each row, and no row waits for longer than MaxAge. Otherwise the
+// error says what is wrong. Dead rows are no error: see [DrainStats.Outbox].
 func (d *Drainer) Ready() error {
 	s := d.Stats()
 	switch {
@@ -80,13 +91,14 @@ func (d *Drainer) watch(ctx context.Context) {
 		d.mu.Lock()
 		switch {
 		case err == nil:
-			d.stats.Outbox, d.stats.LookedAt = now, time.Now()
+			d.stats.Outbox, d.stats.LookedAt, d.uncounted = now, time.Now(), nil
 		case ctx.Err() == nil:
 			d.stats.Errors[DrainStore]++
+			d.uncounted = fmt.Errorf("count rows: %w", err)
 		}
 		d.mu.Unlock()
 		if err != nil && ctx.Err() == nil {
-			d.o.Logger.LogAttrs(ctx, slog.LevelWarn, "the outbox does not say what waits", slog.Any("err", err))
+			d.o.Logger.LogAttrs(ctx, slog.LevelWarn, "the rows of the outbox cannot be counted", slog.Any("err", err))
 		}
 		sleep(ctx, pause)
 		if d.emptied(ctx, d.o.StatsEvery-pause) {

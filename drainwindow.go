@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 )
 
@@ -53,7 +54,7 @@ type drainWindow struct {
 
 	began    time.Time       // before the claim: the lease runs from then on, at the least
 	probed   string          // a topic that did not answer, and is tried again; empty: none
-	sent     []OutboxRow     // published
+	sent     []OutboxRow     // published, in this window
 	dups     int             // those of them that were published before
 	failed   []OutboxFailure // their attempts count
 	back     []OutboxRow     // not tried, or not to be blamed
@@ -97,6 +98,8 @@ func (w *drainWindow) wave(rows []OutboxRow) (wave, rest []OutboxRow) {
 	for _, row := range rows {
 		l := lane{row.Event.Topic, row.Event.Key}
 		switch {
+		case w.isPublished(row):
+			w.unmarked = append(w.unmarked, row)
 		case w.err != nil, w.refuse[l.topic], w.shut[l]:
 			w.back = append(w.back, row)
 		case l.key != "" && taken[l]:
@@ -206,7 +209,7 @@ func (w *drainWindow) judge(row OutboxRow, err error) {
 		w.fail(row, err, true)
 	default:
 		w.heard[row.Event.Topic] = true
-		w.fail(row, err, w.o.MaxAttempts > 0 && row.Attempts+1 >= w.o.MaxAttempts)
+		w.fail(row, err, w.o.MaxAttempts > 0 && attempt(row) >= w.o.MaxAttempts)
 	}
 }
 
@@ -215,8 +218,12 @@ func (w *drainWindow) fail(row OutboxRow, err error, dead bool) {
 	if row.Event.Key != "" {
 		w.shut[lane{row.Event.Topic, row.Event.Key}] = true
 	}
-	w.failed = append(w.failed, OutboxFailure{Row: row, Err: err, Dead: dead, RetryIn: w.o.Backoff.Delay(row.Attempts + 1)})
+	w.failed = append(w.failed, OutboxFailure{Row: row, Err: err, Dead: dead, RetryIn: w.o.Backoff.Delay(attempt(row))})
 }
+
+// attempt is the number of the attempt to publish a row, from 1. The outbox may have any
+// number of failed attempts, which other programs wrote.
+func attempt(row OutboxRow) int { return min(max(row.Attempts, 0), math.MaxInt32-1) + 1 }
 
 // settle tells the outbox. What it does not hear is true all the same: what is
 // published is noted later, and the rest is due again after the lease. It takes as long as
@@ -226,12 +233,12 @@ func (w *drainWindow) settle(ctx context.Context) {
 	began := time.Now()
 	left := max(w.o.Lease-began.Sub(w.began), minDrainLease)
 	var tell []func(ctx context.Context)
-	if len(w.sent) > 0 {
-		w.unmarked = append(w.unmarked, w.sent...)
+	w.unmarked = append(w.unmarked, w.sent...)
+	if len(w.unmarked) > 0 {
 		tell = append(tell, func(ctx context.Context) { _ = w.mark(ctx) }) // tried again before the next claim
 	}
 	if len(w.failed) > 0 {
-		tell = append(tell, func(ctx context.Context) { w.storeSaid("note failures", w.from.Failed(ctx, w.failed)) })
+		tell = append(tell, w.recordFailures)
 	}
 	if len(w.back) > 0 {
 		tell = append(tell, func(ctx context.Context) { w.storeSaid("give back", w.from.Release(ctx, w.back)) })
@@ -247,14 +254,18 @@ func (w *drainWindow) settle(ctx context.Context) {
 
 // count tells observers, logs and statistics.
 func (w *drainWindow) count() {
+	var dead []OutboxFailure
 	w.mu.Lock()
 	w.stats.Published += uint64(len(w.sent))
 	w.stats.Duplicates += uint64(w.dups)
 	for _, f := range w.failed {
 		w.stats.Errors[classOf(f)]++
-		if f.Dead {
+		switch {
+		case w.isUnrecorded(f): // neither dead nor due again after RetryIn
+		case f.Dead:
 			w.stats.Dead++
-		} else {
+			dead = append(dead, f)
+		default:
 			w.stats.Retried++
 		}
 	}
@@ -263,19 +274,29 @@ func (w *drainWindow) count() {
 		w.o.Observer.Observe(Observation{Kind: Drained, Count: len(w.sent), Duration: time.Since(w.began)})
 	}
 	for _, f := range w.failed {
-		e := &f.Row.Event
-		seen := Observation{Kind: DrainFail, Topic: e.Topic, ID: e.ID, Attempt: f.Row.Attempts + 1, Reason: string(classOf(f)), Err: f.Err}
-		w.o.Observer.Observe(seen)
-		attrs := []any{slog.String("topic", e.Topic), slog.String("id", e.ID), slog.Any("err", f.Err)}
-		if f.Dead {
-			seen.Kind = OutboxDead
-			w.o.Observer.Observe(seen)
-			w.o.Logger.Error("a row of the outbox is set aside", attrs...)
-		} else {
-			w.o.Logger.Warn("a row of the outbox failed", attrs...)
-		}
+		w.observe(DrainFail, f)
+		w.o.Logger.Warn("a row of the outbox failed", f.attrs()...)
+	}
+	for _, f := range dead {
+		w.reportDead(f)
 	}
 	w.brokerSaid(w.err, w.answered)
+}
+
+// reportDead tells the observer and the log of a row that is dead.
+func (d *Drainer) reportDead(f OutboxFailure) {
+	d.observe(OutboxDead, f)
+	d.o.Logger.Error("a row of the outbox is dead", f.attrs()...)
+}
+
+func (d *Drainer) observe(kind ObservationKind, f OutboxFailure) {
+	e := &f.Row.Event
+	d.o.Observer.Observe(Observation{Kind: kind, Topic: e.Topic, ID: e.ID, Attempt: attempt(f.Row), Reason: string(classOf(f)), Err: f.Err})
+}
+
+// attrs are the attributes of a log line about the failure.
+func (f *OutboxFailure) attrs() []any {
+	return []any{slog.String("topic", f.Row.Event.Topic), slog.String("id", f.Row.Event.ID), slog.Any("err", f.Err)}
 }
 
 // classOf is the class of a row's failure. A row that cannot be read is poison.

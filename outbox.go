@@ -2,6 +2,7 @@ package jetbus
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -21,6 +22,9 @@ import (
 //     option of the implementation.
 //   - The clock of the outbox decides on leases and waits, not that of its callers.
 //   - All methods may be called by any number of drainers at once.
+//   - Each row fails alone: a row that cannot be read is claimed with [OutboxRow.Err], and
+//     Sent, Release and Failed change the rows that they can and report the others in an
+//     [*OutboxRowsError].
 type Outbox interface {
 	// Claim returns rows that are due, oldest first, and hides them from other claims
 	// for the lease. None and no error: nothing is due.
@@ -31,8 +35,8 @@ type Outbox interface {
 	// Release gives rows back that were not tried: they are due at once. Rows whose
 	// claim is no longer the caller's are left alone.
 	Release(ctx context.Context, rows []OutboxRow) error
-	// Failed notes attempts that failed. Rows whose claim is no longer the caller's are
-	// left alone.
+	// Failed records failed attempts. Rows whose claim is no longer the caller's are
+	// left alone. The text of an error is recorded as far as the database can store it.
 	Failed(ctx context.Context, failures []OutboxFailure) error
 	// OutboxStats says what waits.
 	OutboxStats(ctx context.Context) (OutboxStats, error)
@@ -85,6 +89,37 @@ type OutboxFailure struct {
 	Dead bool
 	// RetryIn is the wait before the next attempt.
 	RetryIn time.Duration
+}
+
+// OutboxRowsError reports the rows of a call that an outbox could not change, because the
+// database refuses to change these rows and accepts others. The call changed all other rows.
+type OutboxRowsError struct {
+	Refs []string // OutboxRow.Ref of the rows that are unchanged
+	Err  error    // why the first of them is
+}
+
+// Error implements error.
+func (e *OutboxRowsError) Error() string {
+	return fmt.Sprintf("%d rows cannot be changed, the first because: %v", len(e.Refs), e.Err)
+}
+
+// Unwrap returns Err.
+func (e *OutboxRowsError) Unwrap() error { return e.Err }
+
+// Add adds the row ref, which is unchanged because of err.
+func (e *OutboxRowsError) Add(ref string, err error) {
+	e.Refs = append(e.Refs, ref)
+	if e.Err == nil {
+		e.Err = err
+	}
+}
+
+// OrNil returns e if it has rows, or nil.
+func (e *OutboxRowsError) OrNil() error {
+	if len(e.Refs) == 0 {
+		return nil
+	}
+	return e
 }
 
 // OutboxStats say what waits in an outbox.

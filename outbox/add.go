@@ -70,15 +70,15 @@ func (b *Box) complete(ctx context.Context, events []jetbus.Event) ([]jetbus.Eve
 func (b *Box) statement(events []jetbus.Event) (query string, args []any, err error) {
 	one := "(" + marks(9) + ")"
 	for _, e := range events {
-		headers, err := text(e.Headers, len(e.Headers))
+		headers, err := textOf(e.Headers, len(e.Headers))
 		if err != nil {
 			return "", nil, err
 		}
-		causedBy, err := text(e.CausedBy, len(e.CausedBy))
+		causedBy, err := textOf(e.CausedBy, len(e.CausedBy))
 		if err != nil {
 			return "", nil, err
 		}
-		tags, err := text(e.Tags, len(e.Tags))
+		tags, err := textOf(e.Tags, len(e.Tags))
 		if err != nil {
 			return "", nil, err
 		}
@@ -88,8 +88,8 @@ func (b *Box) statement(events []jetbus.Event) (query string, args []any, err er
 	return b.d.rebind(insert + strings.Repeat(one+", ", len(events)-1) + one), args, nil
 }
 
-// text is JSON, or empty where there is nothing.
-func text(v any, n int) (string, error) {
+// textOf is JSON, or empty for no items.
+func textOf(v any, n int) (string, error) {
 	if n == 0 {
 		return "", nil
 	}

@@ -42,23 +42,28 @@ const (
 	// due: a claim must not look at the whole backlog of a few keys to find that it has
 	// enough, nor at all rows that are not due, or of topics that it skips, at once.
 	scanText = `SELECT max(s.pos), count(*), coalesce(sum(s.due), 0) FROM (
-  SELECT o.pos, CASE WHEN o.due_at <= {now} {skip} THEN 1 ELSE 0 END AS due FROM {table} o
+  SELECT o.pos, CASE WHEN {due} {skip} THEN 1 ELSE 0 END AS due FROM {table} o
   WHERE o.state = 'pending' AND o.pos > ? ORDER BY o.pos LIMIT ?) s`
 
-	headsText = `SELECT o.pos, {size}, o.topic, o."key" FROM {table} o
-WHERE o.state = 'pending' AND o.due_at <= {now} {skip} AND o.pos > ? AND o.pos <= ?
+	headsText = `SELECT o.pos, {size}, o.topic, o."key", o.due_at FROM {table} o
+WHERE o.state = 'pending' AND {due} {skip} AND o.pos > ? AND o.pos <= ?
   AND (o."key" = '' OR NOT EXISTS (
     SELECT 1 FROM {table} b WHERE b.topic = o.topic AND b."key" = o."key" AND b.pos < o.pos AND b.state <> 'sent' {blocking}))
 ORDER BY o.pos LIMIT ? {skiplocked}`
 
-	followersText = `SELECT o.pos, {size}, o.topic, o."key", CASE WHEN o.state = 'pending' AND o.due_at <= {now} THEN 1 ELSE 0 END FROM {table} o
+	followersText = `SELECT o.pos, {size}, o.topic, o."key", o.due_at, CASE WHEN o.state = 'pending' AND {due} THEN 1 ELSE 0 END FROM {table} o
 WHERE o.state <> 'sent' {alive} AND (o.topic, o."key") IN (SELECT h.topic, h."key" FROM {table} h WHERE h.pos IN ({heads}))
   AND o.pos <= ? AND o.pos NOT IN ({rows})
 ORDER BY o.pos LIMIT ? {lock}`
 
 	// sizeText is about what a row takes in memory. Databases know it without reading
 	// the payload.
-	sizeText = `coalesce({octets}(o.payload), 0) + {octets}(o.headers) + {octets}(o.caused_by) + {octets}(o.tags)`
+	sizeText = `coalesce({octets}(o.payload), 0) + coalesce({octets}(o.headers), 0) + coalesce({octets}(o.caused_by), 0) + coalesce({octets}(o.tags), 0)`
+
+	// dueText selects rows that may be claimed now. It includes rows whose due_at is not a time,
+	// which would be pending for ever: they are claimed with an error. In SQLite a text, a blob
+	// and an infinity are greater than any integer.
+	dueText = `(coalesce(due_at, 0) <= {now} OR due_at > {lasttime})`
 
 	takeText = `UPDATE {table} SET owner = ?, due_at = {now} + ? WHERE pos IN ({rows})
 RETURNING pos, id, topic, "key", sid, ts, headers, caused_by, tags, payload, attempts, created_at`
@@ -79,7 +84,7 @@ func (b *Box) Claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.Outbox
 	var err error
 	if err = outrow.CheckClaim(o); err == nil {
 		attempt := func(conn *sql.Conn) error {
-			c := &claim{b: b, conn: conn, o: o, heads: map[lane]int64{}}
+			c := &claim{b: b, conn: conn, o: o, heads: map[lane]int64{}, errs: map[int64]error{}}
 			if err := c.letGo(ctx); err != nil {
 				return err
 			}
@@ -152,9 +157,10 @@ type claim struct {
 	o    jetbus.ClaimOptions
 	rows []int64 // to be taken
 
-	heads map[lane]int64 // those of the rows that are heads, of keys that may go further
-	bytes int64          // of the rows
-	full  bool           // there is no room for more
+	errs  map[int64]error // why some of them cannot be read
+	heads map[lane]int64  // those of the rows that are heads, of keys that may go further
+	bytes int64           // of the rows
+	full  bool            // there is no room for more
 }
 
 // letGo has the database end the transaction of a host that vanished in the middle of it,
@@ -258,13 +264,13 @@ func (s *scanFrom) anew() {
 func (c *claim) fill(text string, more ...string) string {
 	skip := ""
 	if len(c.o.SkipTopics) > 0 {
-		skip = "AND o.topic NOT IN (" + marks(len(c.o.SkipTopics)) + ")"
+		skip = "AND CAST(o.topic AS TEXT) NOT IN (" + marks(len(c.o.SkipTopics)) + ")"
 	}
 	alive, blocking := "", ""
 	if c.b.o.SkipDead { // in the words of the index {name}_alive: SQLite knows by them that it may use it
 		alive, blocking = "AND o.state <> 'dead'", "AND b.state <> 'dead'"
 	}
-	text = strings.ReplaceAll(text, "{size}", sizeText)
+	text = strings.NewReplacer("{size}", sizeText, "{due}", dueText).Replace(text)
 	text = strings.NewReplacer(append([]string{"{skip}", skip, "{alive}", alive, "{blocking}", blocking, "{octets}", c.b.d.octets}, more...)...).Replace(text)
 	return c.b.d.rebind(c.b.fill(text))
 }
@@ -289,13 +295,12 @@ func (c *claim) scan(ctx context.Context, from int64) (to int64, n, due int, err
 func (c *claim) take(ctx context.Context, from, to int64) error {
 	room := c.o.Max - len(c.rows)
 	err := c.each(ctx, c.fill(headsText), c.skipped(from, to, int64(room)), func(rows *sql.Rows) error {
-		var pos, size int64
-		var l lane
-		if err := rows.Scan(&pos, &size, &l.topic, &l.key); err != nil {
+		var h heading
+		if err := rows.Scan(h.fields()...); err != nil {
 			return err
 		}
-		if c.add(pos, size) && l.key != "" {
-			c.heads[l] = pos
+		if c.add(&h) && h.key != "" {
+			c.heads[h.lane()] = h.pos
 		}
 		return nil
 	})
@@ -311,17 +316,16 @@ func (c *claim) follow(ctx context.Context, to int64) error {
 	args := slices.Concat(heads, []any{to}, taken, []any{int64(c.o.Max - len(c.rows))})
 	text := c.fill(followersText, "{heads}", marks(len(heads)), "{rows}", marks(len(taken)))
 	return c.each(ctx, text, args, func(rows *sql.Rows) error {
-		var pos, size int64
-		var l lane
+		var h heading
 		var due int
-		if err := rows.Scan(&pos, &size, &l.topic, &l.key, &due); err != nil {
+		if err := rows.Scan(append(h.fields(), &due)...); err != nil {
 			return err
 		}
 		if due == 0 {
-			delete(c.heads, l) // it goes no further
+			delete(c.heads, h.lane()) // it goes no further
 		}
-		if _, ok := c.heads[l]; ok {
-			c.add(pos, size)
+		if _, ok := c.heads[h.lane()]; ok {
+			c.add(&h)
 		}
 		return nil
 	})
@@ -346,17 +350,32 @@ func padded(positions iter.Seq[int64]) []any {
 	return append(out, slices.Repeat(out[len(out)-1:], length-len(out))...)
 }
 
-// add takes a row if there is room for it. Where there is not, no later one is taken
-// either, which may be of its key.
-func (c *claim) add(pos, size int64) bool {
-	if len(c.rows) > 0 && c.o.MaxBytes > 0 && c.bytes+size > int64(c.o.MaxBytes) {
+// heading is what a claim reads of a row before it takes it.
+type heading struct {
+	pos        int64
+	topic, key text
+	size, due  integer
+}
+
+// fields are where the columns of headsText go.
+func (h *heading) fields() []any { return []any{&h.pos, &h.size, &h.topic, &h.key, &h.due} }
+
+func (h *heading) lane() lane { return lane{string(h.topic), string(h.key)} }
+
+// add takes a row if there is room for it. Without room it takes no later row either, which
+// may be of the same key.
+func (c *claim) add(h *heading) bool {
+	if len(c.rows) > 0 && c.o.MaxBytes > 0 && c.bytes+h.size.value > int64(c.o.MaxBytes) {
 		c.full = true
 	}
 	if c.full {
 		return false
 	}
-	c.rows = append(c.rows, pos)
-	c.bytes += size
+	if err := h.due.timeProblem("due_at"); err != nil {
+		c.errs[h.pos] = err
+	}
+	c.rows = append(c.rows, h.pos)
+	c.bytes += h.size.value
 	c.full = len(c.rows) == c.o.Max
 	return true
 }
@@ -374,6 +393,7 @@ func (c *claim) mark(ctx context.Context) ([]jetbus.OutboxRow, error) {
 	got := map[int64]jetbus.OutboxRow{}
 	err := c.each(ctx, c.fill(takeText, "{rows}", marks(len(c.rows))), args, func(rows *sql.Rows) error {
 		row, pos, err := scanClaimed(rows, token)
+		row.Err = errors.Join(c.errs[pos], row.Err)
 		got[pos] = row
 		return err
 	})
@@ -418,7 +438,7 @@ func scanClaimed(rows *sql.Rows, token string) (row jetbus.OutboxRow, pos int64,
 // record is an event as columns.
 type record struct {
 	pos                                          int64
-	id, topic, key, sid, headers, causedBy, tags string
+	id, topic, key, sid, headers, causedBy, tags text
 	ts, attempts, created                        integer
 	payload                                      []byte
 }
@@ -430,26 +450,28 @@ func (r *record) fields() []any {
 
 // event returns what could be read, and why not all of it could.
 func (r *record) event() (jetbus.Event, error) {
-	e := jetbus.Event{ID: r.id, SID: r.sid, Topic: r.topic, Key: r.key, Partition: jetbus.NoPartition, Payload: r.payload}
+	e := jetbus.Event{
+		ID: string(r.id), SID: string(r.sid), Topic: string(r.topic), Key: string(r.key), Partition: jetbus.NoPartition, Payload: r.payload,
+	}
 	e.Time = r.created.time()
 	if r.ts.valid {
 		e.Time = r.ts.time()
 	}
 	return e, errors.Join(
-		r.ts.problem("ts"),
+		r.ts.timeProblem("ts"),
 		unmarshal("headers", r.headers, &e.Headers),
 		unmarshal("caused_by", r.causedBy, &e.CausedBy),
 		unmarshal("tags", r.tags, &e.Tags),
 		r.attempts.problem("attempts"),
-		r.created.problem("created_at"),
+		r.created.timeProblem("created_at"),
 	)
 }
 
-func unmarshal(column, text string, to any) error {
-	if text == "" {
+func unmarshal(column string, value text, to any) error {
+	if value == "" {
 		return nil
 	}
-	if err := json.Unmarshal([]byte(text), to); err != nil {
+	if err := json.Unmarshal([]byte(value), to); err != nil {
 		return fmt.Errorf("%w: column %s: %w", jetbus.ErrInvalidEvent, column, err)
 	}
 	return nil

@@ -40,6 +40,15 @@
 // thing usually lock it first (SELECT ... FOR UPDATE, or an UPDATE before the Add); then
 // numbers and commits agree. SQLite has one writer at a time, and no such question.
 //
+// # Rows that cannot be read
+//
+// Other programs insert rows, too, and SQLite stores anything in any column. A row with a
+// value that cannot be read, such as a due_at or created_at that is not a time of the years 0
+// to 9999, is claimed alone and becomes dead with the reason. Where the encoding of the database
+// lacks characters of a reason, it is recorded in ASCII. A row that the database refuses to
+// change, because of a trigger or a constraint, does not stop the others: see
+// [jetbus.OutboxRowsError].
+//
 // # Limits
 //
 // PublishOptions (TTL, DeliverAt, ExpectLastSeq) do not go through an outbox. A claim

@@ -66,7 +66,42 @@ func (n *integer) problem(column string) error {
 	if n.bad == "" {
 		return nil
 	}
-	return fmt.Errorf("%w: column %s has %s, which is no integer", jetbus.ErrInvalidEvent, column, n.bad)
+	return fmt.Errorf("%w: column %s has %s, which is not an integer", jetbus.ErrInvalidEvent, column, n.bad)
+}
+
+// The first and the last millisecond of what can be the time of an event: the years 0 to 9999.
+const (
+	firstTime = -62167219200000
+	lastTime  = 253402300799999
+)
+
+// timeProblem is problem for a column with a time.
+func (n *integer) timeProblem(column string) error {
+	if n.valid && (n.value < firstTime || n.value > lastTime) {
+		return fmt.Errorf("%w: column %s has %d, which is not a time of the years 0 to 9999", jetbus.ErrInvalidEvent, column, n.value)
+	}
+	return n.problem(column)
+}
+
+// text is a value of a column for text. NULL is the empty text, and whatever else there is
+// becomes one: no value keeps the other rows from being read.
+type text string
+
+var _ sql.Scanner = (*text)(nil)
+
+// Scan implements [sql.Scanner], and never fails.
+func (t *text) Scan(v any) error {
+	switch v := v.(type) {
+	case nil:
+		*t = ""
+	case string:
+		*t = text(v)
+	case []byte:
+		*t = text(v)
+	default:
+		*t = text(fmt.Sprint(v))
+	}
+	return nil
 }
 
 // time is that many milliseconds since 1970; zero where there is no integer.

@@ -38,7 +38,7 @@ func TestInteger(t *testing.T) {
 		if c.bad == "" && err != nil {
 			t.Errorf("%v: %v", c.v, err)
 		}
-		if want := "column ts has " + c.bad + ", which is no integer"; c.bad != "" && (!errors.Is(err, jetbus.ErrInvalidEvent) || err.Error() != jetbus.ErrInvalidEvent.Error()+": "+want) {
+		if want := "column ts has " + c.bad + ", which is not an integer"; c.bad != "" && (!errors.Is(err, jetbus.ErrInvalidEvent) || err.Error() != jetbus.ErrInvalidEvent.Error()+": "+want) {
 			t.Errorf("%v: %v, want %s", c.v, err, want)
 		}
 	}

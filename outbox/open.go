@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -80,7 +81,9 @@ func Open(ctx context.Context, db *sql.DB, o Options) (*Box, error) {
 
 // fill puts names into a statement.
 func (b *Box) fill(text string) string {
-	return strings.NewReplacer("{table}", b.o.Table, "{now}", b.d.now, "{lock}", b.d.lock, "{skiplocked}", b.d.skipLocked, "{dated}", b.d.dated).Replace(text)
+	return strings.NewReplacer(
+		"{table}", b.o.Table, "{now}", b.d.now, "{lock}", b.d.lock, "{skiplocked}", b.d.skipLocked, "{dated}", b.d.dated,
+		"{firsttime}", strconv.Itoa(firstTime), "{lasttime}", strconv.Itoa(lastTime)).Replace(text)
 }
 
 // exec executes a statement and returns how many rows it changed.

@@ -134,16 +134,17 @@ state, last_error, owner, due_at, sent_at, {now} FROM {table}` + where + ` ORDER
 func scanRow(rows *sql.Rows) (Row, error) {
 	var r record
 	var row Row
-	var owner string
+	var state, lastError, owner text
 	var due, sent, now integer
-	if err := rows.Scan(append(r.fields(), &row.State, &row.LastError, &owner, &due, &sent, &now)...); err != nil {
+	if err := rows.Scan(append(r.fields(), &state, &lastError, &owner, &due, &sent, &now)...); err != nil {
 		return row, err
 	}
+	row.State, row.LastError = State(state), string(lastError)
 	row.Event, row.Err = r.event()
-	row.Err = errors.Join(row.Err, due.problem("due_at"), sent.problem("sent_at"))
+	row.Err = errors.Join(row.Err, due.timeProblem("due_at"), sent.timeProblem("sent_at"))
 	row.Attempts, row.Added, row.SentAt = int(r.attempts.value), r.created.time(), sent.time()
 	switch {
-	case row.State != Pending:
+	case row.State != Pending || due.timeProblem("") != nil:
 	case owner != "" && due.value > now.value:
 		row.ClaimedUntil = due.time()
 		fallthrough
@@ -154,7 +155,7 @@ func scanRow(rows *sql.Rows) (Row, error) {
 }
 
 // free are rows that no drainer has at the moment.
-const free = `(owner = '' OR due_at <= {now})`
+const free = `(coalesce(owner, '') = '' OR ` + dueText + `)`
 
 // Retry has dead rows published after all, and pending ones that wait for their next
 // attempt at once, with their attempts forgotten. Rows that a drainer has are left

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -28,18 +29,41 @@ func (b *Box) Release(ctx context.Context, rows []jetbus.OutboxRow) error {
 	return b.change(ctx, "give back to", `UPDATE {table} SET owner = '', due_at = 0 WHERE state = 'pending' AND owner = ? AND pos IN `, rows, true)
 }
 
-// change executes a statement for rows of one claim, or of any.
+// change executes a statement for rows of one claim, or of any. Where the database refuses to
+// change one of several rows, each is changed alone.
 func (b *Box) change(ctx context.Context, what, text string, rows []jetbus.OutboxRow, owned bool) error {
-	for claim, args := range byClaim(rows, owned) {
-		n := len(args)
-		if owned {
-			args = append([]any{claim}, args...)
+	var refused jetbus.OutboxRowsError
+	for claim, positions := range byClaim(rows, owned) {
+		err := b.changeRows(ctx, text, claim, positions, owned)
+		if isRefused(err) {
+			err = nil
+			for _, pos := range positions {
+				alone := b.changeRows(ctx, text, claim, []any{pos}, owned)
+				if isRefused(alone) {
+					refused.Add(fmt.Sprint(pos), alone)
+				} else if alone != nil {
+					err = alone
+					break
+				}
+			}
 		}
-		if _, err := b.exec(ctx, text+"("+marks(n)+")", args...); err != nil {
+		if err != nil {
 			return fmt.Errorf("%s outbox %s: %w", what, b.o.Table, err)
 		}
 	}
+	if err := refused.OrNil(); err != nil {
+		return fmt.Errorf("%s outbox %s: %w", what, b.o.Table, err)
+	}
 	return nil
+}
+
+func (b *Box) changeRows(ctx context.Context, text, claim string, positions []any, owned bool) error {
+	args := positions
+	if owned {
+		args = append([]any{claim}, positions...)
+	}
+	_, err := b.exec(ctx, text+"("+marks(len(positions))+")", args...)
+	return err
 }
 
 // byClaim lists the positions of rows, for each claim or together.
@@ -59,36 +83,58 @@ func byClaim(rows []jetbus.OutboxRow, owned bool) map[string][]any {
 
 // Failed implements [jetbus.Outbox].
 func (b *Box) Failed(ctx context.Context, failures []jetbus.OutboxFailure) error {
+	var refused jetbus.OutboxRowsError
 	for _, f := range failures {
 		pos, err := strconv.ParseInt(f.Row.Ref, 10, 64)
 		if err != nil {
 			continue // of another outbox
 		}
-		state := "pending"
-		if f.Dead {
-			state = "dead"
-		}
-		_, err = b.exec(ctx, `UPDATE {table} SET state = ?, owner = '', attempts = attempts + 1, last_error = ?, due_at = {now} + ?
-WHERE state = 'pending' AND owner = ? AND pos = ?`, state, outrow.ErrorText(f.Err), max(f.RetryIn, 0).Milliseconds(), f.Row.Claim, pos)
-		if err != nil {
+		err = b.fail(ctx, pos, f)
+		if isRefused(err) {
+			refused.Add(f.Row.Ref, err)
+		} else if err != nil {
 			return fmt.Errorf("note a failure in outbox %s: %w", b.o.Table, err)
 		}
+	}
+	if err := refused.OrNil(); err != nil {
+		return fmt.Errorf("note failures in outbox %s: %w", b.o.Table, err)
 	}
 	return nil
 }
 
-// OutboxStats implements [jetbus.Outbox]. It counts rows: its cost grows with them.
+// fail records a failure. The database may lack characters of its text, which is then recorded
+// in ASCII, and may refuse another number of attempts, which a dead row does not need.
+func (b *Box) fail(ctx context.Context, pos int64, f jetbus.OutboxFailure) error {
+	state := Pending
+	if f.Dead {
+		state = Dead
+	}
+	const set, where = `UPDATE {table} SET state = ?, owner = '', last_error = ?, due_at = {now} + ?`, ` WHERE state = 'pending' AND owner = ? AND pos = ?`
+	text, wait := outrow.ErrorText(f.Err), max(f.RetryIn, 0).Milliseconds()
+	_, err := b.exec(ctx, set+`, attempts = ?`+where, string(state), text, wait, outrow.Attempts(f.Row), f.Row.Claim, pos)
+	if isRefused(err) {
+		text = outrow.ASCII(text)
+		_, err = b.exec(ctx, set+`, attempts = ?`+where, string(state), text, wait, outrow.Attempts(f.Row), f.Row.Claim, pos)
+	}
+	if isRefused(err) && f.Dead {
+		_, err = b.exec(ctx, set+where, string(state), text, wait, f.Row.Claim, pos)
+	}
+	return err
+}
+
+// OutboxStats implements [jetbus.Outbox]. It counts rows: its cost grows with them. Rows whose
+// created_at is not a time have no age.
 func (b *Box) OutboxStats(ctx context.Context) (jetbus.OutboxStats, error) {
 	var s jetbus.OutboxStats
 	var age integer
 	err := b.db.QueryRowContext(ctx, b.fill(`SELECT
   (SELECT count(*) FROM {table} WHERE state = 'pending'),
   (SELECT count(*) FROM {table} WHERE state = 'dead' AND state <> 'sent'),
-  (SELECT max({now} - created_at) FROM {table} WHERE state = 'pending' {dated})`)).Scan(&s.Pending, &s.Dead, &age)
+  (SELECT max({now} - created_at) FROM {table} WHERE state = 'pending' AND created_at BETWEEN {firsttime} AND {lasttime} {dated})`)).Scan(&s.Pending, &s.Dead, &age)
 	if err != nil {
 		return s, fmt.Errorf("count outbox %s: %w", b.o.Table, err)
 	}
-	s.Age = time.Duration(max(age.value, 0)) * time.Millisecond
+	s.Age = time.Duration(min(max(age.value, 0), math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	return s, nil
 }
 

@@ -58,7 +58,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add(`[]`, `{}`, `null`)
 	f.Add(`{"a":1}`, `[1]`, "\xff")
 	f.Fuzz(func(t *testing.T, headers, causedBy, tags string) {
-		r := record{pos: 1, id: "1", topic: "orders", headers: headers, causedBy: causedBy, tags: tags}
+		r := record{pos: 1, id: "1", topic: "orders", headers: text(headers), causedBy: text(causedBy), tags: text(tags)}
 		e, err := r.event()
 		if err != nil {
 			if !errors.Is(err, jetbus.ErrInvalidEvent) {
@@ -74,7 +74,7 @@ func FuzzRecord(f *testing.F) {
 			v    any
 			n    int
 		}{"headers": {headers, e.Headers, len(e.Headers)}, "caused_by": {causedBy, e.CausedBy, len(e.CausedBy)}, "tags": {tags, e.Tags, len(e.Tags)}} {
-			if _, err := text(v.v, v.n); err != nil {
+			if _, err := textOf(v.v, v.n); err != nil {
 				t.Fatalf("column %s: %q was read and cannot be written: %v", column, v.text, err)
 			}
 		}

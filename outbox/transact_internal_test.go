@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -230,6 +231,26 @@ func TestCreateRace(t *testing.T) {
 		}
 		if len(r.told) > 1 && (r.told[0] == r.told[1]) != c.twice {
 			t.Errorf("%s: told %q", c.name, r.told[:2])
+		}
+	}
+}
+
+// sqliteError is an error of SQLite, with an extended result code.
+type sqliteError int
+
+func (e sqliteError) Error() string { return "refused: " + strconv.Itoa(int(e)) }
+func (e sqliteError) Code() int     { return int(e) }
+
+// TestIsRefused tells what a database refuses because of a row from what concerns all rows.
+func TestIsRefused(t *testing.T) {
+	for err, want := range map[error]bool{
+		nil: false, errLost: false, errors.New("CHECK constraint failed: attempts"): true,
+		stateError("22P05"): true, stateError("22003"): true, stateError("23503"): true, stateError("P0001"): true,
+		stateError("42501"): false, stateError("40001"): false, stateError("08006"): false, stateError(""): false, stateError("2"): false,
+		sqliteError(1811): true, sqliteError(19): true, sqliteError(5): false, sqliteError(13): false,
+	} {
+		if got := isRefused(err); got != want {
+			t.Errorf("%v: refused %v, want %v", err, got, want)
 		}
 	}
 }

@@ -5,7 +5,9 @@ package outrow
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -94,4 +96,20 @@ func ErrorText(err error) string {
 	}
 	text := strings.ReplaceAll(err.Error(), "\x00", "")
 	return strings.ToValidUTF8(text[:min(len(text), maxError)], "")
+}
+
+// ASCII is a text with other characters as escape sequences, at most 1,000 bytes.
+func ASCII(text string) string {
+	quoted := strconv.QuoteToASCII(text)
+	quoted = strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+	return quoted[:min(len(quoted), maxError)]
+}
+
+// Attempts is how many attempts to publish a row failed, with one that has just failed. It fits
+// 32 bits, but for a row that has more already.
+func Attempts(row jetbus.OutboxRow) int64 {
+	if row.Attempts >= math.MaxInt32 {
+		return int64(row.Attempts)
+	}
+	return int64(max(row.Attempts, 0)) + 1
 }

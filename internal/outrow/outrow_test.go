@@ -82,3 +82,22 @@ func TestErrorText(t *testing.T) {
 		t.Errorf("ErrorText(nil) = %q", got)
 	}
 }
+
+func TestASCII(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", `say "no" to a\b`: `say "no" to a\\b`, "caf\u00e9 \u2603\U0001f600\n": `caf\u00e9 \u2603\U0001f600\n`,
+		strings.Repeat("\u2603", maxError): strings.Repeat(`\u2603`, maxError/6+1)[:maxError],
+	} {
+		if got := ASCII(text); got != want {
+			t.Errorf("ASCII(%.20q) = %.40q, want %.40q", text, got, want)
+		}
+	}
+}
+
+func TestAttempts(t *testing.T) {
+	for have, want := range map[int]int64{-1 << 63: 1, -1: 1, 0: 1, 7: 8, 1<<31 - 2: 1<<31 - 1, 1<<31 - 1: 1<<31 - 1, 1<<63 - 1: 1<<63 - 1} {
+		if got := Attempts(jetbus.OutboxRow{Attempts: have}); got != want {
+			t.Errorf("after %d attempts there are %d, want %d", have, got, want)
+		}
+	}
+}
