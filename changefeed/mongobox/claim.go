@@ -97,6 +97,10 @@ type place struct {
 	size int  // of the document
 	lane lane // without a key: there is no order
 	due  bool
+	// err says which of these fields cannot be read; nil: none. Without a readable position the
+	// row has no order, and pos is oldest.
+	err      error
+	unplaced bool // the position cannot be read
 }
 
 func (p place) ref() string { return refOf(p.id) }
@@ -217,10 +221,14 @@ func (c *claim) scan(ctx context.Context) error {
 	}
 	defer func() { _ = cursor.Close(context.WithoutCancel(ctx)) }()
 	began := time.Now()
+	cut := int64(oldest) // where the last step began that has a position
 	for step := 1; ; step++ {
 		places, err := next(ctx, cursor)
 		if err == nil && len(places) > 0 {
 			err = c.choose(ctx, places)
+		}
+		if i := slices.IndexFunc(places, place.placed); i >= 0 {
+			cut = places[i].pos
 		}
 		switch {
 		case err != nil:
@@ -229,7 +237,7 @@ func (c *claim) scan(ctx context.Context) error {
 			c.b.scan.anew()
 			return nil
 		case step >= scanSteps && (len(c.found) > 0 || time.Since(began) > c.b.scan.patience):
-			c.b.scan.cut(places[0].pos, c.over)
+			c.b.scan.cut(cut, c.over)
 			return nil
 		case c.full:
 			c.b.scan.filled()
@@ -244,25 +252,34 @@ var placeFields = bson.D{
 	{Key: fieldKey, Value: 1},
 	{Key: fieldPos, Value: 1},
 	{Key: fieldState, Value: 1},
+	{Key: fieldDue, Value: 1},
 	{Key: "due", Value: due.Value},
 	{Key: "size", Value: bson.D{{Key: "$bsonSize", Value: "$$ROOT"}}},
 }
 
 func readPlace(raw bson.Raw) place {
-	p := place{pos: posOf(raw)}
+	r := reader{raw: raw}
+	p := place{pos: r.position()}
+	p.unplaced = len(r.errs) > 0
+	r.time(fieldDue)
+	state := r.text(fieldState)
 	id := raw.Lookup(fieldRowID)
 	p.id = bson.RawValue{Type: id.Type, Value: slices.Clone(id.Value)} // the driver uses the bytes again
 	var ok bool
-	if p.lane.topic, ok = raw.Lookup(fieldTopic).StringValueOK(); ok { // else it is no event, and has no order
+	if p.lane.topic, ok = raw.Lookup(fieldTopic).StringValueOK(); ok && !p.unplaced { // else it has no order
 		p.lane.key, _ = raw.Lookup(fieldKey).StringValueOK()
 	}
 	size, _ := raw.Lookup("size").AsInt64OK()
 	p.size = int(size)
 	isDue, _ := raw.Lookup("due").BooleanOK()
-	state, _ := raw.Lookup(fieldState).StringValueOK()
-	p.due = isDue && state == string(Pending)
+	_, isText := raw.Lookup(fieldState).StringValueOK() // an array matches a query for one of its items
+	p.due = isDue && (state == string(Pending) || !isText)
+	p.err = errors.Join(r.errs...)
 	return p
 }
+
+// placed reports whether the row has a position.
+func (p place) placed() bool { return !p.unplaced }
 
 // next reads the rows of a step.
 func next(ctx context.Context, cursor *mongo.Cursor) (places []place, err error) {
@@ -276,7 +293,10 @@ func next(ctx context.Context, cursor *mongo.Cursor) (places []place, err error)
 // room the rows that follow them.
 func (c *claim) choose(ctx context.Context, places []place) error {
 	var heads, followers []place
-	to := places[len(places)-1].pos
+	to := int64(oldest)
+	for _, p := range places {
+		to = max(to, p.pos)
+	}
 	fresh, begun := map[string]map[string]bool{}, map[string]map[string]bool{} // keys by topic
 	reached := to                                                              // by those that are begun: not all have rows that are due in every step
 	for _, p := range places {
@@ -304,7 +324,7 @@ func (c *claim) choose(ctx context.Context, places []place) error {
 	for _, p := range waiting {
 		_, isBegun := c.begun[p.lane]
 		switch {
-		case c.over[p.lane] || c.has[p.ref()]:
+		case p.lane.key == "" || c.over[p.lane] || c.has[p.ref()]: // without a key: it cannot be read, and is among the places
 			continue
 		case !p.due:
 			c.over[p.lane] = true

@@ -54,12 +54,20 @@
 // counter and no conflicts. A counter is removed when it was not used for a day; the
 // next one goes on from the clock.
 //
+// # Rows that cannot be read
+//
+// Other programs insert rows, too. A row with a field that cannot be read, such as a pos that
+// is not a whole number, a key that is not a string or a due_at that is not a date, is claimed
+// alone and becomes dead with the reason. Without a readable pos or key it has no order and
+// holds back no key. A row that the server refuses to change, because of a validator, does not
+// stop the others: see [jetbus.OutboxRowsError].
+//
 // # Limits
 //
 // PublishOptions (TTL, DeliverAt, ExpectLastSeq) do not go through an outbox. Times are
 // those of the primary: where a failover sets the clock back, leases and waits take that
 // much longer. Programs that insert rows without this package write id, topic and state
-// ("pending") as strings, and pos as a number, the microseconds since 1970; rows with a key take
+// ("pending") as strings, and pos as a whole number, the microseconds since 1970; rows with a key take
 // pos from the counter.
 // Rows that wait behind a dead one cost reads at each claim that comes by, and where they
 // are many the others are found some seconds later, as are rows of keys that had failed: do not leave them for long. The collection is not to be sharded.

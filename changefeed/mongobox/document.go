@@ -1,9 +1,11 @@
 package mongobox
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
+	"math/big"
 	"strings"
 	"time"
 
@@ -90,6 +92,12 @@ func (r *reader) text(name string) string {
 	return s
 }
 
+// firstTime and lastTime are the ends of what can be the time of an event.
+var (
+	firstTime = time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)
+	lastTime  = time.Date(9999, 12, 31, 23, 59, 59, 999e6, time.UTC)
+)
+
 func (r *reader) time(name string) time.Time {
 	v, there := r.value(name)
 	if !there {
@@ -98,6 +106,10 @@ func (r *reader) time(name string) time.Time {
 	t, ok := v.TimeOK()
 	if !ok {
 		r.wrong(name, v, "date")
+		return time.Time{}
+	}
+	if t.Before(firstTime) || t.After(lastTime) {
+		r.errs = append(r.errs, fmt.Errorf("%w: field %s is not a time of the years 0 to 9999", jetbus.ErrInvalidEvent, name))
 		return time.Time{}
 	}
 	return t.UTC()
@@ -151,7 +163,8 @@ func readRow(raw bson.Raw, at time.Time) Row {
 	var row Row
 	row.Event, row.Err = readEvent(raw)
 	r := reader{raw: raw}
-	row.State, row.LastError, row.Attempts = State(r.text(fieldState)), r.text(fieldError), attemptsOf(raw)
+	row.State, row.LastError, row.Attempts = State(r.text(fieldState)), r.text(fieldError), int(r.whole(fieldAttempts, 0))
+	r.position()
 	row.Added, row.SentAt = r.time(fieldCreated), r.time(fieldSent)
 	if row.State == Pending {
 		row.DueAt = r.time(fieldDue)
@@ -176,46 +189,77 @@ func errNoRoom(size int) error {
 		jetbus.ErrPayloadTooLarge, size, maxRow)
 }
 
-// attemptsOf is how many attempts failed.
-func attemptsOf(raw bson.Raw) int {
-	n, _ := raw.Lookup(fieldAttempts).AsInt64OK()
-	return int(n)
+// position is the position of a row. A row without one comes first. It is a whole number of any
+// type; other values, which have an order of their own in MongoDB, are errors.
+func (r *reader) position() int64 { return r.whole(fieldPos, oldest) }
+
+// whole is a whole number of any type, or another value where the field is missing or not one.
+func (r *reader) whole(name string, other int64) int64 {
+	v, there := r.value(name)
+	if !there {
+		return other
+	}
+	if d, ok := v.Decimal128OK(); ok {
+		if n, ok := wholeDecimal(d); ok {
+			return n
+		}
+	} else if f, ok := v.DoubleOK(); ok {
+		const end = 1 << 63
+		if f == math.Trunc(f) && f >= -end && f < end {
+			return int64(f)
+		}
+	} else if n, ok := v.AsInt64OK(); ok {
+		return n
+	}
+	r.errs = append(r.errs, fmt.Errorf("%w: field %s is %.80s (%s), not a whole number of 64 bits", jetbus.ErrInvalidEvent, name, v, v.Type))
+	return other
 }
 
-// posOf is the position of a row. One without comes first.
-func posOf(raw bson.Raw) int64 {
-	n, ok := raw.Lookup(fieldPos).AsInt64OK()
-	if !ok {
-		return oldest
+// wholeDecimal is a decimal as an integer, if it is one of 64 bits.
+func wholeDecimal(d bson.Decimal128) (n int64, ok bool) {
+	digits, exponent, err := d.BigInt()
+	const most = 19 // decimal digits of 64 bits
+	if err != nil || exponent > most || exponent < -maxDecimalDigits {
+		return 0, err == nil && digits.Sign() == 0
 	}
-	return n
+	scale := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(max(exponent, -exponent))), nil)
+	if exponent >= 0 {
+		digits.Mul(digits, scale)
+	} else if _, rest := digits.QuoRem(digits, scale, new(big.Int)); rest.Sign() != 0 {
+		return 0, false
+	}
+	return digits.Int64(), digits.IsInt64()
 }
+
+// maxDecimalDigits is how many digits a Decimal128 has at most.
+const maxDecimalDigits = 34
 
 // oldest is ahead of every position.
 const oldest = math.MinInt64
 
-// refOf makes a Ref of an _id: the hexadecimal digits of an ObjectID, and JSON for what
-// other programs may have taken.
+// refOf makes a Ref of an _id: the hexadecimal digits of an ObjectID, and of the type and the
+// bytes of any other value. Different values have different Refs, strings that are not UTF-8 too.
 func refOf(id bson.RawValue) string {
 	if oid, ok := id.ObjectIDOK(); ok {
 		return oid.Hex()
 	}
-	text, err := bson.MarshalExtJSON(bson.D{{Key: fieldRowID, Value: id}}, true, false)
-	if err != nil {
-		return ""
-	}
-	return string(text)
+	return rawRef + hex.EncodeToString(append([]byte{byte(id.Type)}, id.Value...))
 }
+
+// rawRef begins a Ref that is not an ObjectID.
+const rawRef = "bson:"
 
 // idOf is the _id of a Ref, and whether it is one.
 func idOf(ref string) (id any, ok bool) {
-	if !strings.HasPrefix(ref, "{") {
+	digits, isRaw := strings.CutPrefix(ref, rawRef)
+	if !isRaw {
 		oid, err := bson.ObjectIDFromHex(ref)
 		return oid, err == nil
 	}
-	var d bson.D
-	if bson.UnmarshalExtJSON([]byte(ref), true, &d) != nil || len(d) != 1 {
+	data, err := hex.DecodeString(digits)
+	if err != nil || len(data) == 0 {
 		return nil, false
 	}
-	return d[0].Value, true
+	v := bson.RawValue{Type: bson.Type(data[0]), Value: data[1:]}
+	return v, v.Validate() == nil
 }

@@ -97,13 +97,25 @@ func (b *Box) list(ctx context.Context, q Query) ([]Row, error) {
 var byPos = bson.D{{Key: fieldPos, Value: 1}, {Key: fieldRowID, Value: 1}}
 
 var (
-	// due are rows whose wait is over: who had claimed them has them no longer.
-	due = bson.E{Key: "$expr", Value: bson.D{{Key: "$lte", Value: bson.A{"$" + fieldDue, now}}}}
+	// due are rows whose wait or claim has ended. It includes rows whose due_at is not a time,
+	// which are less than all dates in MongoDB's order of types, or greater: these would be
+	// pending for ever, and are claimed with an error.
+	due = bson.E{Key: "$expr", Value: bson.D{{Key: "$or", Value: bson.A{
+		bson.D{{Key: "$lte", Value: bson.A{"$" + fieldDue, now}}},
+		bson.D{{Key: "$gt", Value: bson.A{"$" + fieldDue, lastTime}}},
+	}}}}
 	// free are rows that no drainer has at the moment.
 	free = bson.E{Key: "$or", Value: bson.A{
 		bson.D{{Key: fieldOwner, Value: bson.D{{Key: "$in", Value: bson.A{"", nil}}}}},
 		bson.D{due},
 	}}
+	// created is created_at where that is a time, and else null.
+	created = bson.D{{Key: "$cond", Value: bson.A{
+		bson.D{{Key: "$and", Value: bson.A{
+			bson.D{{Key: "$gte", Value: bson.A{"$" + fieldCreated, firstTime}}},
+			bson.D{{Key: "$lte", Value: bson.A{"$" + fieldCreated, lastTime}}},
+		}}}, "$" + fieldCreated, nil,
+	}}}
 	// fits are rows that have room for what a change writes.
 	fits = bson.E{Key: "$expr", Value: bson.D{{Key: "$lte", Value: bson.A{bson.D{{Key: "$bsonSize", Value: "$$ROOT"}}, maxRow}}}}
 )
@@ -174,7 +186,8 @@ func (b *Box) set(ctx context.Context, what string, q Query, change mongo.Pipeli
 // transaction.
 func alone(ctx context.Context) context.Context { return mongo.NewSessionContext(ctx, nil) }
 
-// OutboxStats implements [jetbus.Outbox]. It counts rows: its cost grows with them.
+// OutboxStats implements [jetbus.Outbox]. It counts rows: its cost grows with them. Rows whose
+// created_at is not a time have no age.
 func (b *Box) OutboxStats(ctx context.Context) (jetbus.OutboxStats, error) {
 	s, err := b.count(alone(ctx))
 	if err != nil {
@@ -189,7 +202,7 @@ func (b *Box) count(ctx context.Context) (s jetbus.OutboxStats, err error) {
 		{{Key: "$group", Value: bson.D{
 			{Key: "_id", Value: "$" + fieldState},
 			{Key: "n", Value: bson.D{{Key: "$sum", Value: int32(1)}}},
-			{Key: "since", Value: bson.D{{Key: "$min", Value: "$" + fieldCreated}}},
+			{Key: "since", Value: bson.D{{Key: "$min", Value: created}}},
 		}}},
 		{{Key: "$set", Value: bson.D{{Key: "now", Value: now}}}},
 	})
@@ -197,22 +210,22 @@ func (b *Box) count(ctx context.Context) (s jetbus.OutboxStats, err error) {
 		return s, err
 	}
 	var groups []struct {
-		State State     `bson:"_id"`
-		N     int       `bson:"n"`
-		Since time.Time `bson:"since"`
-		Now   time.Time `bson:"now"`
+		State bson.RawValue `bson:"_id"`
+		N     int           `bson:"n"`
+		Since time.Time     `bson:"since"`
+		Now   time.Time     `bson:"now"`
 	}
 	if err := cursor.All(ctx, &groups); err != nil {
 		return s, err
 	}
 	for _, g := range groups {
-		if g.State == Dead {
-			s.Dead = g.N
+		if state, _ := g.State.StringValueOK(); state == string(Dead) {
+			s.Dead += g.N
 			continue
 		}
-		s.Pending = g.N
+		s.Pending += g.N // an array that has "pending" is claimed as well
 		if !g.Since.IsZero() {
-			s.Age = max(g.Now.Sub(g.Since), 0)
+			s.Age = max(s.Age, g.Now.Sub(g.Since))
 		}
 	}
 	return s, nil

@@ -2,7 +2,10 @@ package mongobox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -19,28 +22,54 @@ const cleanRows = 5000
 // Sent implements [jetbus.Outbox]: it deletes the rows, or notes when they were sent
 // (Options.Keep).
 func (b *Box) Sent(ctx context.Context, rows []jetbus.OutboxRow) error {
-	ctx = alone(ctx)
-	var err error
-	for _, ids := range byClaim(rows, false) {
-		these := bson.D{{Key: fieldRowID, Value: bson.D{{Key: "$in", Value: ids}}}}
-		if b.o.Keep <= 0 {
-			_, err = b.rows.DeleteMany(ctx, these)
-		} else {
-			_, err = b.rows.UpdateMany(ctx, append(these, inState(Pending, Dead)), mongo.Pipeline{
-				{{Key: "$set", Value: bson.D{{Key: fieldState, Value: string(Sent)}, {Key: fieldSent, Value: now}}}},
-				{{Key: "$unset", Value: bson.A{fieldOwner, fieldDue, fieldError}}},
-			})
-		}
-	}
-	if err != nil {
+	if err := b.sent(alone(ctx), rows); err != nil {
 		return fmt.Errorf("note as sent in outbox %s: %w", b.name, err)
 	}
 	return nil
 }
 
+func (b *Box) sent(ctx context.Context, rows []jetbus.OutboxRow) error {
+	refs, ids := idsOf(rows)
+	these := bson.D{{Key: fieldRowID, Value: bson.D{{Key: "$in", Value: ids}}}}
+	if b.o.Keep <= 0 {
+		_, err := b.rows.DeleteMany(ctx, these)
+		return err
+	}
+	states := inState(Pending, Dead)
+	mark := mongo.Pipeline{
+		{{Key: "$set", Value: bson.D{{Key: fieldState, Value: string(Sent)}, {Key: fieldSent, Value: now}}}},
+		{{Key: "$unset", Value: bson.A{fieldOwner, fieldDue, fieldError}}},
+	}
+	if _, err := b.rows.UpdateMany(ctx, append(these, states), mark); !isRefused(err) {
+		return err
+	}
+	var changes []mongo.WriteModel
+	for _, id := range ids {
+		changes = append(changes, mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: fieldRowID, Value: id}, states}).SetUpdate(mark))
+	}
+	refused, err := b.changeEach(ctx, changes)
+	return errors.Join(err, refusedRows(refs, refused))
+}
+
+// idsOf lists the rows of this outbox: their Refs and their _ids.
+func idsOf(rows []jetbus.OutboxRow) (refs []string, ids bson.A) {
+	ids = bson.A{}
+	for _, row := range rows {
+		if id, ok := idOf(row.Ref); ok {
+			refs, ids = append(refs, row.Ref), append(ids, id)
+		}
+	}
+	return refs, ids
+}
+
 // Release implements [jetbus.Outbox].
 func (b *Box) Release(ctx context.Context, rows []jetbus.OutboxRow) error {
-	for claim, ids := range byClaim(rows, true) {
+	byClaim := map[string][]jetbus.OutboxRow{}
+	for _, row := range rows {
+		byClaim[row.Claim] = append(byClaim[row.Claim], row)
+	}
+	for claim, rows := range byClaim {
+		_, ids := idsOf(rows)
 		if err := b.release(alone(ctx), claim, ids); err != nil {
 			return fmt.Errorf("give back to outbox %s: %w", b.name, err)
 		}
@@ -56,23 +85,16 @@ func (b *Box) release(ctx context.Context, claim string, ids bson.A) error {
 	return err
 }
 
-// byClaim lists the _ids of rows, for each claim or together.
-func byClaim(rows []jetbus.OutboxRow, owned bool) map[string]bson.A {
-	out := map[string]bson.A{}
-	for _, row := range rows {
-		claim := ""
-		if owned {
-			claim = row.Claim
-		}
-		if id, ok := idOf(row.Ref); ok { // else it is of another outbox
-			out[claim] = append(out[claim], id)
-		}
-	}
-	return out
-}
-
 // Failed implements [jetbus.Outbox].
 func (b *Box) Failed(ctx context.Context, failures []jetbus.OutboxFailure) error {
+	if err := b.failed(alone(ctx), failures); err != nil {
+		return fmt.Errorf("note failures in outbox %s: %w", b.name, err)
+	}
+	return nil
+}
+
+func (b *Box) failed(ctx context.Context, failures []jetbus.OutboxFailure) error {
+	var refs []string
 	var changes []mongo.WriteModel
 	for _, f := range failures {
 		id, ok := idOf(f.Row.Ref)
@@ -83,25 +105,62 @@ func (b *Box) Failed(ctx context.Context, failures []jetbus.OutboxFailure) error
 		if f.Dead {
 			state = Dead
 		}
+		refs = append(refs, f.Row.Ref)
 		changes = append(changes, mongo.NewUpdateOneModel().
 			SetFilter(bson.D{{Key: fieldRowID, Value: id}, inState(Pending), {Key: fieldOwner, Value: f.Row.Claim}}).
 			SetUpdate(mongo.Pipeline{
 				{{Key: "$set", Value: bson.D{
 					{Key: fieldState, Value: string(state)},
-					{Key: fieldAttempts, Value: bson.D{{Key: "$add", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$" + fieldAttempts, int32(0)}}}, int32(1)}}}},
+					{Key: fieldAttempts, Value: outrow.Attempts(f.Row)},
 					{Key: fieldError, Value: bson.D{{Key: "$literal", Value: outrow.ErrorText(f.Err)}}},
 					{Key: fieldDue, Value: after(max(f.RetryIn, 0))},
 				}}},
 				{{Key: "$unset", Value: bson.A{fieldOwner}}},
 			}))
 	}
+	refused, err := b.changeEach(ctx, changes)
+	return errors.Join(err, refusedRows(refs, refused))
+}
+
+// refusedCodes are the codes with which MongoDB refuses to change a single document: a value, a
+// type, an immutable field, a validator, the size, a unique index.
+var refusedCodes = []int{2, 14, 28, 66, 121, 10334, codeDuplicateKey, 17419, 17420}
+
+// isRefused reports whether the server refused to change one of several documents.
+func isRefused(err error) bool {
+	failed, ok := errors.AsType[mongo.WriteException](err)
+	return ok && failed.WriteConcernError == nil && len(failed.WriteErrors) > 0 &&
+		!slices.ContainsFunc(failed.WriteErrors, func(e mongo.WriteError) bool { return !slices.Contains(refusedCodes, e.Code) })
+}
+
+// changeEach changes documents, each whatever becomes of the others. It returns which the server
+// refused to change, by their index, and an error that concerns all.
+func (b *Box) changeEach(ctx context.Context, changes []mongo.WriteModel) (refused map[int]error, err error) {
 	if len(changes) == 0 {
-		return nil
+		return nil, nil
 	}
-	if _, err := b.rows.BulkWrite(alone(ctx), changes, options.BulkWrite().SetOrdered(false)); err != nil {
-		return fmt.Errorf("note failures in outbox %s: %w", b.name, err)
+	_, err = b.rows.BulkWrite(ctx, changes, options.BulkWrite().SetOrdered(false))
+	failed, ok := errors.AsType[mongo.BulkWriteException](err)
+	if !ok || failed.WriteConcernError != nil {
+		return nil, err
 	}
-	return nil
+	refused = map[int]error{}
+	for _, e := range failed.WriteErrors {
+		if !slices.Contains(refusedCodes, e.Code) {
+			return nil, err
+		}
+		refused[e.Index] = e
+	}
+	return refused, nil
+}
+
+// refusedRows is the error for rows that the server refuses to change.
+func refusedRows(refs []string, refused map[int]error) error {
+	var rows jetbus.OutboxRowsError
+	for _, i := range slices.Sorted(maps.Keys(refused)) {
+		rows.Add(refs[i], refused[i])
+	}
+	return rows.OrNil()
 }
 
 // after is the time of the server in d from now, as an expression.

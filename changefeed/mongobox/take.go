@@ -2,6 +2,7 @@ package mongobox
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -39,6 +40,12 @@ func (c *claim) take(ctx context.Context) (rows []jetbus.OutboxRow, err error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, p := range c.found {
+		if row, ok := got[p.ref()]; ok && p.err != nil { // a claim changes due_at
+			row.Err = errors.Join(p.err, row.Err)
+			got[p.ref()] = row
+		}
+	}
 	rows, back := c.split(got)
 	if len(back) > 0 {
 		err = c.b.release(ctx, c.token, back)
@@ -46,12 +53,21 @@ func (c *claim) take(ctx context.Context) (rows []jetbus.OutboxRow, err error) {
 	return rows, err
 }
 
-// own makes rows the caller's, and reads those that it got.
+// own makes rows the caller's, and reads those that it got. A row that the server refuses to
+// change, because of a validator, does not keep it from the others.
 func (c *claim) own(ctx context.Context, ids bson.A, got map[string]jetbus.OutboxRow) error {
 	these := bson.E{Key: fieldRowID, Value: bson.D{{Key: "$in", Value: ids}}}
-	_, err := c.b.rows.UpdateMany(ctx, bson.D{these, inState(Pending), due}, mongo.Pipeline{{{Key: "$set", Value: bson.D{
+	claim := mongo.Pipeline{{{Key: "$set", Value: bson.D{
 		{Key: fieldOwner, Value: c.token}, {Key: fieldDue, Value: after(c.o.Lease)},
-	}}}})
+	}}}}
+	_, err := c.b.rows.UpdateMany(ctx, bson.D{these, inState(Pending), due}, claim)
+	if isRefused(err) {
+		var changes []mongo.WriteModel
+		for _, id := range ids {
+			changes = append(changes, mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: fieldRowID, Value: id}, inState(Pending), due}).SetUpdate(claim))
+		}
+		_, err = c.b.changeEach(ctx, changes)
+	}
 	if err != nil {
 		return err
 	}
@@ -92,8 +108,10 @@ func (c *claim) read(ctx context.Context, filter, without bson.D, got map[string
 	}
 	defer func() { _ = cursor.Close(context.WithoutCancel(ctx)) }()
 	for cursor.Next(ctx) {
-		row := jetbus.OutboxRow{Ref: refOf(cursor.Current.Lookup(fieldRowID)), Claim: c.token, Attempts: attemptsOf(cursor.Current)}
+		r := reader{raw: cursor.Current}
+		row := jetbus.OutboxRow{Ref: refOf(cursor.Current.Lookup(fieldRowID)), Claim: c.token, Attempts: int(r.whole(fieldAttempts, 0))}
 		row.Event, row.Err = readEvent(cursor.Current)
+		row.Err = errors.Join(append(r.errs, row.Err)...)
 		got[row.Ref] = row
 	}
 	return cursor.Err()
