@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus/internal/link"
 )
 
 // patient is a JetStream that sits elections out: what a cluster refuses since it
@@ -21,7 +23,8 @@ type patient struct {
 	jetstream.JetStream
 
 	most   time.Duration
-	elects bool // it is that of a cluster
+	elects bool       // it is that of a cluster
+	link   *link.Link // of the connection; nil: it is never lost
 }
 
 // absentAgain is how long a cluster has before it is asked once more for a stream that it
@@ -68,14 +71,14 @@ func retriedFor[T any](ctx context.Context, p *patient, again func(error) bool, 
 
 // AccountInfo is that of JetStream.
 func (p *patient) AccountInfo(ctx context.Context) (*jetstream.AccountInfo, error) {
-	return repeated(ctx, p, p.JetStream.AccountInfo)
+	return asked(ctx, p, p.JetStream.AccountInfo)
 }
 
 // Stream is that of JetStream, as a server tells it that knows of a leader: what is purged, say,
 // goes up to where it says that the stream ends.
 func (p *patient) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
 	return orAbsent(ctx, p, func() (jetstream.Stream, error) {
-		return repeated(ctx, p, func(ctx context.Context) (jetstream.Stream, error) {
+		return asked(ctx, p, func(ctx context.Context) (jetstream.Stream, error) {
 			s, err := p.JetStream.Stream(ctx, name)
 			if err == nil && isHeadless(s.CachedInfo()) {
 				return nil, nats.ErrTimeout
@@ -88,7 +91,7 @@ func (p *patient) Stream(ctx context.Context, name string) (jetstream.Stream, er
 // StreamNameBySubject is that of JetStream.
 func (p *patient) StreamNameBySubject(ctx context.Context, subject string) (string, error) {
 	return orAbsent(ctx, p, func() (string, error) {
-		return repeated(ctx, p, func(ctx context.Context) (string, error) {
+		return asked(ctx, p, func(ctx context.Context) (string, error) {
 			return p.JetStream.StreamNameBySubject(ctx, subject)
 		})
 	})
@@ -112,7 +115,7 @@ func created[T any](ctx context.Context, p *patient, f func(context.Context) (T,
 		tries--
 		return tries > 0
 	}
-	return tried(ctx, p, again, f)
+	return tried(ctx, p, tryTimeout, again, f)
 }
 
 // storeTries is how often a stream is created whose store the server cannot make.
@@ -136,24 +139,18 @@ func (p *patient) UpdateStream(ctx context.Context, c jetstream.StreamConfig) (j
 	return retried(ctx, p, func() (jetstream.Stream, error) { return p.JetStream.UpdateStream(ctx, c) })
 }
 
-// change is UpdateStream of a stream as it was looked up. A cluster loses a request with the
-// leader that got it, and is asked again: it does in their order what its leader takes up. The
-// answer is given by the leader that the stream has when the change is carried out, and by nobody
-// where it has none then: so who gets none looks first whether the stream is as it is to be.
-// A single server loses none, but may take its time. Were it asked again, the first request
-// could undo what others have done behind the second.
+// change is UpdateStream of a stream as it was looked up. Where an answer is lost it looks first
+// whether the stream has the wanted configuration: in a cluster the leader that carries a change
+// out may be gone before it answers. See longer for when the change is requested again.
 func (p *patient) change(ctx context.Context, have *jetstream.StreamInfo, c jetstream.StreamConfig) (jetstream.Stream, error) {
-	if !isOfCluster(have) {
-		return p.UpdateStream(ctx, c)
-	}
 	maybe := false
-	return longer(ctx, p, func(ctx context.Context) (jetstream.Stream, error) {
+	return longer(ctx, p, isOfCluster(have), func(ctx context.Context) (jetstream.Stream, error) {
 		if maybe {
 			if s := p.changed(ctx, c); s != nil {
 				return s, nil
 			}
 		}
-		s, err := p.JetStream.UpdateStream(ctx, c)
+		s, err := p.UpdateStream(ctx, c)
 		maybe = maybe || isLost(err)
 		return s, err
 	})
@@ -195,20 +192,19 @@ func isOfCluster(info *jetstream.StreamInfo) bool {
 	return info.Cluster != nil && info.Cluster.Name != ""
 }
 
-// DeleteStream is that of JetStream. A cluster is asked again, as for a change, for the
-// stream that was there: one that was made anew stays.
+// DeleteStream is that of JetStream. It is requested again as a change is, and deletes only the
+// stream that it found first: one that was created in the meantime stays.
 func (p *patient) DeleteStream(ctx context.Context, name string) error {
 	s, err := p.Stream(ctx, name)
 	if err != nil {
 		return err
 	}
-	if !isOfCluster(s.CachedInfo()) {
+	cluster := isOfCluster(s.CachedInfo())
+	if !cluster {
 		empty(ctx, s)
-		_, err = retried(ctx, p, func() (struct{}, error) { return struct{}{}, p.JetStream.DeleteStream(ctx, name) })
-		return err
 	}
 	made, maybe := s.CachedInfo().Created, false
-	_, err = longer(ctx, p, func(ctx context.Context) (struct{}, error) {
+	_, err = longer(ctx, p, cluster, func(ctx context.Context) (struct{}, error) {
 		if maybe {
 			if is, err := p.isAnew(ctx, name, made); err != nil || is {
 				return struct{}{}, err
@@ -254,18 +250,23 @@ func (p *patient) isAnew(ctx context.Context, name string, made time.Time) (bool
 // longest is how long one try may take at most.
 const longest = 4 * tryTimeout
 
-// longer is repeated for what is done under a lock, and may take long: behind a try without
-// an answer the next one has twice its time, up to longest, and all together have as much as most.
-func longer[T any](ctx context.Context, p *patient, f func(context.Context) (T, error)) (T, error) {
+// longer is repeated for changes that are made under a lock and may take long. In a cluster a
+// request can be lost with its leader: it is sent again, each time with twice the time to answer,
+// up to longest. A single server loses no request while the connection holds, and a second
+// request could undo what others change after the first: it is sent again only when the
+// connection breaks. All tries together take at most as long as most.
+func longer[T any](ctx context.Context, p *patient, cluster bool, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.most)
 	defer cancel()
-	within := min(tryTimeout, p.most/3)
-	return retriedFor(ctx, p, isUnanswered, func() (T, error) {
-		ctx, cancel := context.WithTimeout(ctx, within)
-		defer cancel()
-		v, err := f(ctx)
+	within := p.most
+	again := func(err error) bool { return isElecting(err) || errors.Is(err, errLost) }
+	if cluster {
+		within, again = min(tryTimeout, p.most/3), isUnanswered
+	}
+	return retriedFor(ctx, p, again, func() (T, error) {
+		v, err := try(ctx, p, within, f)
 		if isLost(err) {
-			within = min(2*within, longest)
+			within = min(2*within, max(within, longest))
 		}
 		return v, err
 	})
@@ -283,30 +284,52 @@ func (p *patient) purge(ctx context.Context, s jetstream.Stream, subject string)
 
 // Consumer is that of JetStream.
 func (p *patient) Consumer(ctx context.Context, stream, name string) (jetstream.Consumer, error) {
-	return repeated(ctx, p, func(ctx context.Context) (jetstream.Consumer, error) {
+	return asked(ctx, p, func(ctx context.Context) (jetstream.Consumer, error) {
 		return p.JetStream.Consumer(ctx, stream, name)
 	})
 }
 
-// repeated is retried for what may be done twice: a leader that was lost with a request
-// gives no answer, and another one is asked.
+// repeated is retried for changes that have the same effect when they are made twice: a
+// leader that is lost with a request does not answer it, and the next leader is asked again.
 func repeated[T any](ctx context.Context, p *patient, f func(context.Context) (T, error)) (T, error) {
-	return tried(ctx, p, isUnanswered, f)
+	return tried(ctx, p, tryTimeout, isUnanswered, f)
 }
 
-func tried[T any](ctx context.Context, p *patient, again func(error) bool, f func(context.Context) (T, error)) (T, error) {
-	return retriedFor(ctx, p, again, func() (T, error) {
-		ctx, cancel := context.WithTimeout(ctx, tryTimeout)
-		defer cancel()
+// asked is repeated for questions. They cost the server little, so a try that gets no answer
+// ends sooner: a leader may be there for a few seconds only.
+func asked[T any](ctx context.Context, p *patient, f func(context.Context) (T, error)) (T, error) {
+	return tried(ctx, p, askTimeout, isUnanswered, f)
+}
+
+func tried[T any](ctx context.Context, p *patient, within time.Duration, again func(error) bool, f func(context.Context) (T, error)) (T, error) {
+	return retriedFor(ctx, p, again, func() (T, error) { return try(ctx, p, within, f) })
+}
+
+// try runs f once, for at most within. It waits for a connection first, and ends with errLost
+// when that connection breaks: nats.go would wait until within for an answer that cannot come.
+func try[T any](ctx context.Context, p *patient, within time.Duration, f func(context.Context) (T, error)) (v T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	if p.link == nil {
 		return f(ctx)
-	})
+	}
+	lost, err := p.link.Wait(ctx)
+	if err != nil {
+		return v, err
+	}
+	ctx, release := untilLost(ctx, lost)
+	defer release()
+	if v, err = f(ctx); errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), errLost) {
+		err = errLost
+	}
+	return v, err
 }
 
 func isUnanswered(err error) bool { return isElecting(err) || isLost(err) }
 
 // isLost reports whether no answer came, so that nobody knows what was done.
 func isLost(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, errLost)
 }
 
 // isNotMade reports whether what was to be made may be asked for again.
@@ -318,16 +341,16 @@ func isElecting(err error) bool { return apiCode(err) == codeNoLeader }
 
 // CreateConsumer is that of JetStream. One that is there as it is to be is no error.
 func (p *patient) CreateConsumer(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	return tried(ctx, p, isNotMade, func(ctx context.Context) (jetstream.Consumer, error) {
+	return tried(ctx, p, tryTimeout, isNotMade, func(ctx context.Context) (jetstream.Consumer, error) {
 		return p.placeConsumer(ctx, stream, c)
 	})
 }
 
 // createConsumerOnce is a single try of CreateConsumer.
 func (p *patient) createConsumerOnce(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
-	defer cancel()
-	return p.placeConsumer(ctx, stream, c)
+	return try(ctx, p, tryTimeout, func(ctx context.Context) (jetstream.Consumer, error) {
+		return p.placeConsumer(ctx, stream, c)
+	})
 }
 
 // placeConsumer creates a consumer. What a cluster that finds too few servers for it says of a
@@ -368,5 +391,5 @@ func (p *patient) PauseConsumer(ctx context.Context, stream, name string, until 
 
 // KeyValue is that of JetStream.
 func (p *patient) KeyValue(ctx context.Context, bucket string) (jetstream.KeyValue, error) {
-	return repeated(ctx, p, func(ctx context.Context) (jetstream.KeyValue, error) { return p.JetStream.KeyValue(ctx, bucket) })
+	return asked(ctx, p, func(ctx context.Context) (jetstream.KeyValue, error) { return p.JetStream.KeyValue(ctx, bucket) })
 }

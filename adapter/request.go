@@ -117,9 +117,7 @@ func ask[T any](ctx context.Context, srv *server, subject string, f func(context
 func askOnce[T any](ctx context.Context, srv *server, subject string, f func(context.Context) (T, error)) (T, error) {
 	ctx, release := srv.guard(ctx, subject)
 	defer release()
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	return f(ctx)
+	return try(ctx, srv.js, askTimeout, f)
 }
 
 // pubAck is the server's answer to a publish.

@@ -322,7 +322,7 @@ func (srv *server) removeEvent(ctx context.Context, s jetstream.Stream, t *topic
 	if err != nil || there.seq == 0 {
 		return false, srv.translate(op, srv.api+"STREAM.MSG.GET."+t.stream, err)
 	}
-	refused := s.DeleteMsg(ctx, seq)
+	_, refused := repeated(ctx, srv.js, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.DeleteMsg(ctx, seq) })
 	if errors.Is(refused, jetstream.ErrMsgDeleteUnsuccessful) {
 		if there, err = srv.messageAt(ctx, t, seq); err == nil && there.seq == 0 {
 			return false, nil

@@ -51,8 +51,8 @@ func newServer(ctx context.Context, nc *nats.Conn, cfg Config) (*server, error) 
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)
 	}
-	srv.js = &patient{js, cfg.Timeout, nc.ConnectedClusterName() != ""}
 	srv.link = link.New(nc)
+	srv.js = &patient{js, cfg.Timeout, nc.ConnectedClusterName() != "", srv.link}
 	srv.connections.Store(1)
 	srv.link.Watch(func() { srv.connections.Add(1) }) // until the link stops
 	if err := srv.probe(ctx); err != nil {
