@@ -59,8 +59,9 @@ var (
 	// ErrBucketFull: a bucket of [Keys] reached its limit and refuses values; nothing was stored.
 	// Keys that are deleted, or expire, make room.
 	ErrBucketFull = errors.New("bucket is full")
-	// ErrPositionUnknown: no event with that id was found; pass its sequence. Or the
-	// position is one of a topic that was deleted and made anew since: begin again.
+	// ErrPositionUnknown: no event with that ID was found; pass its sequence. Or the position
+	// belongs to a topic that was deleted and declared again, or restored to an earlier state
+	// ([RestoredError]): start over.
 	ErrPositionUnknown = errors.New("position unknown: pass the sequence")
 	// ErrGroupBusy: members of the group hold events; see GroupBusyError.
 	ErrGroupBusy = errors.New("group is busy")
@@ -197,6 +198,23 @@ func (e *ConflictError) Error() string {
 
 // Is reports whether target is ErrConflict.
 func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
+
+// RestoredError is returned for a position in a history that the topic no longer has: its
+// broker was restored to an earlier state, or lost what it had not synced to disk. What was
+// derived from the topic up to there must be rebuilt. It matches [ErrPositionUnknown].
+type RestoredError struct {
+	Topic      string
+	Checkpoint Checkpoint
+	Why        string // what was found at the position
+}
+
+// Error names the topic, the position and what was found there.
+func (e *RestoredError) Error() string {
+	return fmt.Sprintf("topic %s was restored to an earlier state: position %d is unknown: %s", e.Topic, e.Checkpoint.Seq, e.Why)
+}
+
+// Is reports whether target is ErrPositionUnknown.
+func (e *RestoredError) Is(target error) bool { return target == ErrPositionUnknown }
 
 // GroupBusyError says how many events members of a group still hold. It
 // matches [ErrGroupBusy].

@@ -13,10 +13,11 @@ type Reader interface {
 	// Read returns the events of one or more topics, in the order of each topic
 	// (there is none between topics). It ends with the last event present when it
 	// began, or goes on with new ones (o.Follow) until ctx ends or the caller
-	// stops. An error is the last pair; events before it are valid. To go on later,
-	// pass the last Seq seen of each topic in o.After, and in another process what the
-	// topic was in o.Created. With o.Follow a topic that is deleted and made anew meanwhile
-	// ends it, [ErrPositionUnknown] or [ErrNoTopic].
+	// stops. An error is the last pair; events before it are valid. To resume later, keep the
+	// [Checkpoint] of the last event of each topic and the topic's TopicInfo.Created, and pass
+	// them in o.Last and o.Created. With o.Follow it ends with [ErrPositionUnknown] or
+	// [ErrNoTopic] when the topic is deleted and declared again, and with a [RestoredError] when
+	// the broker comes back in an earlier state.
 	Read(ctx context.Context, topics []string, o ReadOptions) iter.Seq2[Event, error]
 }
 
@@ -24,6 +25,10 @@ type Reader interface {
 type ReadOptions struct {
 	From  Start             `json:"-"`               // where to begin; defaults to Earliest, and with Follow to Latest
 	After map[string]uint64 `json:"after,omitempty"` // per topic: begin behind this sequence, whatever From says
+	// Last is per topic the checkpoint of the newest event that was read. Reading begins after
+	// it, unless After has the topic. If the topic's history no longer has the event, the error
+	// is a [RestoredError]. A topic that is left out, or whose checkpoint is zero, is not checked.
+	Last map[string]Checkpoint `json:"last,omitempty"`
 	// Created is per topic the [TopicInfo] Created of the topic that After is a position in, to
 	// the millisecond. One that has been deleted and made anew since, which counts from 1 again,
 	// is [ErrPositionUnknown]. Of a topic that is left out After is taken for one of what there is.
@@ -32,7 +37,7 @@ type ReadOptions struct {
 	Filter  Filter               `json:"filter,omitzero"`  // defaults to all events
 }
 
-// Validate reports a From, After, Created or Filter that is not valid. The error wraps
+// Validate reports a From, After, Last, Created or Filter that is not valid. The error wraps
 // [ErrInvalidOption] or [ErrInvalidTopic].
 func (o ReadOptions) Validate() error {
 	if err := o.From.Validate(); err != nil {
@@ -41,6 +46,11 @@ func (o ReadOptions) Validate() error {
 	for topic := range o.After {
 		if err := ValidTopic(topic); err != nil {
 			return fmt.Errorf("option After: %w", err)
+		}
+	}
+	for topic := range o.Last {
+		if err := ValidTopic(topic); err != nil {
+			return fmt.Errorf("option Last: %w", err)
 		}
 	}
 	for topic, at := range o.Created {
@@ -62,7 +72,7 @@ type readJSON struct {
 	Created map[string]int64 `json:"created,omitempty"`
 }
 
-// MarshalJSON gives the members from, ts, afterId, afterSeq, after, created, follow and
+// MarshalJSON gives the members from, ts, afterId, afterSeq, after, last, created, follow and
 // filter, leaving out what is zero.
 func (o ReadOptions) MarshalJSON() ([]byte, error) {
 	w := readJSON{o.From.wire(), plainReadOptions(o), nil}

@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Table is the state of a topic in memory, kept up to date: the last event of
@@ -27,6 +28,7 @@ type Table struct {
 	events map[string]Event
 	gone   map[string]uint64 // keys deleted behind asOf: loading may see more than it promises
 	asOf   uint64
+	last   Checkpoint // the newest event that was loaded; read by follow alone
 	err    error
 	wake   chan struct{} // closed when asOf grows; nil: nobody waits
 }
@@ -72,6 +74,9 @@ func OpenTable(ctx context.Context, b TableBus, topic string, o TableOptions) (*
 		if e.Topic != topic {
 			return fmt.Errorf("%w: Snapshot is %s, which has events of topic %s", ErrInvalidOption, from, e.Topic)
 		}
+		if e.Seq > t.last.Seq {
+			t.last = CheckpointOf(&e)
+		}
 		t.apply(&e)
 		return nil
 	})
@@ -79,6 +84,9 @@ func OpenTable(ctx context.Context, b TableBus, topic string, o TableOptions) (*
 		return nil, fmt.Errorf("open table of %s: %w", topic, err)
 	}
 	t.asOf = asOf
+	if from != topic {
+		t.last.Stored = time.Time{} // when the snapshot stored it
+	}
 	maps.DeleteFunc(t.gone, func(_ string, seq uint64) bool { return seq <= asOf }) // nothing older comes
 	ctx, t.cancel = context.WithCancelCause(ctx)
 	go t.run(ctx, b) // ends with ctx; Close waits for it
@@ -103,8 +111,9 @@ func (t *Table) follow(ctx context.Context, b TableBus) (err error) {
 			err = &PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
-	// Without a filter of keys: the others tell how far the topic has got.
-	for e, err := range b.Read(ctx, []string{t.topic}, ReadOptions{Follow: true, After: map[string]uint64{t.topic: t.AsOf()}}) {
+	o := ReadOptions{Follow: true, After: map[string]uint64{t.topic: t.AsOf()}, Last: map[string]Checkpoint{t.topic: t.last}}
+	// Without a filter of keys: the other events tell how far the topic has got.
+	for e, err := range b.Read(ctx, []string{t.topic}, o) {
 		if err != nil {
 			return err
 		}
@@ -233,9 +242,10 @@ func (t *Table) Close() {
 func (t *Table) Done() <-chan struct{} { return t.done }
 
 // Err returns why the table ended: nil while it follows the topic, after Close
-// and after the end of its context; otherwise the error of reading, such as
-// [ErrNoTopic], [ErrPositionUnknown] where the topic was deleted and made anew, or
-// [ErrClosed]; or a [PanicError] of OnChange.
+// and after the end of its context; otherwise the error of reading, such as [ErrNoTopic],
+// [ErrPositionUnknown] if the topic was deleted and declared again, a [RestoredError] if its
+// broker came back in an earlier state, or [ErrClosed]; or a [PanicError] of OnChange. Open
+// the table again to load the present state.
 func (t *Table) Err() error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -50,7 +50,8 @@ type place struct {
 	next uint64
 	end  uint64 // the last one present now
 
-	created time.Time // when the stream was
+	created time.Time         // when the stream was
+	last    jetbus.Checkpoint // the newest event that was read before; zero: none
 }
 
 func (b *Bus) read(ctx context.Context, topics []string, o jetbus.ReadOptions, yield func(jetbus.Event, error) bool) error {
@@ -95,7 +96,7 @@ const longRead = 4 * scanStep
 // does not work, which direct gets do not need, it goes on without.
 func (b *Bus) toEnd(ctx context.Context, p place, f func(*jetbus.Event) bool) error {
 	for p.end >= p.next && p.end-p.next >= longRead {
-		r := &tail{b: b, t: p.t, next: p.next, end: p.end, created: p.created}
+		r := &tail{b: b, t: p.t, next: p.next, end: p.end, created: p.created, last: p.last}
 		stopped := false
 		err := r.once(ctx, func(e jetbus.Event) bool {
 			stopped = !f(&e)
@@ -113,7 +114,7 @@ func (b *Bus) toEnd(ctx context.Context, p place, f func(*jetbus.Event) bool) er
 		if r.next == p.next {
 			break
 		}
-		p.next = r.next
+		p.next, p.last = r.next, r.last
 	}
 	return b.eachEvent(ctx, p.t, p.next, p.end, scanStep, f)
 }
@@ -122,9 +123,9 @@ func (b *Bus) toEnd(ctx context.Context, p place, f func(*jetbus.Event) bool) er
 func (b *Bus) places(ctx context.Context, topics []string, o jetbus.ReadOptions) ([]place, error) {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
-	for _, name := range slices.Concat(slices.Collect(maps.Keys(o.After)), slices.Collect(maps.Keys(o.Created))) {
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(o.After)), slices.Collect(maps.Keys(o.Last)), slices.Collect(maps.Keys(o.Created))) {
 		if !slices.Contains(topics, name) {
-			return nil, fmt.Errorf("%w: After or Created names topic %s, which is not read", jetbus.ErrInvalidOption, name)
+			return nil, fmt.Errorf("%w: After, Last or Created names topic %s, which is not read", jetbus.ErrInvalidOption, name)
 		}
 	}
 	out := make([]place, len(topics))
@@ -133,6 +134,9 @@ func (b *Bus) places(ctx context.Context, topics []string, o jetbus.ReadOptions)
 			return nil, fmt.Errorf("%w: topic %s is named twice", jetbus.ErrInvalidOption, name)
 		}
 		t, err := b.lookup(ctx, name)
+		if err == nil {
+			err = o.Last[name].Verify(ctx, b, name)
+		}
 		if err == nil {
 			out[i], err = b.place(ctx, t, o)
 		}
@@ -145,8 +149,11 @@ func (b *Bus) places(ctx context.Context, topics []string, o jetbus.ReadOptions)
 
 // place finds where reading of one topic begins and, without Follow, ends.
 func (dur *durables) place(ctx context.Context, t *topic, o jetbus.ReadOptions) (place, error) {
-	p := place{t: t}
+	p := place{t: t, last: o.Last[t.name()]}
 	from := o.From
+	if p.last.Seq > 0 {
+		from = jetbus.AfterSeq(p.last.Seq)
+	}
 	if seq, ok := o.After[t.name()]; ok {
 		from = jetbus.AfterSeq(seq)
 	}
@@ -163,6 +170,9 @@ func (dur *durables) place(ctx context.Context, t *topic, o jetbus.ReadOptions) 
 		return p, madeAnew(info)
 	}
 	p.end, p.created = info.State.LastSeq, info.Created
+	if p.last.Seq == 0 && p.next == p.end+1 && t.config.SnapshotOf == "" {
+		p.last = jetbus.Checkpoint{Seq: p.end, Stored: info.State.LastTime} // of any topic of the stream
+	}
 	return p, nil
 }
 
@@ -185,7 +195,7 @@ func (b *Bus) follow(ctx context.Context, places []place, f jetbus.Filter, yield
 	defer cancel()
 	for _, p := range places {
 		tails.Go(func() {
-			err := (&tail{b: b, t: p.t, next: p.next, created: p.created}).run(ctx, func(e jetbus.Event) bool {
+			err := (&tail{b: b, t: p.t, next: p.next, created: p.created, last: p.last}).run(ctx, func(e jetbus.Event) bool {
 				if !f.Match(&e) {
 					return true
 				}
@@ -228,10 +238,11 @@ type tail struct {
 	b       *Bus
 	t       *topic
 	next    uint64
-	end     uint64      // the last one to read; 0: go on for ever
-	created time.Time   // when the stream was; zero: not known yet
-	scan    *latestScan // begin with the last event of each key, at every new start; nil: with next
-	bytes   int64       // that a request may bring; 0: tailBytes
+	end     uint64            // the last one to read; 0: go on for ever
+	created time.Time         // when the stream was; zero: not known yet
+	last    jetbus.Checkpoint // the newest event that was read; zero: none
+	scan    *latestScan       // begin with the last event of each key, at every new start; nil: with next
+	bytes   int64             // that a request may bring; 0: tailBytes
 }
 
 const (
@@ -363,8 +374,11 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 			}
 			pulls.event()
 			r.next = a.seq + 1
-			if e, ok := r.b.readEvent(r.t, m, a.seq, time.Unix(0, a.storedNano)); ok && !emit(e) {
-				return nil
+			if e, ok := r.b.readEvent(r.t, m, a.seq, time.Unix(0, a.storedNano)); ok {
+				r.note(&e)
+				if !emit(e) {
+					return nil
+				}
 			}
 			if done, err := r.passed(ctx, a); done || err != nil {
 				return err
@@ -449,8 +463,8 @@ func (r *tail) create(ctx context.Context, lost <-chan struct{}) (jetstream.Cons
 	return c, r.b.translate("", subject, err)
 }
 
-// same checks that the stream is the one that was read before: it cannot be made
-// anew after this without taking the consumer away.
+// same checks that the stream is the one that was read before, in the same history: it cannot
+// be created again or restored after this without taking the consumer away.
 func (r *tail) same(ctx context.Context, lost <-chan struct{}) error {
 	ctx, cancel := r.b.bound(ctx)
 	defer cancel()
@@ -466,7 +480,21 @@ func (r *tail) same(ctx context.Context, lost <-chan struct{}) error {
 	if !r.created.Equal(info.Created) {
 		return madeAnew(info)
 	}
-	return nil
+	if info.State.LastSeq == r.last.Seq && info.State.LastTime.Equal(r.last.Stored) {
+		return nil
+	}
+	err = r.last.Verify(ctx, r.b, r.t.name())
+	if errors.Is(err, jetbus.ErrUnsupported) { // an adopted stream without direct gets
+		return nil
+	}
+	return err
+}
+
+// note records the newest event. The positions in a snapshot are those of another topic.
+func (r *tail) note(e *jetbus.Event) {
+	if e.Seq > r.last.Seq && r.t.config.SnapshotOf == "" {
+		r.last = jetbus.CheckpointOf(e)
+	}
 }
 
 // remove takes the consumer away at once, without an answer; otherwise the server does

@@ -80,6 +80,9 @@ func (c *Client) newReading(topics []string, o jetbus.ReadOptions) (*reading, er
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	if len(o.Last) > 0 {
+		return nil, fmt.Errorf("%w: Last through a gateway", jetbus.ErrUnsupported)
+	}
 	r := &reading{c: c, o: o, ready: make(chan struct{}, 1)}
 	for i, topic := range topics {
 		if err := jetbus.ValidTopic(topic); err != nil {
