@@ -96,10 +96,11 @@ var rooms = map[string]room{
 	"metrics":         {rooms: []string{".", "partition", "projector"}, heavy: []string{"github.com/prometheus/client_golang/..."}},
 	"tracing":         {rooms: []string{"."}, heavy: []string{"go.opentelemetry.io/otel/..."}, tests: []string{"partition"}}, // whose handlers are traced, too
 	"gateway": {
-		rooms: []string{".", "internal/frame", "internal/shutdown"},
+		rooms: []string{".", "gateway/internal/budget", "internal/frame", "internal/shutdown"},
 		heavy: []string{"github.com/coder/websocket/...", "github.com/golang-jwt/jwt/v5/..."},
 		tests: []string{"gateway/client"},
 	},
+	"gateway/internal/budget": {},
 	"gateway/client": {
 		rooms: []string{".", "internal/frame", "internal/shutdown"},
 		heavy: []string{"github.com/coder/websocket/..."},

@@ -11,8 +11,9 @@ import (
 
 // gate is what a gateway needs to let clients in.
 type gate struct {
-	origins []origin
-	rates   limiters // of requests, by subject
+	origins   []origin
+	rates     limiters // of requests, by subject
+	strangers limiters // of documents without a token, by address
 }
 
 // newGate reads what the configuration says of it.
@@ -127,6 +128,11 @@ func (g *Gateway) charge(who Principal, n int) error {
 	if ok {
 		return nil
 	}
+	return tooOften(wait)
+}
+
+// tooOften refuses a request that may be made after a wait.
+func tooOften(wait time.Duration) error {
 	return &failure{Code: CodeRateLimited, Msg: "too many requests at once", After: max(wait, time.Millisecond)}
 }
 

@@ -9,11 +9,12 @@ import (
 // asyncAPI serves GET /asyncapi.json: AsyncAPI 3.0, with the topics that the token may see.
 // It describes the gateway: what it sends is what clients read.
 func (g *Gateway) asyncAPI(w http.ResponseWriter, r *http.Request) {
-	topics, err := g.documented(r)
+	topics, release, err := g.documented(r)
 	if err != nil {
 		g.problem(w, r, err)
 		return
 	}
+	defer release()
 	channels, ways, messages := object{}, object{}, object{}
 	for _, t := range topics {
 		message := object{"name": t.name, "contentType": "application/json", "payload": object{}}

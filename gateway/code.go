@@ -50,6 +50,7 @@ const (
 	CodePublishFailed       Code = "publish_failed"        // 503, retryable
 	CodeAckFailed           Code = "ack_failed"            // 503, retryable
 	CodeBrokerUnavailable   Code = "broker_unavailable"    // 503, retryable
+	CodeOverloaded          Code = "overloaded"            // 503, retryable: nothing was done
 	CodeDraining            Code = "draining"              // 503, retryable
 	CodeTopicFull           Code = "topic_full"            // 507, retryable
 )
@@ -69,13 +70,13 @@ var statuses = map[Code]int{
 	CodeAlreadySubscribed: 409, CodeGroupConfigConflict: 409, CodeSeqConflict: 409, CodeConflict: 409, CodeGroupBusy: 409,
 	CodeOffsetGone: 410, CodeTooLarge: 413, CodeUnsupportedEncoding: 415, CodeSchemaInvalid: 422, CodeUnsupported: 422,
 	CodeRateLimited: 429, CodeTooManySubs: 429, CodeTooManyInFlight: 429, CodeInternal: 500,
-	CodePublishFailed: 503, CodeAckFailed: 503, CodeBrokerUnavailable: 503, CodeDraining: 503, CodeTopicFull: 507,
+	CodePublishFailed: 503, CodeAckFailed: 503, CodeBrokerUnavailable: 503, CodeOverloaded: 503, CodeDraining: 503, CodeTopicFull: 507,
 }
 
 // Retryable reports whether the same request may succeed later, or with a fresh token.
 func (c Code) Retryable() bool {
 	switch c {
-	case CodeTokenExpired, CodeGroupBusy, CodeRateLimited, CodeTooManyInFlight, CodeInternal, CodePublishFailed, CodeAckFailed, CodeBrokerUnavailable, CodeDraining, CodeTopicFull:
+	case CodeTokenExpired, CodeGroupBusy, CodeRateLimited, CodeTooManyInFlight, CodeInternal, CodePublishFailed, CodeAckFailed, CodeBrokerUnavailable, CodeOverloaded, CodeDraining, CodeTopicFull:
 		return true
 	default:
 		return false

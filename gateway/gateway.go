@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
 // Config says how a gateway serves. The zero value is that of a program on its own
@@ -50,7 +51,7 @@ type Gateway struct {
 	health health
 	pulls  pulls
 	live   live
-	states chan struct{} // one in it for each that is made
+	budget *budget.Budget
 }
 
 // New makes a gateway over a bus. The error wraps [jetbus.ErrInvalidOption] and names the
@@ -66,7 +67,7 @@ func New(b jetbus.Backend, c Config) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new gateway: %w", err)
 	}
-	g := &Gateway{b: b, c: c, gate: gate, mux: http.NewServeMux(), states: make(chan struct{}, states)}
+	g := &Gateway{b: b, c: c, gate: gate, mux: http.NewServeMux(), budget: newBudget(c.Limits)}
 	g.init()
 	g.pulls.init()
 	g.live.ends = map[liveKey]*liveEnd{}

@@ -1,9 +1,9 @@
 package gateway
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"mime"
 	"net/http"
 	"strconv"
@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -108,15 +109,27 @@ func (b *jsonBuffer) Write(p []byte) (int, error) {
 // bodyTime is how long a client may take to send a body, from the beginning of its request.
 const bodyTime = 30 * time.Second
 
-// readBody reads the body of a request, as long as it may be.
-func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+// readBody reads the body of a request, of at most that many bytes. Its memory is the account's, and is
+// taken before the body is read, cost times as much as the body has.
+func readBody(w http.ResponseWriter, r *http.Request, a *budget.Account, most, cost int64) ([]byte, error) {
 	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return nil, refuse(CodeUnsupportedEncoding, "the content encoding %.40q is not supported; send the body as it is", e)
 	}
 	if r.ContentLength > most {
 		return nil, refuse(CodeTooLarge, "the body has %d bytes, at most %d are allowed", r.ContentLength, most)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	length := r.ContentLength
+	if length < 0 { // it is not known
+		length = most
+	}
+	if err := acquire(r.Context(), a, budget.Bytes, cost*length); err != nil {
+		return nil, err
+	}
+	var body bytes.Buffer
+	if r.ContentLength > 0 { // else the buffer grows to twice what it holds
+		body.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
+	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, most))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, refuse(CodeTooLarge, "the body has more than %d bytes", most)
 	}
@@ -124,12 +137,13 @@ func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error
 		return nil, refuse(CodeBadRequest, "the body ended before it was complete")
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the answer may take longer
-	return body, nil
+	a.Release(budget.Bytes, cost*(length-int64(body.Len())))
+	return body.Bytes(), nil
 }
 
-// readJSON reads a body that is a JSON object, or nothing at all.
-func (g *Gateway) readJSON(w http.ResponseWriter, r *http.Request, into any) error {
-	body, err := readBody(w, r, g.c.Limits.FrameBytes)
+// readJSON reads a body that is a JSON object or empty. Its memory is the account's.
+func (g *Gateway) readJSON(w http.ResponseWriter, r *http.Request, a *budget.Account, into any) error {
+	body, err := readBody(w, r, a, g.c.Limits.FrameBytes, jsonCost)
 	if err != nil || len(body) == 0 {
 		return err
 	}

@@ -30,6 +30,18 @@ type Limits struct {
 	Burst         int           // beyond Rate at once. Defaults to 4,000
 	Wait          time.Duration // of a long poll. Defaults to 60 seconds
 	PageEvents    int           // events or keys of one answer. Defaults to 1,000
+
+	// The budget bounds what clients make the gateway hold in memory and have under way, whatever
+	// it is: bodies, events that wait to be read, pages of answers. A request that finds no room waits for
+	// 2 seconds, and is then refused with the code rate_limited (429) where its subject has its share, and
+	// overloaded (503) where the process has. Connections wait. The defaults keep a process below 1 GiB.
+	Bytes              int // held for all clients. Defaults to 256 MiB
+	BytesPerPrincipal  int // held for one subject. Defaults to 32 MiB
+	BytesPerConnection int // held for one connection. Defaults to 8 MiB
+	Calls              int // requests to the broker at once, other than publishes. Defaults to 512
+	CallsPerPrincipal  int // of them for one subject. Defaults to 64
+	Scans              int // reads through a topic at once: snapshots, states, dead letters, /openapi.json. Defaults to 4
+	ScansPerPrincipal  int // of them for one subject. Defaults to 2
 }
 
 // normalize returns the limits with defaults filled in, or an error that wraps
@@ -50,6 +62,13 @@ func (l Limits) normalize() (Limits, error) {
 		{"QueueBytes", &l.QueueBytes, 1 << 20, 4 << 10},
 		{"Burst", &l.Burst, 4_000, 1},
 		{"PageEvents", &l.PageEvents, 1_000, 1},
+		{"Bytes", &l.Bytes, 256 << 20, 1 << 20},
+		{"BytesPerPrincipal", &l.BytesPerPrincipal, 32 << 20, 64 << 10},
+		{"BytesPerConnection", &l.BytesPerConnection, 8 << 20, 64 << 10},
+		{"Calls", &l.Calls, 512, 1},
+		{"CallsPerPrincipal", &l.CallsPerPrincipal, 64, 1},
+		{"Scans", &l.Scans, 4, 1},
+		{"ScansPerPrincipal", &l.ScansPerPrincipal, 2, 1},
 	}
 	for _, c := range counts {
 		if err := setLimit(c.name, c.field, c.value, c.min); err != nil {

@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
 // apiVersion is that of the HTTP surface and the frames.
@@ -74,11 +76,12 @@ func ref(name string) object { return object{"$ref": "#/components/schemas/" + n
 
 // openAPI serves GET /openapi.json: OpenAPI 3.1, with the topics that the token may see.
 func (g *Gateway) openAPI(w http.ResponseWriter, r *http.Request) {
-	topics, err := g.documented(r)
+	topics, release, err := g.documented(r)
 	if err != nil {
 		g.problem(w, r, err)
 		return
 	}
+	defer release()
 	schemas := componentSchemas()
 	paths := object{}
 	add := func(o operation) {
@@ -206,19 +209,42 @@ type documentTopic struct {
 	schema      json.RawMessage // of payloads; nil: not known
 }
 
-// documented are the topics for a document: those that the token may read or write. Without
-// a token that counts there are none.
-func (g *Gateway) documented(r *http.Request) ([]documentTopic, error) {
+// Documents that a client without a token may ask for: a second, and at once.
+const (
+	strangerRate  = 10
+	strangerBurst = 50
+)
+
+// documented returns the topics of a document: those that the token may read or write. Without a
+// token there are none. release is called when the document is answered.
+func (g *Gateway) documented(r *http.Request) (topics []documentTopic, release func(), err error) {
 	who, err := g.authenticate(r.Context(), r, bearer(r))
 	if err != nil {
 		if codeOf(err) == CodeInternal || bearer(r) != "" {
-			return nil, err
+			return nil, nil, err
 		}
-		return nil, nil
+		host, _, _ := net.SplitHostPort(r.RemoteAddr) // empty: one limit for all of them
+		if ok, wait := g.gate.strangers.take(host, strangerRate, strangerBurst, 1); !ok {
+			return nil, nil, tooOften(wait)
+		}
+		return nil, func() {}, nil
 	}
 	if err := g.charge(who, 1); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	a := g.account(who)
+	if err = acquire(r.Context(), a, budget.Scans, 1); err == nil {
+		topics, err = g.documentTopics(r, who)
+	}
+	if err != nil {
+		a.Close()
+		return nil, nil, err
+	}
+	return topics, a.Close, nil
+}
+
+// documentTopics asks the bus for the topics of a document.
+func (g *Gateway) documentTopics(r *http.Request, who Principal) ([]documentTopic, error) {
 	list, err := g.b.ListTopics(r.Context())
 	if err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ func (g *Gateway) listDead(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	ctx, release, err := g.track(r.Context(), who)
+	ctx, _, release, err := g.trackScan(r.Context(), who, 1)
 	if err != nil {
 		g.problem(w, r, err)
 		return
@@ -121,7 +121,7 @@ func (g *Gateway) oneDead(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	ctx, release, err := g.track(r.Context(), who)
+	ctx, _, release, err := g.trackScan(r.Context(), who, 1)
 	if err != nil {
 		g.problem(w, r, err)
 		return
@@ -166,7 +166,9 @@ func (g *Gateway) replayDead(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var o jetbus.ReplayOptions
-	err := g.readJSON(w, r, &o)
+	a := g.account(who)
+	defer a.Close()
+	err := g.readJSON(w, r, a, &o)
 	switch {
 	case err != nil:
 	case verb != "replay":
@@ -187,7 +189,7 @@ func (g *Gateway) replayDead(w http.ResponseWriter, r *http.Request) {
 	if o.Limit == 0 || o.Limit > most {
 		o.Limit = most
 	}
-	ctx, release, err := g.track(r.Context(), who)
+	ctx, _, release, err := g.trackScan(r.Context(), who, 1)
 	if err != nil {
 		g.problem(w, r, err)
 		return

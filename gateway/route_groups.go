@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -19,6 +20,8 @@ func (g *Gateway) callGroup(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	a := g.account(who)
+	defer a.Close()
 	group, verb, _ := strings.Cut(r.PathValue("call"), ":")
 	topic, err := topicOf(r)
 	if err == nil {
@@ -29,9 +32,9 @@ func (g *Gateway) callGroup(w http.ResponseWriter, r *http.Request) {
 	case !who.mayJoin(topic, group):
 		err = forbidden(GroupJoin, group)
 	case verb == "pull":
-		err = g.pull(w, r, who, topic, group)
+		err = g.pull(w, r, a, who, topic, group)
 	case verb == "ack" || verb == "nack" || verb == "modack" || verb == "extend":
-		err = g.settlePulls(w, r, who, topic, group, verb)
+		err = g.settlePulls(w, r, a, who, topic, group, verb)
 	default:
 		err = refuse(CodeNotFound, "%.40q is none of pull, ack, nack, modack and extend", verb)
 	}
@@ -60,9 +63,9 @@ func (p *pullRequest) UnmarshalJSON(text []byte) error {
 
 // pull takes events of a group, at once if there are some, else when the first one comes or
 // the wait is over.
-func (g *Gateway) pull(w http.ResponseWriter, r *http.Request, who Principal, topic, group string) error {
+func (g *Gateway) pull(w http.ResponseWriter, r *http.Request, a *budget.Account, who Principal, topic, group string) error {
 	var req pullRequest
-	if err := g.readJSON(w, r, &req); err != nil {
+	if err := g.readJSON(w, r, a, &req); err != nil {
 		return err
 	}
 	o, lease, err := g.pullOptions(req)
@@ -221,9 +224,12 @@ type settled struct {
 // settlePulls settles or extends what a client holds. Each token has its own result: one that
 // is not, or no longer, the client's has applied false. What was said before of an event and applied is answered so
 // again, and anything else that is said of it is not applied: it is settled.
-func (g *Gateway) settlePulls(w http.ResponseWriter, r *http.Request, who Principal, topic, group, verb string) error {
+func (g *Gateway) settlePulls(w http.ResponseWriter, r *http.Request, a *budget.Account, who Principal, topic, group, verb string) error {
+	if err := acquire(r.Context(), a, budget.Calls, 1); err != nil {
+		return err
+	}
 	var req settleRequest
-	if err := g.readJSON(w, r, &req); err != nil {
+	if err := g.readJSON(w, r, a, &req); err != nil {
 		return err
 	}
 	most := g.c.Limits.InFlight

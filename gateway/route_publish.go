@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -51,6 +52,8 @@ func (g *Gateway) publishTopic(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer g.leavePost(who.Subject)
+	a := g.account(who)
+	defer a.Close()
 	kind, err := mediaType(r.Header)
 	if err != nil {
 		g.problem(w, r, err)
@@ -58,15 +61,15 @@ func (g *Gateway) publishTopic(w http.ResponseWriter, r *http.Request) {
 	}
 	switch kind {
 	case cloudEventsType, "application/x-ndjson", "application/ndjson", "application/jsonl":
-		g.publishBatch(w, r, who, topic, kind == cloudEventsType)
+		g.publishBatch(w, r, a, who, topic, kind == cloudEventsType)
 	default:
-		g.publishOne(w, r, topic, kind)
+		g.publishOne(w, r, a, topic, kind)
 	}
 }
 
 // publishOne answers the publish of one event.
-func (g *Gateway) publishOne(w http.ResponseWriter, r *http.Request, topic, kind string) {
-	e, err := g.readEvent(w, r, topic, kind)
+func (g *Gateway) publishOne(w http.ResponseWriter, r *http.Request, a *budget.Account, topic, kind string) {
+	e, err := g.readEvent(w, r, a, topic, kind)
 	var o jetbus.PublishOptions
 	if err == nil {
 		o, err = instructions(r)
@@ -112,7 +115,9 @@ func (g *Gateway) publishFirst(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer g.leavePost(who.Subject)
-	e, err := g.readEvent(w, r, topic, "application/json")
+	a := g.account(who)
+	defer a.Close()
+	e, err := g.readEvent(w, r, a, topic, "application/json")
 	if err == nil {
 		ctx, cancel := context.WithTimeout(r.Context(), taskTime)
 		defer cancel()
@@ -127,7 +132,7 @@ func (g *Gateway) publishFirst(w http.ResponseWriter, r *http.Request) {
 }
 
 // readEvent reads the one event of a request.
-func (g *Gateway) readEvent(w http.ResponseWriter, r *http.Request, topic, kind string) (jetbus.Event, error) {
+func (g *Gateway) readEvent(w http.ResponseWriter, r *http.Request, a *budget.Account, topic, kind string) (jetbus.Event, error) {
 	switch kind {
 	case "application/x-www-form-urlencoded", "multipart/form-data":
 		return jetbus.Event{}, refuse(CodeUnsupportedEncoding, "the body is a form; send Content-Type: application/json, or another type that the payload has")
@@ -136,7 +141,7 @@ func (g *Gateway) readEvent(w http.ResponseWriter, r *http.Request, topic, kind 
 	if kind == cloudEventType {
 		most += 64 << 10 // of attributes
 	}
-	body, err := readBody(w, r, most)
+	body, err := readBody(w, r, a, most, bodyCost)
 	if err != nil {
 		return jetbus.Event{}, err
 	}
@@ -299,8 +304,8 @@ type batch struct {
 }
 
 // publishBatch answers a batch, with one result an event: 200 where all are stored, else 207.
-func (g *Gateway) publishBatch(w http.ResponseWriter, r *http.Request, who Principal, topic string, clouds bool) {
-	b, err := g.readBatch(w, r, topic, clouds)
+func (g *Gateway) publishBatch(w http.ResponseWriter, r *http.Request, a *budget.Account, who Principal, topic string, clouds bool) {
+	b, err := g.readBatch(w, r, a, topic, clouds)
 	if err == nil && len(b.events) > 1 {
 		err = g.charge(who, len(b.events)-1)
 	}
@@ -378,8 +383,8 @@ func (g *Gateway) store(ctx context.Context, b batch, results []published) {
 }
 
 // readBatch reads the events of a batch. The error is one of all of it.
-func (g *Gateway) readBatch(w http.ResponseWriter, r *http.Request, topic string, clouds bool) (batch, error) {
-	body, err := readBody(w, r, batchBodies*g.c.Limits.FrameBytes)
+func (g *Gateway) readBatch(w http.ResponseWriter, r *http.Request, a *budget.Account, topic string, clouds bool) (batch, error) {
+	body, err := readBody(w, r, a, batchBodies*g.c.Limits.FrameBytes, bodyCost)
 	if err != nil {
 		return batch{}, err
 	}

@@ -52,6 +52,11 @@ func (g *Gateway) listTopics(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	release, ok := g.call(w, r, who)
+	if !ok {
+		return
+	}
+	defer release()
 	limit, err := g.limitOf(r, g.c.Limits.PageEvents)
 	var list []jetbus.TopicInfo
 	if err == nil {
@@ -84,6 +89,11 @@ func (g *Gateway) describeTopic(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	release, ok := g.call(w, r, who)
+	if !ok {
+		return
+	}
+	defer release()
 	info, err := g.b.TopicInfo(r.Context(), topic)
 	if err != nil {
 		g.problem(w, r, err)
@@ -94,10 +104,15 @@ func (g *Gateway) describeTopic(w http.ResponseWriter, r *http.Request) {
 
 // listGroups serves GET /v1/groups/{topic}, in pages by name.
 func (g *Gateway) listGroups(w http.ResponseWriter, r *http.Request) {
-	_, topic, ok := g.enterLook(w, r)
+	who, topic, ok := g.enterLook(w, r)
 	if !ok {
 		return
 	}
+	release, ok := g.call(w, r, who)
+	if !ok {
+		return
+	}
+	defer release()
 	limit, err := g.limitOf(r, g.c.Limits.PageEvents)
 	var list []jetbus.GroupInfo
 	if err == nil {
@@ -126,10 +141,15 @@ func (g *Gateway) listGroups(w http.ResponseWriter, r *http.Request) {
 
 // describeGroup serves GET /v1/groups/{topic}/{group}: the group, and its cursor.
 func (g *Gateway) describeGroup(w http.ResponseWriter, r *http.Request) {
-	_, topic, ok := g.enterLook(w, r)
+	who, topic, ok := g.enterLook(w, r)
 	if !ok {
 		return
 	}
+	release, ok := g.call(w, r, who)
+	if !ok {
+		return
+	}
+	defer release()
 	group := r.PathValue("group")
 	err := jetbus.ValidGroup(group)
 	var list []jetbus.GroupInfo

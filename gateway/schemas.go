@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
 // schemaRoutes passes what is below /v1/schemas to Config.Schemas, without that prefix, for
@@ -18,6 +20,16 @@ func (g *Gateway) schemaRoutes(mux *http.ServeMux) {
 	serve := func(w http.ResponseWriter, r *http.Request) {
 		who, ok := g.admit(w, r, "", "")
 		if !ok {
+			return
+		}
+		a := g.account(who)
+		defer a.Close()
+		kind := budget.Calls
+		if r.ContentLength != 0 { // a schema is parsed and compared, which costs as much as a scan
+			kind = budget.Scans
+		}
+		if err := acquire(r.Context(), a, kind, 1); err != nil {
+			g.problem(w, r, err)
 			return
 		}
 		r = r.WithContext(context.WithValue(r.Context(), principalKey{}, who))

@@ -12,10 +12,8 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
-
-// states is how many states of a time are made at once, each of which reads a topic.
-const states = 4
 
 // snapshotTag is the ETag of what a topic holds: it changes with every event that is
 // stored or removed.
@@ -84,14 +82,14 @@ func (g *Gateway) snapshot(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	ctx, release, err := g.track(r.Context(), who)
+	ctx, a, release, err := g.trackScan(r.Context(), who, 1)
 	if err != nil {
 		g.problem(w, r, err)
 		return
 	}
 	defer release()
 	if keys := r.URL.Query()["key"]; len(keys) > 0 {
-		g.snapshotKeys(ctx, w, r, who, topic, keys)
+		g.snapshotKeys(ctx, w, r, a, who, topic, keys)
 		return
 	}
 	limit, err := g.limitOf(r, pollEvents)
@@ -119,6 +117,7 @@ func (g *Gateway) snapshot(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	asOf, err := g.b.ScanLatest(ctx, topic, jetbus.LatestQuery{KeyPrefix: r.URL.Query().Get("prefix")}, page.add)
+	a.Release(budget.Scans, 1) // a client that reads its answer slowly holds its page alone
 	more := errors.Is(err, errPageFull)
 	if err != nil && !more {
 		g.problem(w, r, cause(ctx, err))
@@ -140,7 +139,7 @@ func (g *Gateway) snapshot(w http.ResponseWriter, r *http.Request) {
 const keysAtOnce = 64
 
 // snapshotKeys answers with the last events of some keys.
-func (g *Gateway) snapshotKeys(ctx context.Context, w http.ResponseWriter, r *http.Request, who Principal, topic string, keys []string) {
+func (g *Gateway) snapshotKeys(ctx context.Context, w http.ResponseWriter, r *http.Request, a *budget.Account, who Principal, topic string, keys []string) {
 	var err error
 	if most := g.c.Limits.PageEvents; len(keys) > most {
 		err = refuse(CodeTooLarge, "%d keys, at most %d are allowed", len(keys), most)
@@ -155,10 +154,10 @@ func (g *Gateway) snapshotKeys(ctx context.Context, w http.ResponseWriter, r *ht
 	}
 	var events []jetbus.Event
 	bytes := 0
-	for part := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(keys))), keysAtOnce) {
-		if err != nil {
-			break
-		}
+	left := slices.Compact(slices.Sorted(slices.Values(keys)))
+	for n := 1; err == nil && len(left) > 0; n = min(2*n, keysAtOnce) { // so that much is not read before it is seen to be much
+		part := left[:min(n, len(left))]
+		left = left[len(part):]
 		var found map[string]jetbus.Event
 		found, err = g.b.LatestByKey(ctx, topic, part...)
 		for _, e := range found {
@@ -169,6 +168,7 @@ func (g *Gateway) snapshotKeys(ctx context.Context, w http.ResponseWriter, r *ht
 			err = refuse(CodeTooLarge, "the last events of %d keys have more than %d bytes; ask for fewer keys at a time", len(keys), most)
 		}
 	}
+	a.Release(budget.Scans, 1)
 	if err != nil {
 		g.problem(w, r, cause(ctx, err))
 		return
@@ -209,10 +209,15 @@ func (g *Gateway) answerEvents(w http.ResponseWriter, r *http.Request, events []
 
 // snapshotKey serves GET /v1/topics/{topic}/snapshot/{key}: the last event of one key.
 func (g *Gateway) snapshotKey(w http.ResponseWriter, r *http.Request) {
-	_, topic, ok := g.enterTopic(w, r, TopicRead)
+	who, topic, ok := g.enterTopic(w, r, TopicRead)
 	if !ok {
 		return
 	}
+	release, ok := g.call(w, r, who)
+	if !ok {
+		return
+	}
+	defer release()
 	key := r.PathValue("key")
 	err := jetbus.ValidKey(key)
 	var found map[string]jetbus.Event
@@ -241,6 +246,20 @@ func (g *Gateway) snapshotKey(w http.ResponseWriter, r *http.Request) {
 	answerText(w, http.StatusOK, append(body, '\n'))
 }
 
+// stateScans returns how many scans a state counts for. The bus makes it in memory, of all keys of the topic:
+// together the states that are made at once have no more than Limits.Bytes.
+func (g *Gateway) stateScans(ctx context.Context, topic string) (int64, error) {
+	info, err := g.b.TopicInfo(ctx, topic)
+	most, scans := uint64(g.c.Limits.Bytes), uint64(g.c.Limits.Scans) //nolint:gosec // they are positive
+	switch {
+	case err != nil:
+		return 0, err
+	case info.Bytes > most:
+		return 0, refuse(CodeTooLarge, "topic %s has %d bytes, and states of topics with more than %d are not served; page through its snapshot", topic, info.Bytes, most)
+	}
+	return int64(max(1, (info.Bytes*scans+most-1)/most)), nil //nolint:gosec // at most Scans
+}
+
 // stateAt serves GET /v1/topics/{topic}/state: the last event of each key as of a time, in
 // the order of the keys, page by page.
 func (g *Gateway) stateAt(w http.ResponseWriter, r *http.Request) {
@@ -248,7 +267,12 @@ func (g *Gateway) stateAt(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	ctx, release, err := g.track(r.Context(), who)
+	scans, err := g.stateScans(r.Context(), topic)
+	if err != nil {
+		g.problem(w, r, err)
+		return
+	}
+	ctx, a, release, err := g.trackScan(r.Context(), who, scans)
 	if err != nil {
 		g.problem(w, r, err)
 		return
@@ -266,13 +290,6 @@ func (g *Gateway) stateAt(w http.ResponseWriter, r *http.Request) {
 	at, err := parseTime(q.Get("at"))
 	if err != nil {
 		g.problem(w, r, err)
-		return
-	}
-	select {
-	case g.states <- struct{}{}:
-		defer func() { <-g.states }()
-	case <-ctx.Done():
-		g.problem(w, r, cause(ctx, ctx.Err()))
 		return
 	}
 	state, err := g.b.StateAt(ctx, topic, at)
@@ -301,5 +318,6 @@ func (g *Gateway) stateAt(w http.ResponseWriter, r *http.Request) {
 		rest = append(append(rest, `,"next":`...), text(next)...)
 	}
 	w.Header().Set("X-As-Of", fmt.Sprint(state.AsOf))
+	a.Release(budget.Scans, scans) // a client that reads its answer slowly holds its page alone
 	g.answerEvents(w, r, events, rest)
 }

@@ -132,6 +132,8 @@ func (s *gatewaySettings) limit(counts map[string]int64) error {
 	numbers := map[string]*int{
 		"tokenBytes": &l.TokenBytes, "connections": &l.Connections, "perPrincipal": &l.PerPrincipal, "subscriptions": &l.Subscriptions, "groups": &l.Groups,
 		"inFlight": &l.InFlight, "batchEvents": &l.BatchEvents, "queueBytes": &l.QueueBytes, "burst": &l.Burst, "pageEvents": &l.PageEvents,
+		"bytes": &l.Bytes, "bytesPerPrincipal": &l.BytesPerPrincipal, "bytesPerConnection": &l.BytesPerConnection,
+		"calls": &l.Calls, "callsPerPrincipal": &l.CallsPerPrincipal, "scans": &l.Scans, "scansPerPrincipal": &l.ScansPerPrincipal,
 	}
 	times := map[string]*time.Duration{
 		"authTimeoutMs": &l.AuthTimeout, "writeTimeoutMs": &l.WriteTimeout, "pingMs": &l.Ping, "pongTimeoutMs": &l.PongTimeout,

@@ -164,7 +164,7 @@ func TestServeGatewayRefuses(t *testing.T) {
 
 func TestGatewaySettingsOrder(t *testing.T) {
 	t.Parallel()
-	file := write(t, "gateway.json", `{"listen":"127.0.0.1:1","tokens":"file.json","jwt":{"issuer":"file","jwks":"file"},"limits":{"inFlight":10,"leaseMaxMs":60000,"frameBytes":2048,"rate":-1}}`)
+	file := write(t, "gateway.json", `{"listen":"127.0.0.1:1","tokens":"file.json","jwt":{"issuer":"file","jwks":"file"},"limits":{"inFlight":10,"leaseMaxMs":60000,"frameBytes":2048,"rate":-1,"bytes":2097152,"scansPerPrincipal":1}}`)
 	env := map[string]string{"JETBUS_JWT_ISSUER": "env", "JETBUS_TOKENS": "env.json", "JETBUS_GATEWAY_CONFIG": file}
 	s := gatewaySettings{Tokens: "flag.json"}
 	if err := s.load(&app{getenv: func(name string) string { return env[name] }}); err != nil {
@@ -173,7 +173,7 @@ func TestGatewaySettingsOrder(t *testing.T) {
 	if s.Tokens != "flag.json" || s.JWT.Issuer != "env" || s.JWT.JWKS != "file" || s.Listen != "127.0.0.1:1" {
 		t.Errorf("%+v", s)
 	}
-	if want := (gateway.Limits{InFlight: 10, LeaseMax: 60e9, FrameBytes: 2048, Rate: -1}); s.limits != want {
+	if want := (gateway.Limits{InFlight: 10, LeaseMax: 60e9, FrameBytes: 2048, Rate: -1, Bytes: 2 << 20, ScansPerPrincipal: 1}); s.limits != want {
 		t.Errorf("%+v", s.limits)
 	}
 }

@@ -68,6 +68,7 @@ var conditions = map[string][]error{
 	"publish_failed":        {jetbus.ErrUnavailable},
 	"ack_failed":            {jetbus.ErrUnavailable},
 	"broker_unavailable":    {jetbus.ErrUnavailable},
+	"overloaded":            {jetbus.ErrUnavailable},
 	"draining":              {jetbus.ErrUnavailable},
 }
 
@@ -130,7 +131,7 @@ func passes(err error) bool {
 		return false
 	}
 	switch e.Code {
-	case "rate_limited", "broker_unavailable", "draining", "too_many_inflight":
+	case "rate_limited", "overloaded", "broker_unavailable", "draining", "too_many_inflight":
 		return true
 	}
 	return false

@@ -1,0 +1,308 @@
+// Package budget accounts what the clients of a gateway hold in memory and have under way.
+//
+// A [Budget] is a tree of three levels: the process, its subjects, and the accounts of each subject, one
+// for each connection or request. A quantity counts at all three levels, and is granted only
+// where each of them has room. A level that holds nothing of a kind grants any quantity, so that a large
+// request is served alone instead of never.
+//
+// Acquire waits in line; TryAcquire refuses with an [ExceededError], which names the level that is full.
+// Close releases all that an account still holds, so that nothing leaks with a broken connection.
+// The package starts no goroutines and no timers. Granting and releasing take constant time, and so does each
+// waiter that a release wakes.
+package budget
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Kind is what is accounted. Kinds are independent of each other.
+type Kind int
+
+// The kinds.
+const (
+	Bytes Kind = iota // in memory
+	Calls             // requests to the broker under way
+	Scans             // reads under way that go through a topic
+	kinds
+)
+
+// Level is a level of the tree.
+type Level int
+
+// The levels, from the leaf to the root.
+const (
+	Connection Level = iota
+	Subject
+	Process
+	levels
+)
+
+// String returns the name of the level.
+func (l Level) String() string { return [...]string{"connection", "subject", "process"}[l] }
+
+// RetryAfter is when a client that was refused may try again.
+const RetryAfter = time.Second
+
+// ErrClosed is returned by an account after Close.
+var ErrClosed = errors.New("the account is closed")
+
+// ExceededError refuses a quantity.
+type ExceededError struct {
+	Level      Level         // the lowest level that has no room
+	RetryAfter time.Duration // when to try again
+}
+
+// Error names the level.
+func (e *ExceededError) Error() string {
+	return fmt.Sprintf("the budget of the %s is used up", e.Level)
+}
+
+// Limit is the most that one level may hold. Its fields are positive.
+type Limit struct {
+	Bytes        int64
+	Calls, Scans int
+}
+
+func (l Limit) of(k Kind) int64 { return [...]int64{l.Bytes, int64(l.Calls), int64(l.Scans)}[k] }
+
+// Budget is the root of the tree. It is safe for concurrent use.
+type Budget struct {
+	limits [levels]Limit
+
+	mu       sync.Mutex // guards what follows, and all nodes and accounts of the tree
+	process  node
+	subjects map[string]*node // the subjects that hold something or have waiters
+}
+
+// node is one level of a path: its holdings, and the waiters that it has no room for, in line.
+type node struct {
+	used    [kinds]int64
+	waiting [kinds]list.List // of *waiter
+}
+
+// waiter is an Acquire that waits.
+type waiter struct {
+	account *Account
+	n       int64
+	level   Level // where it waits
+	at      *list.Element
+	ready   chan struct{} // closed when the quantity is granted
+}
+
+// New returns a budget with a limit for each level.
+func New(process, subject, connection Limit) *Budget {
+	return &Budget{limits: [levels]Limit{connection, subject, process}, subjects: map[string]*node{}}
+}
+
+// Used returns what the process holds of a kind.
+func (b *Budget) Used(k Kind) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.process.used[k]
+}
+
+// Account is what one connection or request of a subject holds. It is safe for concurrent use.
+type Account struct {
+	b       *Budget
+	subject string
+	over    chan struct{} // closed by Close
+	own     node
+	closed  bool
+}
+
+// Account returns a new account of a subject. The caller closes it.
+func (b *Budget) Account(subject string) *Account {
+	return &Account{b: b, subject: subject, over: make(chan struct{})}
+}
+
+// TryAcquire takes n of a kind without waiting. The error is an [ExceededError] or [ErrClosed]. A quantity of 0 or
+// less is granted.
+func (a *Account) TryAcquire(k Kind, n int64) error {
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	return a.takeLocked(k, n)
+}
+
+// Acquire takes n of a kind, and waits in line until there is room. The error is [ErrClosed], or the
+// [ExceededError] of the level that it waited for where ctx ended first.
+func (a *Account) Acquire(ctx context.Context, k Kind, n int64) error {
+	b := a.b
+	b.mu.Lock()
+	err := a.takeLocked(k, n)
+	full, waits := errors.AsType[*ExceededError](err)
+	if !waits {
+		b.mu.Unlock()
+		return err
+	}
+	w := &waiter{account: a, n: n, level: full.Level, ready: make(chan struct{})}
+	w.at = a.nodeLocked(w.level).waiting[k].PushBack(w)
+	b.mu.Unlock()
+	select {
+	case <-w.ready:
+		return nil
+	case <-a.over:
+		err = ErrClosed
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-w.ready: // granted at the same moment; Close has released it already where that is why
+		if !a.closed {
+			return nil
+		}
+		return ErrClosed
+	default:
+	}
+	at := a.nodeLocked(w.level)
+	at.waiting[k].Remove(w.at)
+	at.wakeLocked(k) // the next in line may fit
+	a.forgetLocked()
+	if err == ErrClosed { //nolint:errorlint // it was set above
+		return err
+	}
+	return &ExceededError{w.level, RetryAfter}
+}
+
+// Add takes n of a kind whether or not there is room: for what is held already.
+func (a *Account) Add(k Kind, n int64) {
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	if !a.closed && n > 0 {
+		a.addLocked(k, n)
+	}
+}
+
+// Release gives back n of a kind, at most what the account holds.
+func (a *Account) Release(k Kind, n int64) {
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	a.releaseLocked(k, n)
+}
+
+// Close gives back all that the account holds, and ends its waiters with [ErrClosed]. It may be called again.
+func (a *Account) Close() {
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	if a.closed {
+		return
+	}
+	a.closed = true
+	close(a.over)
+	for k := range kinds {
+		a.releaseLocked(k, a.own.used[k])
+	}
+}
+
+// takeLocked is TryAcquire.
+func (a *Account) takeLocked(k Kind, n int64) error {
+	if a.closed {
+		return ErrClosed
+	}
+	if n <= 0 {
+		return nil
+	}
+	level := a.fullLocked(k, n)
+	for l := Connection; l < level; l++ { // what arrives does not overtake what waits
+		if a.nodeLocked(l).waiting[k].Len() > 0 {
+			level = l
+		}
+	}
+	if level < levels {
+		a.forgetLocked()
+		return &ExceededError{level, RetryAfter}
+	}
+	a.addLocked(k, n)
+	return nil
+}
+
+// fullLocked returns the lowest level that has no room for n, or levels.
+func (a *Account) fullLocked(k Kind, n int64) Level {
+	for l := Connection; l < levels; l++ {
+		if used := a.nodeLocked(l).used[k]; used > 0 && used+n > a.b.limits[l].of(k) {
+			return l
+		}
+	}
+	return levels
+}
+
+func (a *Account) addLocked(k Kind, n int64) {
+	for l := Connection; l < levels; l++ {
+		a.nodeLocked(l).used[k] += n
+	}
+}
+
+func (a *Account) releaseLocked(k Kind, n int64) {
+	if n = min(n, a.own.used[k]); n <= 0 {
+		return
+	}
+	for l := Connection; l < levels; l++ {
+		a.nodeLocked(l).used[k] -= n
+	}
+	for l := Connection; l < levels; l++ {
+		a.nodeLocked(l).wakeLocked(k)
+	}
+	a.forgetLocked()
+}
+
+// nodeLocked returns the account's node of a level.
+func (a *Account) nodeLocked(l Level) *node {
+	switch l {
+	case Connection:
+		return &a.own
+	case Subject:
+		s := a.b.subjects[a.subject]
+		if s == nil {
+			s = &node{}
+			a.b.subjects[a.subject] = s
+		}
+		return s
+	default:
+		return &a.b.process
+	}
+}
+
+// forgetLocked drops the node of the account's subject where there is nothing in it.
+func (a *Account) forgetLocked() {
+	s := a.b.subjects[a.subject]
+	if s == nil || s.used != [kinds]int64{} {
+		return
+	}
+	for k := range kinds {
+		if s.waiting[k].Len() > 0 {
+			return
+		}
+	}
+	delete(a.b.subjects, a.subject)
+}
+
+// wakeLocked grants what the waiters in line want, until one does not fit here. A waiter that does not fit
+// at another level gets in line there. No wake-up is lost: a level refuses only where it holds something, and
+// the release of that wakes its line.
+func (at *node) wakeLocked(k Kind) {
+	for at.waiting[k].Len() > 0 {
+		w := at.waiting[k].Front().Value.(*waiter) //nolint:forcetypeassert // nothing else is in it
+		a := w.account
+		level := levels // a closed account's waiter removes itself
+		if !a.closed {
+			level = a.fullLocked(k, w.n)
+		}
+		if level < levels && a.nodeLocked(level) == at {
+			return
+		}
+		at.waiting[k].Remove(w.at)
+		switch {
+		case level < levels:
+			w.level = level
+			w.at = a.nodeLocked(level).waiting[k].PushBack(w)
+		case !a.closed:
+			a.addLocked(k, w.n)
+			close(w.ready)
+		}
+	}
+}
