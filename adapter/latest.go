@@ -18,6 +18,25 @@ import (
 // 1,024 subjects at once.
 const latestStep = 1000
 
+// Bounds of the requests for last events: the bytes that one brings, about, which are in memory until they are read, and
+// how many are under way at once. The server works on each for as long as it takes, while publishes wait.
+const (
+	latestBytes  = 1 << 20
+	latestAtOnce = 16
+)
+
+// enterLatest waits for the place of a request. The caller calls leaveLatest.
+func (srv *server) enterLatest(ctx context.Context) error {
+	select {
+	case srv.latestUnder <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (srv *server) leaveLatest() { <-srv.latestUnder }
+
 // LatestByKey implements jetbus.StateStore.
 func (b *Bus) LatestByKey(ctx context.Context, topic string, keys ...string) (map[string]jetbus.Event, error) {
 	op := "latest by key " + topic

@@ -218,18 +218,26 @@ func (srv *server) messageAt(ctx context.Context, t *topic, at uint64) (keyMessa
 // after the other, which costs a round trip each.
 //
 // A request is repeated when the connection breaks, or nothing arrives, before the first message: its
-// replica may be lost. Of MultiLast everything is read: the server sends 64 MiB per request and
-// reports that there is more. With atLeast, the error is errBehind if the replica has not stored that
+// replica may be lost. Of MultiLast everything is read: one request brings latestBytes, and the
+// server reports that there is more. With atLeast, the error is errBehind if the replica has not stored that
 // sequence yet. The replica that sends the rest must be as recent as the one before, or a key that
 // changed in between would be missing from both answers.
 func (srv *server) directGet(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool) error {
 	wait := publishRetry
+	if r.MultiLast != nil {
+		r.MaxBytes = latestBytes
+	}
 	for r.within = tryTimeout; ; { // twice as long each time: the server may have much to look through
 		_, err := srv.link.Wait(ctx)
 		if err != nil {
 			return err
 		}
 		called, more := false, true
+		if r.MultiLast != nil {
+			if err := srv.enterLatest(ctx); err != nil {
+				return err
+			}
+		}
 		tail, err := directGet(ctx, srv.nc, srv.api+"DIRECT.GET."+stream, r, func(m *nats.Msg, seq uint64, stored time.Time) bool {
 			called = true
 			more = each(m, seq, stored)
@@ -238,6 +246,9 @@ func (srv *server) directGet(ctx context.Context, stream string, r directRequest
 			}
 			return more
 		})
+		if r.MultiLast != nil {
+			srv.leaveLatest()
+		}
 		if errors.Is(err, nats.ErrTimeout) && !called && ctx.Err() == nil {
 			r.within *= 2
 			continue

@@ -242,15 +242,11 @@ type tail struct {
 	created time.Time         // when the stream was; zero: not known yet
 	last    jetbus.Checkpoint // the newest event that was read; zero: none
 	scan    *latestScan       // begin with the last event of each key, at every new start; nil: with next
-	bytes   int64             // that a request may bring; 0: tailBytes
+	bytes   int64             // that a request may bring; 0: as its window says
 }
 
 const (
-	tailBatch = 500 // asked for and not yet read, at most
-	// Bytes that a request may bring, of which four are open at most. It is a prime: the server
-	// does not say that a request is over which was used up to the last byte, as one of events
-	// of one size would be.
-	tailBytes     = 8_388_593
+	tailBatch     = 500 // asked for and not yet read, at most
 	pullExpiry    = 30 * time.Second
 	pullHeartbeat = 5 * time.Second
 	tailInactive  = 2 * time.Minute // the server removes a consumer nobody pulls from
@@ -336,9 +332,11 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 	silence := time.NewTimer(denialCheck)
 	defer silence.Stop()
 	checked := false // whether the request was refused
-	pulls := tailPulls{bytes: cmp.Or(r.bytes, tailBytes)}
+	window := tailWindow{used: &r.b.readAhead}
+	defer window.close()
+	pulls := tailPulls{bytes: cmp.Or(r.bytes, window.bytes())}
 	if r.scan != nil { // of the last event of each key the server would forget the one that there was no room for
-		pulls.bytes = 0
+		pulls.bytes, pulls.most = 0, scanFirst
 	}
 	for {
 		if o := pulls.request(); o.events > 0 {
@@ -355,9 +353,14 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 			case !ok && m.Subject != reply: // the end of a request to the consumer before
 				continue
 			case !ok:
-				idle, err := pulls.status(readPullWord(m))
+				word := readPullWord(m)
+				idle, err := pulls.status(word)
 				if err != nil {
 					return err
+				}
+				if word.kind == pullFull && r.bytes == 0 && len(messages) == 0 { // the consumer waits for the server
+					window.grow()
+					pulls.bytes = window.bytes()
 				}
 				if idle {
 					if done, err := r.waits(ctx); done || err != nil {
@@ -373,6 +376,9 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 				return nil
 			}
 			pulls.event()
+			if r.scan != nil {
+				pulls.fit(m.Size())
+			}
 			r.next = a.seq + 1
 			if e, ok := r.b.readEvent(r.t, m, a.seq, time.Unix(0, a.storedNano)); ok {
 				r.note(&e)

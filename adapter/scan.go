@@ -14,10 +14,10 @@ import (
 )
 
 // scanStep is how many events one request of a scan asks for at most, and scanBytes after how
-// many bytes it brings no more. Until it is over all that it brings is in memory.
+// many bytes it brings no more. What it brings is in memory while the caller reads it.
 const (
 	scanStep  = 500
-	scanBytes = 8 << 20
+	scanBytes = 256 << 10
 )
 
 // Scan implements jetbus.Store.

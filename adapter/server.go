@@ -34,12 +34,14 @@ type server struct {
 	level       int    // the server's API level
 	link        *link.Link
 	replies     *replies
+	latestUnder chan struct{} // one in it for each request for last events that is under way
+	readAhead   atomic.Int64  // bytes that readers have under way, beyond the first window of each; see tailWindow
 	connections atomic.Uint64 // how many there have been; what was asked on an earlier one gets no answer
 }
 
 // newServer asks the server for its version and limits. The caller calls letGo.
 func newServer(ctx context.Context, nc *nats.Conn, cfg Config) (*server, error) {
-	srv := &server{cfg: cfg, nc: nc, api: "$JS.API."}
+	srv := &server{cfg: cfg, nc: nc, api: "$JS.API.", latestUnder: make(chan struct{}, latestAtOnce)}
 	var js jetstream.JetStream
 	var err error
 	if cfg.Domain != "" {
