@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 )
 
 // The JSON forms of options and configurations are the structs themselves, without their
@@ -64,10 +66,11 @@ func fromEpoch(ms *int64) time.Time {
 	return time.UnixMilli(*ms).UTC()
 }
 
-// unmarshal reads a JSON form; members it does not have are ignored.
+// unmarshal decodes a JSON form by the exact names of its members. It ignores unknown
+// members and refuses those that are given twice or differ from a known one in case alone.
 func unmarshal[T any](text []byte, what string) (T, error) {
 	var form T
-	if err := json.Unmarshal(text, &form); err != nil {
+	if err := exactjson.Unmarshal(text, &form, exactjson.RefuseVariants); err != nil {
 		return form, fmt.Errorf("unmarshal %s: %w", what, err)
 	}
 	return form, nil

@@ -47,7 +47,7 @@ const everyRoom = "*"
 // here before its folder exists; a folder may not exist before its row. The
 // nested module e2e is not on the map: it may import everything.
 var rooms = map[string]room{
-	".": {rooms: []string{"internal/deadline"}, heavy: []string{"github.com/google/uuid"}, tests: []string{"internal/deadline/deadlinetest"}},
+	".": {rooms: []string{"internal/deadline", "internal/exactjson"}, heavy: []string{"github.com/google/uuid"}, tests: []string{"internal/deadline/deadlinetest"}},
 
 	"adapter": {
 		rooms: []string{".", "adapter/ce", "internal/deadline", "internal/link", "internal/shutdown"},
@@ -58,7 +58,7 @@ var rooms = map[string]room{
 		},
 	},
 	"registry": {
-		rooms: []string{".", "registry/schema", "internal/link", "internal/shutdown"},
+		rooms: []string{".", "registry/schema", "internal/exactjson", "internal/link", "internal/shutdown"},
 		heavy: []string{
 			"github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream",
 			"github.com/invopop/jsonschema",
@@ -67,6 +67,7 @@ var rooms = map[string]room{
 	},
 	"internal/deadline":              {tests: []string{"internal/deadline/deadlinetest"}}, // what leases, locks and sessions have in common
 	"internal/deadline/deadlinetest": {kit: true},
+	"internal/exactjson":             {}, // what decodes the JSON of others, by the exact names of members
 	"internal/leaktest":              {heavy: []string{"go.uber.org/goleak"}, kit: true},
 	"internal/mongolink":             {heavy: []string{"go.mongodb.org/mongo-driver/v2/mongo"}},
 	"internal/shutdown":              {},                                                                                                            // by what context all that stops is stopped
@@ -96,7 +97,7 @@ var rooms = map[string]room{
 	"metrics":         {rooms: []string{".", "partition", "projector"}, heavy: []string{"github.com/prometheus/client_golang/..."}},
 	"tracing":         {rooms: []string{"."}, heavy: []string{"go.opentelemetry.io/otel/..."}, tests: []string{"partition"}}, // whose handlers are traced, too
 	"gateway": {
-		rooms: []string{".", "gateway/internal/budget", "internal/frame", "internal/shutdown"},
+		rooms: []string{".", "gateway/internal/budget", "internal/exactjson", "internal/frame", "internal/shutdown"},
 		heavy: []string{"github.com/coder/websocket/...", "github.com/golang-jwt/jwt/v5/..."},
 		tests: []string{"gateway/client"},
 	},
@@ -106,8 +107,8 @@ var rooms = map[string]room{
 		heavy: []string{"github.com/coder/websocket/..."},
 		tests: []string{"gateway"},
 	},
-	"internal/frame": {rooms: []string{"."}},
-	"registry/rest":  {rooms: []string{".", "registry"}},
+	"internal/frame": {rooms: []string{".", "internal/exactjson"}},
+	"registry/rest":  {rooms: []string{".", "registry", "internal/exactjson"}},
 
 	"embedded": {
 		rooms: []string{"internal/shutdown"},

@@ -3,6 +3,7 @@ package gateway
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/textproto"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 )
 
 // Media types of CloudEvents over HTTP.
@@ -73,7 +75,11 @@ func structuredCloudEvent(topic string, text []byte) (jetbus.Event, error) {
 		return jetbus.Event{}, err
 	}
 	var members map[string]json.RawMessage
-	if err := json.Unmarshal(text, &members); err != nil || members == nil {
+	err := exactjson.Unmarshal(text, &members, exactjson.Ignore)
+	if twice, ok := errors.AsType[*exactjson.MemberError](err); ok {
+		return jetbus.Event{}, refuse(CodeBadRequest, "invalid CloudEvent: %v", twice)
+	}
+	if err != nil || members == nil {
 		return jetbus.Event{}, refuse(CodeBadJSON, "a CloudEvent in structured mode is a JSON object")
 	}
 	c := cloudEvent{e: jetbus.Event{Topic: topic, Partition: jetbus.NoPartition}}
@@ -97,7 +103,7 @@ func structuredCloudEvent(topic string, text []byte) (jetbus.Event, error) {
 	if err := c.data(members["data"], members["data_base64"]); err != nil {
 		return jetbus.Event{}, err
 	}
-	err := c.complete()
+	err = c.complete()
 	return c.e, err
 }
 

@@ -187,7 +187,7 @@ func TestLineEvent(t *testing.T) {
 	if err != nil || string(e.Payload) != `{"n": 1.0}` || e.Seq != 0 || e.Partition != jetbus.NoPartition || e.Key != "k" || e.Time.UnixMilli() != 5 {
 		t.Errorf("%+v, %v", e, err)
 	}
-	for _, text := range []string{`1`, `null`, `{}`, `{"id":"1"}`, `{"payload":1,"topic":"bills"}`, `{"payload":1,"id":1}`, `{"payload":1,"payload_base64":"AA=="}`, `{"payload_base64":"*"}`} {
+	for _, text := range []string{`1`, `null`, `{}`, `{"id":"1"}`, `{"payload":1,"topic":"bills"}`, `{"payload":1,"id":1}`, `{"payload":1,"payload_base64":"AA=="}`, `{"payload_base64":"*"}`, `{"payload":1,"Key":"k"}`, `{"payload":1,"payload":2}`, `{"payload":1,"headers":{"a":"1","a":"2"}}`} {
 		_, err := lineEvent("orders", []byte(text))
 		if f, ok := errors.AsType[*failure](err); !ok || f.Code.Status() != 400 {
 			t.Errorf("%s: %v", text, err)

@@ -317,8 +317,8 @@ func TestHostile28Deep(t *testing.T) {
 	})
 }
 
-// TestHostile29MembersTwice has members twice, and in other letters: what is looked at is what
-// is done.
+// TestHostile29MembersTwice sends members twice and in other letters. They are refused, so that
+// a proxy that checks them and the gateway cannot see different values.
 func TestHostile29MembersTwice(t *testing.T) {
 	inBubble(t, withTokens(), func(r *wsRig) {
 		r.ensure(jetbus.TopicConfig{Name: "secrets"})
@@ -327,22 +327,27 @@ func TestHostile29MembersTwice(t *testing.T) {
 		for _, text := range []string{
 			`{"op":"PUBLISH","topic":"orders","topic":"secrets","payload":1}`, `{"op":"PUBLISH","topic":"orders","Topic":"secrets","payload":1}`,
 			`{"op":"PUBLISH_BATCH","atomic":true,"events":[{"topic":"orders","TOPIC":"secrets","payload":1}]}`,
-			`{"op":"SUBSCRIBE","topic":"orders","topic":"secrets"}`, `{"op":"SUBSCRIBE","topic":"orders","topics":["secrets"]}`, `{"op":"SUBSCRIBE","topic":"orders","opts":{"topics":["orders"],"Topics":["secrets"]}}`,
-			`{"op":"SUBSCRIBE","topic":"orders","group":"u.ann","Group":"others"}`,
+			`{"op":"SUBSCRIBE","topic":"orders","topic":"secrets"}`, `{"op":"SUBSCRIBE","topic":"orders","opts":{"topics":["orders"],"Topics":["secrets"]}}`,
+			`{"op":"SUBSCRIBE","topic":"orders","group":"u.ann","Group":"others"}`, `{"op":"SUBSCRIBE","topic":"orders","opts":{"from":"latest","from":"earliest"}}`,
+			`{"op":"PUBLISH","topic":"orders","payload":0,"payload":1}`, `{"op":"PUBLISH","topic":"orders","payload":1,"opts":{"headers":{"x-a":"1","x-a":"2"}}}`,
+			`{"op":"PUBLISH","topic":"orders","payload":1,"opts":{"EXPECT":{"lastSeq":7}}}`,
 		} {
-			if m := c.ask(text, frame.Err); m.Code != "forbidden" {
+			if m := c.ask(text, frame.Err); m.Code != "bad_request" {
 				r.Errorf("%s: %+v", text, m)
 			}
 		}
-		for _, body := range []string{`{"payload":1,"topic":"orders","topic":"secrets"}`, `{"payload":1,"topic":"orders","Topic":"secrets"}`} {
+		if m := c.ask(`{"op":"SUBSCRIBE","topic":"orders","topics":["secrets"]}`, frame.Err); m.Code != "forbidden" {
+			r.Errorf("both topic and topics: %+v", m)
+		}
+		for _, body := range []string{`{"payload":1,"topic":"orders","topic":"secrets"}`, `{"payload":1,"topic":"orders","Topic":"secrets"}`, `{"payload":1,"ID":"x"}`, `{"payload":1,"payload":2}`} {
 			got := r.do("POST", ordersPath, body, "Content-Type", "application/x-ndjson", "Authorization", "Bearer "+scopes)
 			if got.status != 207 || !strings.Contains(got.text, "bad_request") {
 				r.Errorf("%s: %+v", body, got)
 			}
 		}
 		const payload = `{"a":1,"a":{"a":2,"A":3},"a":null}`
-		m := c.ask(`{"op":"PUBLISH","topic":"secrets","topic":"orders","payload":0,"payload":`+payload+`,"opts":{"id":"x"},"opts":{"id":"y"}}`, frame.OK)
-		if e := r.last(); m.ID != "y" || e.ID != "y" || string(e.Payload) != payload {
+		m := c.ask(`{"op":"PUBLISH","topic":"orders","payload":`+payload+`,"opts":{"id":"y"},"future":1,"future":2}`, frame.OK)
+		if e := r.last(); m.ID != "y" || e.ID != "y" || e.Seq != 1 || string(e.Payload) != payload {
 			r.Errorf("%+v: %+v, %s", m, e, e.Payload)
 		}
 		if info, err := r.bus.TopicInfo(r.Context(), "secrets"); err != nil || info.Events != 0 {

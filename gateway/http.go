@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -141,7 +142,8 @@ func readBody(w http.ResponseWriter, r *http.Request, a *budget.Account, most, c
 	return body.Bytes(), nil
 }
 
-// readJSON reads a body that is a JSON object or empty. Its memory is the account's.
+// readJSON decodes a body that is a JSON object, or empty. Names of members count byte for
+// byte, as in frames. The body's memory is the account's.
 func (g *Gateway) readJSON(w http.ResponseWriter, r *http.Request, a *budget.Account, into any) error {
 	body, err := readBody(w, r, a, g.c.Limits.FrameBytes, jsonCost)
 	if err != nil || len(body) == 0 {
@@ -150,11 +152,11 @@ func (g *Gateway) readJSON(w http.ResponseWriter, r *http.Request, a *budget.Acc
 	if err := validJSON(body); err != nil {
 		return err
 	}
-	if err := json.Unmarshal(body, into); err != nil {
+	if err := exactjson.Unmarshal(body, into, exactjson.RefuseVariants); err != nil {
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return refuse(CodeBadRequest, "the body's member %q is %s", wrong.Field, wrong.Value)
 		}
-		return refuse(CodeBadRequest, "the body says what it cannot: %v", err)
+		return refuse(CodeBadRequest, "invalid body: %v", err)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 )
 
 // JWTConfig says which JSON Web Tokens count. Issuer, Audience and one source of keys or
@@ -151,12 +152,49 @@ func (j *JWT) Ready(ctx context.Context) error {
 	return j.set.ready(ctx)
 }
 
-// claims are what a token says.
+// claims are the claims of a token.
 type claims struct {
 	jwt.RegisteredClaims
 
 	Scope words      `json:"scope"`
 	Bus   *busClaims `json:"bus"`
+}
+
+// UnmarshalJSON decodes claims by their exact names and ignores all others (RFC 7519,
+// sections 4 and 10.1.1). It refuses a claim that is given twice, and times outside of
+// what a NumericDate of package jwt can hold without an overflow.
+func (c *claims) UnmarshalJSON(text []byte) error {
+	type plain claims // without this method
+	var times struct {
+		Expires   date `json:"exp"`
+		NotBefore date `json:"nbf"`
+		IssuedAt  date `json:"iat"`
+	}
+	if err := exactjson.Unmarshal(text, &times, exactjson.Ignore); err != nil {
+		return err
+	}
+	return exactjson.Unmarshal(text, (*plain)(c), exactjson.Ignore)
+}
+
+// date is the check of a NumericDate: a number of seconds since 1970, up to the year 9999.
+type date struct{}
+
+// maxDate is the last second of the year 9999.
+const maxDate = 253402300799
+
+// UnmarshalJSON checks the number.
+func (date) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		return nil
+	}
+	var seconds float64
+	if err := json.Unmarshal(text, &seconds); err != nil {
+		return err
+	}
+	if seconds < 0 || seconds > maxDate {
+		return errors.New("a time is not between the years 1970 and 9999")
+	}
+	return nil
 }
 
 type busClaims struct {
@@ -269,9 +307,6 @@ func (c *claims) principal(leeway time.Duration) (Principal, error) {
 		return Principal{}, err
 	}
 	end := c.ExpiresAt.Time
-	if end.Year() > 9999 {
-		return Principal{}, errors.New("exp is beyond the year 9999")
-	}
 	var scopes []string
 	for _, w := range c.Scope {
 		if slices.ContainsFunc(families, func(f string) bool { return strings.HasPrefix(w, f) }) {

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -68,6 +69,13 @@ func with(name string, v any) jwt.MapClaims {
 	if c[name] = v; v == nil {
 		delete(c, name)
 	}
+	return c
+}
+
+// inLetters returns the claims with one under a name that differs from its own in case alone.
+func inLetters(name string, v any) jwt.MapClaims {
+	c := with(strings.ToLower(name), nil)
+	c[name] = v
 	return c
 }
 
@@ -139,12 +147,36 @@ func TestJWTCounts(t *testing.T) {
 	}
 }
 
+// Claims in other letters are unknown claims: they are ignored, whatever they are.
+func TestJWTIgnoresUnknownClaims(t *testing.T) {
+	j := newTestJWT(t, JWTConfig{Secret: secret})
+	c := good()
+	for name, v := range map[string]any{
+		"SCOPE": "ops:admin", "Scope": map[string]any{"a": 1}, "Bus": map[string]any{"write": []string{">"}}, "SUB": "eve", "EXP": "never", "AUD": 7,
+		"NBF": math.MaxInt64, "future": []any{nil, map[string]any{"sub": "eve"}}, "bus": map[string]any{"WRITE": []string{">"}, "Read": 1},
+	} {
+		c[name] = v
+	}
+	who, err := j.Authenticate(t.Context(), sign(t, jwt.SigningMethodHS256, secret, c, nil))
+	if err != nil || who.Subject != "ann" || !who.Scopes.Allow(TopicRead, "orders") || who.Scopes.Allow(TopicWrite, "orders") || who.Scopes.Allow(OpsAdmin, "") {
+		t.Errorf("%+v, %v", who, err)
+	}
+}
+
 func TestJWTRefuses(t *testing.T) {
 	p := pairs()
 	text := publicPEM(t, &p.rsa.PublicKey, &p.ec.PublicKey, p.ed.Public())
 	j := newTestJWT(t, JWTConfig{Secret: secret, Keys: text})
 	onlyKeys := newTestJWT(t, JWTConfig{Keys: text})
 	hs := func(c jwt.MapClaims) string { return sign(t, jwt.SigningMethodHS256, secret, c, nil) }
+	raw := func(payload string) string { // signed as it is
+		text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(payload))
+		mac, err := jwt.SigningMethodHS256.Sign(text, secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text + "." + base64.RawURLEncoding.EncodeToString(mac)
+	}
 	part := func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 	fine := hs(good())
 	other, _ := rsa.GenerateKey(rand.Reader, 2048)
@@ -177,6 +209,20 @@ func TestJWTRefuses(t *testing.T) {
 		{"no exp", hs(with("exp", nil)), ErrBadToken},
 		{"exp is text", hs(with("exp", "tomorrow")), ErrBadToken},
 		{"exp is huge", hs(with("exp", 1e18)), ErrBadToken},
+		{"exp in other letters", hs(inLetters("EXP", time.Now().Add(time.Hour).Unix())), ErrBadToken},
+		{"iss in other letters", hs(inLetters("Iss", issuer)), ErrBadToken},
+		{"aud in other letters", hs(inLetters("AUD", audience)), ErrBadToken},
+		{"sub in other letters", hs(inLetters("SUB", "ann")), ErrBadToken},
+		{"sub twice", raw(fmt.Sprintf(`{"iss":%q,"aud":%q,"exp":%d,"sub":"ann","sub":"eve"}`, issuer, audience, time.Now().Add(time.Hour).Unix())), ErrBadToken},
+		{"exp beyond int64", raw(fmt.Sprintf(`{"iss":%q,"aud":%q,"sub":"ann","exp":1e300}`, issuer, audience)), ErrBadToken},
+		{"exp is quoted", hs(with("exp", "9999999999")), ErrBadToken},
+		{"nbf is the largest int64", hs(with("nbf", int64(math.MaxInt64))), ErrBadToken},
+		{"nbf beyond int64", hs(with("nbf", 1e300)), ErrBadToken},
+		{"nbf is the year 10000", hs(with("nbf", 253402300800)), ErrBadToken},
+		{"nbf before 1970", hs(with("nbf", -1e300)), ErrBadToken},
+		{"iat is the largest int64", hs(with("iat", int64(math.MaxInt64))), ErrBadToken},
+		{"iat beyond int64", hs(with("iat", 1e300)), ErrBadToken},
+		{"iat is text", hs(with("iat", "now")), ErrBadToken},
 		{"expired", hs(with("exp", time.Now().Add(-time.Minute).Unix())), ErrTokenExpired},
 		{"expired, of another issuer", hs(func() jwt.MapClaims { c := with("iss", "x"); c["exp"] = 1; return c }()), ErrBadToken},
 		{"not yet", hs(with("nbf", time.Now().Add(time.Hour).Unix())), ErrBadToken},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -54,7 +55,7 @@ func (p *pullRequest) UnmarshalJSON(text []byte) error {
 	var own struct {
 		Wait string `json:"wait"`
 	}
-	if err := json.Unmarshal(text, &own); err != nil {
+	if err := exactjson.Unmarshal(text, &own, exactjson.RefuseVariants); err != nil {
 		return err
 	}
 	p.Wait = own.Wait

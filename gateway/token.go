@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 )
 
 // Token is a token that does not change, and what it stands for. Token or SHA256 is
@@ -112,9 +112,10 @@ func (s staticTokens) Authenticate(_ context.Context, token string) (Principal, 
 	return who, nil
 }
 
-// ReadTokens reads a file of static tokens: a JSON array of [Token]. Unknown members are an
-// error, so that a misspelled one is not a token that never ends. The error shows nothing
-// of the file's text.
+// ReadTokens reads a file of static tokens: a JSON array of [Token]. Members that are
+// unknown, differ from a known one in case or are given twice are an error, so that a
+// misspelled one does not make a token that never expires. The error shows nothing of the
+// file's text.
 func ReadTokens(r io.Reader) ([]Token, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxTokensFile+1))
 	if err != nil {
@@ -123,16 +124,25 @@ func ReadTokens(r io.Reader) ([]Token, error) {
 	if len(text) > maxTokensFile {
 		return nil, fmt.Errorf("%w: the tokens have more than %d bytes", jetbus.ErrInvalidOption, maxTokensFile)
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
 	var out []Token
-	if err := d.Decode(&out); err != nil {
-		return nil, fmt.Errorf("%w: the tokens are no JSON array of {\"token\" or \"sha256\", \"subject\", \"scopes\", \"expires\"}, at byte %d", jetbus.ErrInvalidOption, d.InputOffset())
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: there is more behind the array of tokens, at byte %d", jetbus.ErrInvalidOption, d.InputOffset())
+	if err := exactjson.Unmarshal(text, &out, exactjson.RefuseAll); err != nil {
+		return nil, fmt.Errorf("%w: the tokens are not a JSON array of {\"token\" or \"sha256\", \"subject\", \"scopes\", \"expires\"}%s", jetbus.ErrInvalidOption, place(err))
 	}
 	return out, nil
+}
+
+// place returns where in a text an error of its JSON is, without showing any of the text.
+func place(err error) string {
+	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Sprintf(", at byte %d", e.Offset)
+	}
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Sprintf(", at byte %d", e.Offset)
+	}
+	if e, ok := errors.AsType[*exactjson.MemberError](err); ok {
+		return fmt.Sprintf(", at byte %d", e.Offset)
+	}
+	return ""
 }
 
 // validSubject reports what keeps a subject from being one.

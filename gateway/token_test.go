@@ -101,7 +101,7 @@ func TestReadTokens(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Subject != "ann" || list[0].Expires.Year() != 2030 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	for _, text := range []string{"", "{}", `[{"tokn":"secret-value"}]`, `[{"token":1}]`, `[] x`, `[][]`, `[{"token":"secret-value`, strings.Repeat(" ", maxTokensFile+1)} {
+	for _, text := range []string{"", "{}", `[{"tokn":"secret-value"}]`, `[{"token":1}]`, `[{"Token":"secret-value"}]`, `[{"token":"secret-value","token":"secret-value"}]`, `[] x`, `[][]`, `[{"token":"secret-value`, strings.Repeat(" ", maxTokensFile+1)} {
 		_, err := ReadTokens(strings.NewReader(text))
 		if !errors.Is(err, jetbus.ErrInvalidOption) || strings.Contains(err.Error(), "secret-value") {
 			t.Errorf("%.30q: %v", text, err)

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 )
 
 // Edit is an [Upcaster] that is said, not programmed: it changes members of the
@@ -251,15 +252,8 @@ func writeObject(members []member) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// decodeStrictly reads one JSON value; members that v does not have are refused.
+// decodeStrictly decodes one JSON value. It refuses members that v does not have by the
+// exact name, and those that are given twice.
 func decodeStrictly(text []byte, v any) error {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		return noEOF(err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more text behind the value")
-	}
-	return nil
+	return exactjson.Unmarshal(text, v, exactjson.RefuseAll)
 }

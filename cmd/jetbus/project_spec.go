@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 	"github.com/seed-63e9a637/jetbus/projector"
 	"github.com/seed-63e9a637/jetbus/projector/mongosink"
 )
@@ -190,17 +191,9 @@ func parseSpec(text []byte) (s projectSpec, err error) {
 	return s, parseObject(text, &s)
 }
 
-// parseObject reads an object of JSON, in which nothing is unknown.
+// parseObject decodes a JSON object by the exact names of its members and refuses unknown ones.
 func parseObject(text []byte, to any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(to); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is something behind the object")
-	}
-	return nil
+	return exactjson.Unmarshal(text, to, exactjson.RefuseAll)
 }
 
 // readSpec reads the file that --file names; "-" is standard input, whose end an interrupt does

@@ -66,11 +66,13 @@ func TestParseSpec(t *testing.T) {
 
 func TestParseSpecWrong(t *testing.T) {
 	for text, want := range map[string]string{
-		``:                                  "EOF",
+		``:                                  "unexpected end of JSON input",
+		`{"topic": "a", "topic": "b"}`:      `member "topic" is given twice`,
+		`{"Topic": "a"}`:                    `unknown member "Topic", use "topic"`,
 		`[]`:                                "cannot unmarshal array",
-		`{"topics": "a"}`:                   `unknown field "topics"`,
+		`{"topics": "a"}`:                   `unknown member "topics"`,
 		`{"topic": 7}`:                      "cannot unmarshal number",
-		`{} {}`:                             "something behind the object",
+		`{} {}`:                             "after top-level value",
 		`{"keyOf": "processId"}`:            "does not start with a dot",
 		`{"keyOf": 1}`:                      "cannot unmarshal number",
 		`{"map": ["a"]}`:                    "there should be an object",
@@ -81,7 +83,7 @@ func TestParseSpecWrong(t *testing.T) {
 		`{"map": {"_seq": ".b"}}`:           "fields that start with _ are the projection's own",
 		`{"indexes": [{"keys": {"a": 2}}]}`: "indexes: a: use 1 for ascending or -1 for descending",
 		`{"indexes": [{"keys": ["a"]}]}`:    "there should be an object",
-		`{"indexes": [{"key": {"a": 1}}]}`:  `unknown field "key"`,
+		`{"indexes": [{"key": {"a": 1}}]}`:  `unknown member "key"`,
 		`{"indexes": [{"keys": {"": 1}}]}`:  `"" is no name of a field`,
 		`{"indexes": [{"where": 1}]}`:       "",
 		`{"tombstone": "gone"}`:             "does not start with a dot",

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 	"github.com/seed-63e9a637/jetbus/registry"
 	"github.com/seed-63e9a637/jetbus/registry/schema"
 )
@@ -179,7 +180,7 @@ func parsePair(line []byte) (in pairLine, err error) {
 	if !utf8.Valid(line) {
 		return in, errors.New("the line is not UTF-8")
 	}
-	if err := json.Unmarshal(line, &in); err != nil {
+	if err := exactjson.Unmarshal(line, &in, exactjson.RefuseVariants); err != nil {
 		return pairLine{}, fmt.Errorf("the line is no JSON object with the members id, old and new: %w", err)
 	}
 	return in, nil

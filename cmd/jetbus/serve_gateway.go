@@ -1,11 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"time"
@@ -13,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-63e9a637/jetbus/gateway"
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 )
 
 // gatewaySettings are those of the gateway of serve. What a flag does not say the
@@ -94,14 +91,9 @@ func (s *gatewaySettings) read() error {
 	if err != nil {
 		return fileError(err)
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
 	var file gatewaySettings
-	if err := d.Decode(&file); err != nil {
+	if err := exactjson.Unmarshal(text, &file, exactjson.RefuseAll); err != nil {
 		return fmt.Errorf("%s: %w", s.file, err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: there is more behind the settings, at byte %d", s.file, d.InputOffset())
 	}
 	for _, v := range []struct{ said, file *string }{
 		{&s.Listen, &file.Listen},

@@ -29,7 +29,13 @@ func TestParseRequest(t *testing.T) {
 		{"deep", `{"op":"PUBLISH","payload":` + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + `}`, frame.ErrJSON},
 		{"deep and unclosed", strings.Repeat(`{"a":`, 100_000), frame.ErrJSON},
 		{"unknown members", `{"op":"PING","future":{"a":[1,2]}}`, nil},
-		{"duplicate members", `{"op":"PING","op":"PONG"}`, nil},
+		{"duplicate members", `{"op":"PING","op":"PONG"}`, frame.ErrMember},
+		{"duplicate members in a list", `{"op":"ACKS","nack":[{"ack_id":"1","dead":false,"dead":true}]}`, frame.ErrMember},
+		{"duplicate members of an unknown one", `{"op":"PING","future":{"a":1,"a":2},"future":1}`, nil},
+		{"duplicate members of a payload", `{"op":"PUBLISH","payload":{"a":1,"A":2,"a":3}}`, nil},
+		{"names in other letters", `{"op":"PING","TOPIC":"a"}`, frame.ErrMember},
+		{"names in other letters in a list", `{"op":"PUBLISH_BATCH","events":[{"Topic":"a"}]}`, frame.ErrMember},
+		{"names in other letters in an object", `{"op":"SEEK","to":{"from":"earliest","FORCE":true}}`, frame.ErrMember},
 		{"as deep as it may be", `{"op":"PUBLISH","payload":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}`, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -45,9 +51,9 @@ func TestParseRequestKeepsWhatItCould(t *testing.T) {
 	if !errors.Is(err, frame.ErrMember) || r.Corr != "7" || r.Op != frame.ModAck {
 		t.Errorf("%+v, %v", r, err)
 	}
-	r, err = frame.ParseRequest([]byte(`{"op":"PING","op":"PONG","n":1}`))
-	if err != nil || r.Op != frame.Pong {
-		t.Errorf("of two members the last one counts: %+v, %v", r, err)
+	r, err = frame.ParseRequest([]byte(`{"op":"PING","CORR":"7","corr":"8","op":"PONG"}`))
+	if !errors.Is(err, frame.ErrMember) || r.Op != frame.Ping || r.Corr != "8" {
+		t.Errorf("names in other letters and twice: %+v, %v", r, err)
 	}
 }
 

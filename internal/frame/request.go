@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 )
 
 // Errors of ParseRequest and ParseMessage.
@@ -129,8 +130,10 @@ type Expect struct {
 	LastID  string  `json:"lastId,omitempty"` // not supported: it is refused, not ignored
 }
 
-// ParseRequest reads a frame of a client. Payloads keep their bytes. Where the error is
-// ErrMember the Request has the members that could be read, Op and Corr among them.
+// ParseRequest decodes a frame of a client. Payloads keep their bytes. Names of members
+// count byte for byte: it ignores unknown members, and refuses those that are given twice
+// or differ from a known one in case alone. Where the error is ErrMember the Request has
+// the members that could be decoded, Op and Corr among them.
 func ParseRequest(text []byte) (Request, error) {
 	var r Request
 	if err := parse(text, &r); err != nil {
@@ -143,7 +146,7 @@ func ParseRequest(text []byte) (Request, error) {
 	return r, nil
 }
 
-// parse is json.Unmarshal with the bounds of frames.
+// parse decodes JSON by the exact names of its members, within the bounds of frames.
 func parse(text []byte, into any) error {
 	if !utf8.Valid(text) {
 		return ErrUTF8
@@ -151,7 +154,10 @@ func parse(text []byte, into any) error {
 	if Depth(text) > maxDepth {
 		return fmt.Errorf("%w: nested deeper than %d", ErrJSON, maxDepth)
 	}
-	err := json.Unmarshal(text, into)
+	err := exactjson.Unmarshal(text, into, exactjson.RefuseVariants)
+	if _, ok := errors.AsType[*exactjson.MemberError](err); ok {
+		return fmt.Errorf("%w: %w", ErrMember, err)
+	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		if wrong.Field == "" {
 			return fmt.Errorf("%w: a frame is an object, not %s", ErrJSON, wrong.Value)
@@ -302,7 +308,7 @@ func ParseSubscribeOptions(text json.RawMessage) (SubscribeOptions, error) {
 			Type string `json:"type"`
 		} `json:"filter"`
 	}
-	if err := json.Unmarshal(text, &filter); err != nil {
+	if err := exactjson.Unmarshal(text, &filter, exactjson.RefuseVariants); err != nil {
 		return o, fmt.Errorf("opts: %w: %w", ErrMember, err)
 	}
 	switch {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
 
@@ -110,15 +111,14 @@ func (h *handler) subject(r *http.Request, write bool) (string, error) {
 	return topic, h.allow(r, topic, write)
 }
 
-// decode reads the body of a request.
+// decode decodes the body of a request. Names of members count byte for byte.
 func decode(r *http.Request, v any) error {
-	d := json.NewDecoder(r.Body)
-	err := d.Decode(v)
+	text, err := io.ReadAll(r.Body) // ServeHTTP bounds it
 	if err == nil {
-		if _, err = d.Token(); errors.Is(err, io.EOF) {
-			return nil
-		}
-		err = errors.Join(errors.New("there is more behind it"), err)
+		err = exactjson.Unmarshal(text, v, exactjson.RefuseVariants)
+	}
+	if err == nil {
+		return nil
 	}
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return &problem{http.StatusRequestEntityTooLarge, 413, fmt.Sprintf("the body has more than %d bytes", tooLarge.Limit)}
