@@ -36,7 +36,7 @@ func (w *drainWindow) recordFailures(ctx context.Context) {
 
 // buryUnmarked makes published rows dead that the outbox refused to mark as sent.
 func (d *Drainer) buryUnmarked(ctx context.Context, refused *OutboxRowsError) {
-	d.logRefused("rows of the outbox cannot be marked as sent", refused)
+	d.o.Logger.Error("rows of the outbox cannot be marked as sent", slog.Any("err", refused))
 	var failures []OutboxFailure
 	for _, row := range d.unmarked {
 		if slices.Contains(refused.Refs, row.Ref) {
@@ -91,17 +91,13 @@ func (d *Drainer) tryRecord(ctx context.Context, failures []OutboxFailure) (left
 	if !partly {
 		return failures, err, err
 	}
-	d.logRefused("failures of rows of the outbox cannot be recorded", refused)
+	d.o.Logger.Error("failures of rows of the outbox cannot be recorded", slog.Any("err", refused))
 	for _, f := range failures {
 		if slices.Contains(refused.Refs, f.Row.Ref) {
 			left = append(left, f)
 		}
 	}
 	return left, refused.Err, nil
-}
-
-func (d *Drainer) logRefused(what string, refused *OutboxRowsError) {
-	d.o.Logger.Error(what, slog.Int("rows", len(refused.Refs)), slog.Any("err", refused.Err))
 }
 
 // forgetAfter is how long a row is reported that has not been claimed again: it is due after its

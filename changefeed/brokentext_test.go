@@ -20,8 +20,11 @@ func brokenIDs() []any {
 	return []any{
 		"a\x80", "a\xc3", "a\ufffd", "a\ufffd\xff", "a\xff", "a\xff\ufffd",
 		"true\xfe", "true\xff", long + "\xfe", long + "\xff", "{\"" + long + "\xfe", "{\"" + long + "\xff",
-		bson.D{{Key: "k", Value: "v\xfe"}}, bson.D{{Key: "k", Value: "v\xff"}}, bson.D{{Key: "k", Value: "v\ufffd"}},
-		bson.D{{Key: "n\xfe", Value: 1}}, bson.D{{Key: "n\xff", Value: 1}},
+		bson.D{{Key: "k", Value: "v\xfe"}},
+		bson.D{{Key: "k", Value: "v\xff"}},
+		bson.D{{Key: "k", Value: "v\ufffd"}},
+		bson.D{{Key: "n\xfe", Value: 1}},
+		bson.D{{Key: "n\xff", Value: 1}},
 		bson.D{{Key: "in", Value: bson.A{"x\xfe", bson.D{{Key: "y", Value: bson.Regex{Pattern: "\xfe"}}}}}},
 		bson.D{{Key: "in", Value: bson.A{"x\xfe", bson.D{{Key: "y", Value: bson.Regex{Pattern: "\xff"}}}}}},
 		bson.JavaScript("f(\xfe)"), bson.JavaScript("f(\xff)"),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -201,8 +202,13 @@ func TestCallsAreBounded(t *testing.T) {
 		crowd := &crowd{r: r, bus: bus}
 		crowd.add("GET", "/v1/schemas/subjects", "", "Authorization", ann)
 		calls := [][2]string{
-			{"POST", "/v1/groups/orders/g:ack"}, {"GET", "/v1/schemas/subjects"}, {"GET", "/v1/topics"}, {"GET", "/v1/topics/orders"},
-			{"GET", "/v1/groups/orders"}, {"GET", "/v1/groups/orders/g"}, {"GET", ordersPath + "/snapshot/k"},
+			{"POST", "/v1/groups/orders/g:ack"},
+			{"GET", "/v1/schemas/subjects"},
+			{"GET", "/v1/topics"},
+			{"GET", "/v1/topics/orders"},
+			{"GET", "/v1/groups/orders"},
+			{"GET", "/v1/groups/orders/g"},
+			{"GET", ordersPath + "/snapshot/k"},
 		}
 		for _, call := range calls {
 			r.do(call[0], call[1], "", "Authorization", ann).refusedOver(gateway.CodeRateLimited)
@@ -236,14 +242,13 @@ func TestKeysAreReadInSteps(t *testing.T) {
 	inBubble(t, gateway.Config{Limits: gateway.Limits{QueueBytes: 64 << 10}}, func(r *wsRig) {
 		r.ensure(jetbus.TopicConfig{Name: "state", Compact: true})
 		big := `"` + strings.Repeat("x", 40<<10) + `"`
-		path := statePath + "/snapshot?"
-		for _, key := range strings.Fields("a b c d e f g h i j") {
+		query := url.Values{"key": strings.Fields("a b c d e f g h i j")}
+		for _, key := range query["key"] {
 			r.set("state", key+"="+big)
-			path += "key=" + key + "&"
 		}
 		bus := newGatedBus(r.bus)
 		r.serveBus(bus, gateway.Config{Limits: gateway.Limits{QueueBytes: 64 << 10}})
-		r.do("GET", path, "").refused(gateway.CodeTooLarge)
+		r.do("GET", statePath+"/snapshot?"+query.Encode(), "").refused(gateway.CodeTooLarge)
 		if len(bus.keys) != 2 || bus.keys[0] != 1 || bus.keys[1] != 2 {
 			r.Errorf("keys were read by %v", bus.keys)
 		}

@@ -151,12 +151,10 @@ func TestJWTCounts(t *testing.T) {
 func TestJWTIgnoresUnknownClaims(t *testing.T) {
 	j := newTestJWT(t, JWTConfig{Secret: secret})
 	c := good()
-	for name, v := range map[string]any{
+	maps.Copy(c, map[string]any{
 		"SCOPE": "ops:admin", "Scope": map[string]any{"a": 1}, "Bus": map[string]any{"write": []string{">"}}, "SUB": "eve", "EXP": "never", "AUD": 7,
 		"NBF": math.MaxInt64, "future": []any{nil, map[string]any{"sub": "eve"}}, "bus": map[string]any{"WRITE": []string{">"}, "Read": 1},
-	} {
-		c[name] = v
-	}
+	})
 	who, err := j.Authenticate(t.Context(), sign(t, jwt.SigningMethodHS256, secret, c, nil))
 	if err != nil || who.Subject != "ann" || !who.Scopes.Allow(TopicRead, "orders") || who.Scopes.Allow(TopicWrite, "orders") || who.Scopes.Allow(OpsAdmin, "") {
 		t.Errorf("%+v, %v", who, err)

@@ -75,6 +75,9 @@ const (
 	lastTime  = 253402300799999
 )
 
+// isTime reports whether the column has a time, or none.
+func (n *integer) isTime() bool { return n.timeProblem("") == nil }
+
 // timeProblem is problem for a column with a time.
 func (n *integer) timeProblem(column string) error {
 	if n.valid && (n.value < firstTime || n.value > lastTime) {

@@ -144,7 +144,7 @@ func scanRow(rows *sql.Rows) (Row, error) {
 	row.Err = errors.Join(row.Err, due.timeProblem("due_at"), sent.timeProblem("sent_at"))
 	row.Attempts, row.Added, row.SentAt = int(r.attempts.value), r.created.time(), sent.time()
 	switch {
-	case row.State != Pending || due.timeProblem("") != nil:
+	case row.State != Pending || !due.isTime():
 	case owner != "" && due.value > now.value:
 		row.ClaimedUntil = due.time()
 		fallthrough

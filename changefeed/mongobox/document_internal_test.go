@@ -18,7 +18,9 @@ func TestRef(t *testing.T) {
 		bson.NewObjectID(), "order-7", "", `{"_id":1}`, int32(7), int64(7), 7.5, true, bson.NewDateTimeFromTime(time.Now()),
 		bson.Binary{Subtype: 4, Data: make([]byte, 16)},
 		bson.D{{Key: "a", Value: int32(1)}, {Key: "b", Value: "c"}},
-		bson.RawValue{Type: bson.TypeString, Value: []byte("\x02\x00\x00\x00\xff\x00")}, math.Inf(1), math.NaN(), bson.Decimal128{},
+		bson.RawValue{Type: bson.TypeString, Value: []byte("\x02\x00\x00\x00\xff\x00")},
+		math.Inf(1), math.NaN(),
+		bson.Decimal128{},
 	} {
 		raw, err := bson.Marshal(bson.D{{Key: "_id", Value: id}})
 		if err != nil {

@@ -306,8 +306,7 @@ func structFields(t reflect.Type) map[string]reflect.Type {
 // have yet: those of the outer struct hide the others.
 func addFields(fields map[string]reflect.Type, t reflect.Type) {
 	var embedded []reflect.Type
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		tag := f.Tag.Get("json")
 		name, _, _ := strings.Cut(tag, ",")
 		inner := f.Type

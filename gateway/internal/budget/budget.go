@@ -223,7 +223,7 @@ func (a *Account) takeLocked(k Kind, n int64) error {
 
 // fullLocked returns the lowest level that has no room for n, or levels.
 func (a *Account) fullLocked(k Kind, n int64) Level {
-	for l := Connection; l < levels; l++ {
+	for l := range levels {
 		if used := a.nodeLocked(l).used[k]; used > 0 && used+n > a.b.limits[l].of(k) {
 			return l
 		}
@@ -232,7 +232,7 @@ func (a *Account) fullLocked(k Kind, n int64) Level {
 }
 
 func (a *Account) addLocked(k Kind, n int64) {
-	for l := Connection; l < levels; l++ {
+	for l := range levels {
 		a.nodeLocked(l).used[k] += n
 	}
 }
@@ -241,10 +241,10 @@ func (a *Account) releaseLocked(k Kind, n int64) {
 	if n = min(n, a.own.used[k]); n <= 0 {
 		return
 	}
-	for l := Connection; l < levels; l++ {
+	for l := range levels {
 		a.nodeLocked(l).used[k] -= n
 	}
-	for l := Connection; l < levels; l++ {
+	for l := range levels {
 		a.nodeLocked(l).wakeLocked(k)
 	}
 	a.forgetLocked()

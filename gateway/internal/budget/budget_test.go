@@ -41,8 +41,14 @@ func TestRefusalNamesTheLowestFullLevel(t *testing.T) {
 		n    int64
 		want budget.Level
 	}{
-		{ann, 40, -1}, {ann, 1, budget.Connection}, {ann2, 20, -1}, {ann2, 1, budget.Subject},
-		{bob, 40, -1}, {eve, 1, budget.Process}, {ann, 0, -1}, {ann, -1, -1},
+		{ann, 40, -1},
+		{ann, 1, budget.Connection},
+		{ann2, 20, -1},
+		{ann2, 1, budget.Subject},
+		{bob, 40, -1},
+		{eve, 1, budget.Process},
+		{ann, 0, -1},
+		{ann, -1, -1},
 	} {
 		if got := level(t, step.a.TryAcquire(budget.Bytes, step.n)); got != step.want {
 			t.Errorf("step %d: refused by %v, want %v", i, got, step.want)
