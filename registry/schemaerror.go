@@ -11,7 +11,8 @@ import (
 )
 
 // SchemaError says in which ways an event breaks a schema of its topic. It matches
-// [jetbus.ErrSchema].
+// [jetbus.ErrSchema], and [schema.ErrTooMuchWork] where validation stopped at
+// [schema.MaxWork].
 type SchemaError struct {
 	Topic   string
 	Version int // of the schema
@@ -19,6 +20,8 @@ type SchemaError struct {
 	// judged at all, since it has no payload or one that is no JSON, has one
 	// violation, of the path "".
 	Violations []schema.Violation
+
+	tooMuchWork bool
 }
 
 // Bounds of the texts of errors, so that they fit into a log line and a dead letter.
@@ -47,8 +50,10 @@ func (e *SchemaError) Error() string {
 	return b.String()
 }
 
-// Is reports whether target is jetbus.ErrSchema.
-func (e *SchemaError) Is(target error) bool { return target == jetbus.ErrSchema }
+// Is reports whether target is jetbus.ErrSchema, or ErrTooMuchWork where that is the reason.
+func (e *SchemaError) Is(target error) bool {
+	return target == jetbus.ErrSchema || e.tooMuchWork && target == schema.ErrTooMuchWork
+}
 
 // cut makes one short line of a text that others wrote parts of.
 func cut(s string) string { return cutTo(s, shownViolationBytes) }
@@ -66,7 +71,7 @@ func judgment(topic string, version int, err error) error {
 	if err == nil {
 		return nil
 	}
-	out := &SchemaError{Topic: topic, Version: version}
+	out := &SchemaError{Topic: topic, Version: version, tooMuchWork: errors.Is(err, schema.ErrTooMuchWork)}
 	if invalid, ok := errors.AsType[*schema.InvalidError](err); ok {
 		out.Violations = invalid.Violations
 	} else {

@@ -87,18 +87,18 @@ func shows(old, reader *Schema, m Model, payload json.RawMessage) ([]Violation, 
 // searchOf makes the search for a value that old accepts, written in the model m, and
 // reader, which is the newer schema in the form that reads, does not.
 func searchOf(old, reader *Schema, m Model) search {
-	declares := func(any) bool { return true }
+	declared := func(any) bool { return true }
 	if m == Declared {
 		all := old.declarations.describe(old.root)
-		declares = func(v any) bool {
-			return old.declarations.undeclared(all, v, "", func(*declaration, string, string) bool { return false })
+		declared = func(v any) bool {
+			return declares(old.declarations, all, objectsOf(v))
 		}
 	}
 	return search{
 		old:     documentsOf(old),
 		new:     documentsOf(reader),
 		closed:  m == Declared,
-		accepts: func(v any) bool { return declares(v) && old.root.accepts(v) },
+		accepts: func(v any) bool { return declared(v) && old.root.accepts(v) },
 		refuses: func(v any) bool { return !reader.root.accepts(v) },
 		work:    func(v any) int { return old.work(v) + reader.work(v) },
 	}

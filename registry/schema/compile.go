@@ -51,15 +51,14 @@ func compileDocument(s *Schema, references map[string]*Schema) (*Schema, error) 
 	if err != nil {
 		return nil, s.complain(parts, err)
 	}
-	b, err := lib.build(s.anchors(parts))
+	b, err := lib.build(s.anchors(parts), s.documents())
 	if err != nil {
 		return nil, s.complain(parts, err)
 	}
 	if s.heaviest, err = weigh(b.all); err != nil {
 		return nil, err
 	}
-	lib.heavy = s.heaviest.ways > 1
-	s.lib, s.root, s.nodes, s.declarations = lib, b.node(lib.root), b.byLocation(), &declarations{}
+	s.root, s.declarations = b.node(lib.root), &declarations{}
 	s.described = s.declarations.describe(s.root)
 	s.fingerprint = s.sum()
 	return s, nil
@@ -130,6 +129,18 @@ func (s *Schema) anchors(parts []part) []string {
 		add(uri, partsOf(r.doc, r.draft))
 	}
 	return out
+}
+
+// documents returns the parsed documents by the URIs that nodes give for them.
+func (s *Schema) documents() map[string]any {
+	docs := map[string]any{"": s.doc}
+	for uri, r := range s.references {
+		docs[uri] = r.doc
+		if root := partsOf(r.doc, r.draft); len(root) > 0 {
+			docs[root[0].base] = r.doc
+		}
+	}
+	return docs
 }
 
 // draftOf reads $schema.

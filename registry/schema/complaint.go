@@ -17,9 +17,8 @@ func (s *Schema) complain(parts []part, err error) error {
 	if load := (*refused)(nil); errors.As(err, &load) {
 		return missingReference(parts, load.uri)
 	}
-	var none *library
-	if remarks, ok := none.remarks(err); ok {
-		return s.notASchema(remarks)
+	if found, ok := remarks(err); ok {
+		return s.notASchema(found)
 	}
 	for _, p := range parts { // what the metaschemas of some drafts let pass
 		for _, k := range []string{"$ref", "$recursiveRef", "$dynamicRef"} {

@@ -3,7 +3,6 @@ package schema
 import (
 	"encoding/binary"
 	"slices"
-	"strconv"
 	"sync"
 )
 
@@ -42,7 +41,9 @@ type declaration struct {
 	names  map[string]bool // those of properties and required
 	at     string          // of the keyword to name in a violation
 
+	longest    int      // the length of the longest prefix
 	properties sync.Map // string to *declaration, for the names in names
+	items      sync.Map // int to *declaration, for the indexes up to longest
 }
 
 // declarations makes and remembers the declarations of one compiled schema. It
@@ -104,6 +105,7 @@ func newDeclaration(of []*node) *declaration {
 			is.names[name] = true
 		}
 		patterns += len(n.patterns)
+		is.longest = max(is.longest, len(n.prefix))
 		open = open || n.dynamic != nil || speaks(n.additional) || speaks(n.unevaluatedProperties)
 		if is.at == "" && n.properties != nil {
 			is.at = n.at + "/properties"
@@ -121,14 +123,19 @@ func speaks(further *node) bool {
 	return further != nil && (further.always == nil || *further.always)
 }
 
-// declares says whether the part may have the property.
-func (is *declaration) declares(name string) bool {
+// matchName reports whether a name matches the k-th of the patternProperties of n.
+type matchName func(n *node, k int, name string) bool
+
+func matchPlainly(n *node, k int, name string) bool { return n.patterns[k].re.MatchString(name) }
+
+// declares reports whether the part may have the property.
+func (is *declaration) declares(name string, match matchName) bool {
 	if is == nil || !is.closed || is.names[name] {
 		return true
 	}
 	for _, n := range is.of {
-		for _, p := range n.patterns {
-			if p.re.MatchString(name) {
+		for k := range n.patterns {
+			if match(n, k, name) {
 				return true
 			}
 		}
@@ -138,6 +145,10 @@ func (is *declaration) declares(name string) bool {
 
 // property returns the declaration of the part's property of this name.
 func (d *declarations) property(is *declaration, name string) *declaration {
+	return d.propertyBy(is, name, matchPlainly)
+}
+
+func (d *declarations) propertyBy(is *declaration, name string, match matchName) *declaration {
 	if is == nil {
 		return nil
 	}
@@ -153,8 +164,8 @@ func (d *declarations) property(is *declaration, name string) *declaration {
 		if p := n.properties[name]; p != nil {
 			roots = append(roots, p)
 		}
-		for _, p := range n.patterns {
-			if p.re.MatchString(name) {
+		for k, p := range n.patterns {
+			if match(n, k, name) {
 				roots = append(roots, p.of)
 			}
 		}
@@ -215,52 +226,108 @@ func (d *declarations) orUnevaluated(is *declaration, roots []*node, unevaluated
 
 // prefixes returns the length of the longest prefix.
 func (is *declaration) prefixes() int {
-	longest := 0
-	if is != nil {
-		for _, n := range is.of {
-			longest = max(longest, len(n.prefix))
-		}
+	if is == nil {
+		return 0
 	}
-	return longest
+	return is.longest
 }
 
-// undeclared calls f with each property of v that is not declared, until f
-// returns false. path is the JSON pointer of v.
-func (d *declarations) undeclared(is *declaration, v any, path string, f func(is *declaration, path, name string) bool) bool {
+// declares reports whether v has declared properties alone.
+func declares(d *declarations, is *declaration, v any) bool {
+	ok, err := (&evaluation{left: MaxWork}).declares(d, is, v)
+	return ok && err == nil
+}
+
+// declares reports whether v has declared properties alone. The error is as of accepts.
+func (e *evaluation) declares(d *declarations, is *declaration, v any) (ok bool, err error) {
+	defer e.recover(&err)
+	return e.undeclared(d, is, v), nil
+}
+
+// undeclared reports every property of v that is not declared, as evaluation does, and
+// returns false if there is one.
+func (e *evaluation) undeclared(d *declarations, is *declaration, v any) bool {
 	if is == nil {
 		return true
 	}
+	ok := true
+	part := func(is *declaration, v any, s step) {
+		switch v.(type) {
+		case object, []any:
+			e.path = append(e.path, s)
+			ok = e.undeclared(d, is, v) && ok
+			e.path = e.path[:len(e.path)-1]
+		}
+	}
 	switch v := v.(type) {
-	case map[string]any:
-		for name, x := range v {
-			if !is.declares(name) {
-				if !f(is, path, name) {
-					return false
+	case object:
+		for _, m := range v {
+			if !is.declares(m.name, e.matchesName) {
+				ok = false
+				if e.reporting {
+					e.record(is.at, "the property "+excerpt(m.name)+" is not declared")
 				}
-				continue
+			} else {
+				part(e.declarationOf(d, is, m), m.value, step{m.name, -1})
 			}
-			switch x.(type) {
-			case map[string]any, []any:
-				if !d.undeclared(d.property(is, name), x, path+"/"+escape(name), f) {
-					return false
-				}
+			if !ok && !e.reporting {
+				return false
 			}
 		}
 	case []any:
-		longest := is.prefixes()
-		rest := d.item(is, longest)
+		rest := e.itemDeclaration(d, is, is.longest)
 		for i, x := range v {
-			switch x.(type) {
-			case map[string]any, []any:
-				at := rest
-				if i < longest {
-					at = d.item(is, i)
-				}
-				if !d.undeclared(at, x, path+"/"+strconv.Itoa(i), f) {
-					return false
-				}
+			at := rest
+			if i < is.longest {
+				at = e.itemDeclaration(d, is, i)
+			}
+			if part(at, x, step{"", i}); !ok && !e.reporting {
+				return false
 			}
 		}
 	}
-	return true
+	return ok
+}
+
+// matchesName is the match of declares and property where the work is counted.
+func (e *evaluation) matchesName(n *node, k int, name string) bool {
+	e.spend(2)
+	return e.matches(n.matchers[k], name)
+}
+
+// declarationOf returns the declaration of a member that is an object or an array.
+func (e *evaluation) declarationOf(d *declarations, is *declaration, m member) *declaration {
+	switch m.value.(type) {
+	case object, []any:
+	default:
+		return nil
+	}
+	if is.names[m.name] {
+		if known, ok := is.properties.Load(m.name); ok {
+			return known.(*declaration)
+		}
+	}
+	e.spend(10 * len(is.of))
+	p := d.propertyBy(is, m.name, e.matchesName)
+	e.spend(10 * p.size())
+	return p
+}
+
+// itemDeclaration is item where the work is counted.
+func (e *evaluation) itemDeclaration(d *declarations, is *declaration, i int) *declaration {
+	if known, ok := is.items.Load(i); ok {
+		return known.(*declaration)
+	}
+	e.spend(10 * len(is.of))
+	p := d.item(is, i)
+	e.spend(10 * p.size())
+	is.items.Store(i, p)
+	return p
+}
+
+func (is *declaration) size() int {
+	if is == nil {
+		return 0
+	}
+	return len(is.of)
 }

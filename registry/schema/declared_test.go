@@ -91,7 +91,7 @@ func TestDeclarations(t *testing.T) {
 		t.Error("nothing is described by something")
 	}
 	var none *declaration
-	if !none.declares("a") {
+	if !none.declares("a", matchPlainly) {
 		t.Error("the empty declaration is closed")
 	}
 	item := compile(t, `{"prefixItems":[{"type":"null"}],"items":{}}`)

@@ -1,13 +1,11 @@
 package schema
 
 import (
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/url"
-	"regexp/syntax"
 	"slices"
 	"sort"
 	"strings"
@@ -15,10 +13,10 @@ import (
 	js "github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// The validator library is named in this file and in no other, so that it can be
-// exchanged or upgraded by looking at one page. The nodes are made of what it
-// compiled, not of the text: what the proof reads is what validation does, the
-// library's liberties included.
+// The validator library compiles schemas, and is named in this file and in no other. It does
+// not validate payloads: it stops at no violation and bounds neither time nor memory. The
+// nodes are made of what it compiled, not of the text, and both the evaluation and the proof
+// read them. A test compares the evaluation with the library's own.
 
 // source is one document as the library gets it.
 type source struct {
@@ -36,7 +34,6 @@ type library struct {
 	compiler *js.Compiler
 	root     *js.Schema
 	main     string // the URI before the fragment in the locations of the main document
-	heavy    bool   // there are values that are too much work: ask affordable first
 }
 
 var libraryDrafts = map[Draft]*js.Draft{
@@ -56,22 +53,7 @@ func compileLibrary(draft Draft, docs []source) (l *library, err error) {
 	c.AssertFormat = true
 	c.LoadURL = func(uri string) (io.ReadCloser, error) { return nil, &refused{uri} }
 	// The library would compile the expression, which takes 128 MiB at worst.
-	c.Formats["regex"] = func(v any) bool {
-		s, ok := v.(string)
-		if !ok {
-			return true
-		}
-		_, err := syntax.Parse(s, syntax.Perl)
-		return err == nil
-	}
-	c.Decoders["base64"] = base64.StdEncoding.DecodeString
-	c.MediaTypes["application/json"] = func(b []byte) error {
-		if _, err := scan(b, payloadLimits); err != nil {
-			return err
-		}
-		_, err := decode(b)
-		return err
-	}
+	c.Formats["regex"] = isExpression
 	for _, d := range docs {
 		if err := c.AddResource(d.uri, strings.NewReader(d.text)); err != nil {
 			return nil, err
@@ -85,13 +67,16 @@ func compileLibrary(draft Draft, docs []source) (l *library, err error) {
 	return &library{compiler: c, root: root, main: main}, nil
 }
 
+// isExpression reports whether a string is a regular expression; other values pass.
+func isExpression(v any) bool {
+	s, ok := v.(string)
+	return !ok || !badExpression(s)
+}
+
 // at is a location as people read it: without the main document's own URI, and
 // without percent signs.
 func (l *library) at(location string) string {
 	doc, fragment, _ := strings.Cut(location, "#")
-	if l == nil { // of a metaschema
-		return location
-	}
 	if doc == l.main {
 		doc = ""
 	}
@@ -106,57 +91,40 @@ func plain(pointer string) string {
 	return pointer
 }
 
-// check runs the library. Its panics are errors: it has some for values that
-// were never to reach it.
-func check(s *js.Schema, v any) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("the value cannot be judged: %v", r)
-		}
-	}()
-	return s.Validate(v)
-}
-
-// remark is one thing that the library says of a value.
+// remark is one violation of a metaschema.
 type remark struct {
 	instance string // JSON pointer
 	at       string // of the keyword, or of the schema where that is false
-	name     bool   // what is judged is the name of the property, not its value
 	message  string
 }
 
-// remarks are what an error of check says, in the library's words and in no order.
-// ok is false if it is not about the value.
-func (l *library) remarks(err error) (found []remark, ok bool) {
+// remarks returns what the library reports of a schema that its metaschema does not
+// accept, in the library's words and in no order. ok is false for other errors.
+func remarks(err error) (found []remark, ok bool) {
 	var ve *js.ValidationError
 	if !errors.As(err, &ve) {
 		return nil, false
 	}
-	type where struct{ instance, schema, message string }
-	seen := map[where]bool{} // many ways can lead to one place
-	var walk func(ve *js.ValidationError, name bool)
-	walk = func(ve *js.ValidationError, name bool) {
-		schema := ve.AbsoluteKeywordLocation
-		name = name || strings.Contains(ve.KeywordLocation, "/propertyNames/") || strings.HasSuffix(schema, "/propertyNames")
-		// What contains says of the single items is no reason by itself.
-		if len(ve.Causes) > 0 && !strings.HasSuffix(schema, "/minContains") {
-			for _, c := range ve.Causes {
-				walk(c, name)
-			}
-			return
+	seen := map[remark]bool{} // many ways can lead to one place
+	var walk func(ve *js.ValidationError)
+	walk = func(ve *js.ValidationError) {
+		for _, c := range ve.Causes {
+			walk(c)
 		}
-		if at := (where{ve.InstanceLocation, schema, ve.Message}); !seen[at] {
-			seen[at] = true
-			found = append(found, remark{instance: plain(ve.InstanceLocation), at: l.at(schema), name: name, message: ve.Message})
+		r := remark{instance: plain(ve.InstanceLocation), at: ve.AbsoluteKeywordLocation, message: ve.Message}
+		if len(ve.Causes) == 0 && !seen[r] {
+			seen[r] = true
+			found = append(found, r)
 		}
 	}
-	walk(ve, false)
+	walk(ve)
 	return found, true
 }
 
 // builder makes the nodes of one compilation.
 type builder struct {
 	*library
+	docs    map[string]any // parsed documents, by the URI before "#" in node.at
 	nodes   map[*js.Schema]*node
 	all     []*node // in the order in which they were made
 	dynamic map[*node]string
@@ -170,21 +138,15 @@ func (b *builder) fail(err error) {
 	}
 }
 
-// judge is node.accepts.
-func (b *builder) judge(n *node, s *js.Schema) func(v any) bool {
-	l := b.library
-	return func(v any) bool { return (!l.heavy || affordable(n, v)) && check(s, v) == nil }
-}
-
 // build makes the nodes. The anchors are the locations of what dynamic references
 // may come to, be it reached by others or not.
-func (l *library) build(anchors []string) (b *builder, err error) {
+func (l *library) build(anchors []string, docs map[string]any) (b *builder, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			b, err = nil, fmt.Errorf("%v", r)
 		}
 	}()
-	b = &builder{library: l, nodes: map[*js.Schema]*node{}, dynamic: map[*node]string{}, anchors: map[string][]*node{}}
+	b = &builder{library: l, docs: docs, nodes: map[*js.Schema]*node{}, dynamic: map[*node]string{}, anchors: map[string][]*node{}}
 	b.node(l.root)
 	for _, a := range anchors {
 		if s, err := l.compiler.Compile(a); err == nil { // else nothing can refer to it
@@ -199,6 +161,10 @@ func (l *library) build(anchors []string) (b *builder, err error) {
 		}
 	}
 	markOpaque(b.all)
+	for _, n := range b.all {
+		n.prepare()
+	}
+	b.placeAnchors()
 	l.compiler = nil // it holds the documents
 	return b, b.failed
 }
@@ -214,7 +180,7 @@ func (b *builder) byLocation() map[string]*node {
 
 // constant makes the node of true or false where the library keeps the boolean.
 func (b *builder) constant(at string, value bool) *node {
-	return b.add(&node{at: at, always: &value, accepts: func(any) bool { return value }})
+	return b.add(&node{at: at, always: &value})
 }
 
 func (b *builder) add(n *node) *node {
@@ -223,6 +189,7 @@ func (b *builder) add(n *node) *node {
 	}
 	n.maxLength, n.maxItems, n.maxProperties, n.maxContains = orNone(n.maxLength), orNone(n.maxItems), orNone(n.maxProperties), orNone(n.maxContains)
 	n.id = len(b.all)
+	n.accepts = func(v any) bool { ok, err := accepts(n, v); return ok && err == nil }
 	b.all = append(b.all, n)
 	return n
 }
@@ -246,7 +213,6 @@ func (b *builder) node(s *js.Schema) *node {
 		return n
 	}
 	n := b.add(&node{at: b.at(s.Location), always: s.Always})
-	n.accepts = b.judge(n, s)
 	b.nodes[s] = n
 	b.counts(n, s)
 	b.general(n, s)
@@ -299,13 +265,13 @@ func (b *builder) general(n *node, s *js.Schema) {
 	if s.RecursiveAnchor {
 		b.anchors[""] = append(b.anchors[""], n)
 	}
-	if s.DynamicAnchor != "" {
+	if s.DynamicAnchor != "" && s.Draft == js.Draft2020 {
 		b.anchors[s.DynamicAnchor] = append(b.anchors[s.DynamicAnchor], n)
 	}
 	if len(s.Extensions) > 0 {
 		n.beyond = append(n.beyond, "extensions")
 	}
-	if s.RegexProperties {
+	if n.expressions = s.RegexProperties; n.expressions {
 		n.beyond = append(n.beyond, "regexProperties")
 	}
 }
@@ -318,7 +284,7 @@ func (b *builder) applicators(n *node, s *js.Schema) {
 	}
 	if len(s.Constant) > 0 {
 		if n.values == nil {
-			n.values = s.Constant[:1]
+			n.values, n.constant = s.Constant[:1], true
 		} else {
 			n.allOf = append(slices.Clone(n.allOf), b.constNode(n.at, s.Constant[:1]))
 		}
@@ -327,6 +293,7 @@ func (b *builder) applicators(n *node, s *js.Schema) {
 	if r := s.RecursiveRef; r != nil {
 		if r.RecursiveAnchor {
 			b.dynamic[n] = ""
+			n.target = b.node(r)
 			n.beyond = append(n.beyond, "$recursiveRef")
 			n.dynamic = append(n.dynamic, b.node(r))
 		} else {
@@ -334,8 +301,9 @@ func (b *builder) applicators(n *node, s *js.Schema) {
 		}
 	}
 	if r := s.DynamicRef; r != nil {
-		if r.DynamicAnchor != "" {
+		if r.DynamicAnchor != "" && b.names(n, r.DynamicAnchor) {
 			b.dynamic[n] = r.DynamicAnchor
+			n.target, n.anchor = b.node(r), r.DynamicAnchor
 			n.beyond = append(n.beyond, "$dynamicRef")
 			n.dynamic = append(n.dynamic, b.node(r))
 		} else {
@@ -344,15 +312,44 @@ func (b *builder) applicators(n *node, s *js.Schema) {
 	}
 }
 
+// names reports whether the $dynamicRef of n names an anchor. One that is a pointer is a
+// plain reference, even to a schema that has an anchor.
+func (b *builder) names(n *node, anchor string) bool {
+	uri, pointer, _ := strings.Cut(n.at, "#")
+	of, ok := lookup(b.docs[uri], pointer).(map[string]any)
+	if !ok { // a metaschema, whose references all name anchors
+		return true
+	}
+	text, _ := of["$dynamicRef"].(string)
+	_, fragment, _ := strings.Cut(text, "#")
+	return fragment == anchor
+}
+
+// placeAnchors adds each anchor to its own node and to all nodes around that. Where several
+// have one name, the innermost comes first.
+func (b *builder) placeAnchors() {
+	byLocation := b.byLocation()
+	for _, name := range sortedKeys(b.anchors) {
+		at := slices.Clone(b.anchors[name])
+		slices.SortFunc(at, func(a, b *node) int { return strings.Compare(b.at, a.at) })
+		for _, n := range at {
+			n.anchors = append(n.anchors, namedNode{name, n})
+			if name == "" { // a recursive reference asks for the schema itself
+				continue
+			}
+			for around := n.at; strings.Contains(around, "/"); {
+				around = around[:strings.LastIndexByte(around, '/')]
+				if outer := byLocation[around]; outer != nil {
+					outer.anchors = append(outer.anchors, namedNode{name, n})
+				}
+			}
+		}
+	}
+}
+
 // constNode is the node of a const beside an enum.
 func (b *builder) constNode(at string, value []any) *node {
-	s := &js.Schema{
-		Location: at + "/const", Constant: value,
-		MinProperties: -1, MaxProperties: -1, MinItems: -1, MaxItems: -1, MinLength: -1, MaxLength: -1, MinContains: 1, MaxContains: -1,
-	}
-	n := b.add(&node{at: at, values: value})
-	n.accepts = b.judge(n, s)
-	return n
+	return b.add(&node{at: at, values: value, evaluated: evaluated{constant: true}})
 }
 
 func (b *builder) numbers(n *node, s *js.Schema) {
@@ -367,6 +364,9 @@ func (b *builder) strings(n *node, s *js.Schema) {
 	n.pattern = s.Pattern
 	if _, ok := js.Formats[s.Format]; ok {
 		n.format = s.Format
+		if n.isFormat = js.Formats[s.Format]; s.Format == "regex" {
+			n.isFormat = isExpression
+		}
 	}
 	if s.Draft != js.Draft7 { // before it is unknown, after it an annotation
 		return
@@ -377,9 +377,11 @@ func (b *builder) strings(n *node, s *js.Schema) {
 		s.ContentSchema = nil
 	}
 	if s.ContentEncoding == "base64" {
+		n.base64 = true
 		n.beyond = append(n.beyond, "contentEncoding")
 	}
 	if s.ContentMediaType == "application/json" {
+		n.json = true
 		n.beyond = append(n.beyond, "contentMediaType")
 	}
 }
@@ -435,22 +437,23 @@ func (b *builder) object(n *node, s *js.Schema) {
 	n.additional = b.schemaOrBool(s.AdditionalProperties, n.at+"/additionalProperties")
 	n.names = b.node(s.PropertyNames)
 	n.unevaluatedProperties = b.node(s.UnevaluatedProperties)
-	for name, needs := range s.DependentRequired {
-		b.dependent(n, name, needs)
+	for _, name := range sortedKeys(s.DependentRequired) {
+		b.dependent(n, "dependentRequired", name, s.DependentRequired[name])
 	}
 	for _, name := range sortedKeys(s.DependentSchemas) {
-		b.dependent(n, name, s.DependentSchemas[name])
+		b.dependent(n, "dependentSchemas", name, s.DependentSchemas[name])
 	}
 	for _, name := range sortedKeys(s.Dependencies) {
-		b.dependent(n, name, s.Dependencies[name])
+		b.dependent(n, "dependencies", name, s.Dependencies[name])
 	}
 }
 
 // dependent adds to dependentRequired or dependentSchemas; dependencies, which is
 // both, may stand beside them.
-func (b *builder) dependent(n *node, name string, on any) {
+func (b *builder) dependent(n *node, keyword, name string, on any) {
 	switch on := on.(type) {
 	case []string:
+		n.needs = append(n.needs, need{keyword, name, on})
 		if n.dependentRequired == nil {
 			n.dependentRequired = map[string][]string{}
 		}
@@ -461,8 +464,7 @@ func (b *builder) dependent(n *node, name string, on any) {
 		}
 		add := b.node(on)
 		if is := n.dependentSchemas[name]; is != nil {
-			one, two := is, add
-			add = b.add(&node{at: n.at, allOf: []*node{one, two}, accepts: func(v any) bool { return one.accepts(v) && two.accepts(v) }})
+			add = b.add(&node{at: n.at, allOf: []*node{is, add}})
 		}
 		n.dependentSchemas[name] = add
 	}

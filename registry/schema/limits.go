@@ -42,10 +42,12 @@ const (
 	// MaxExponent is the absolute value of a number's exponent, in payloads and
 	// schemas. Numbers are compared exactly, and 1e1000000 has a million digits.
 	MaxExponent = 400
-	// MaxWork is how often a part of a payload may be judged by a schema, all parts
-	// and schemas together, the values of an enum included. Only payloads that are large or
-	// deep come near it: ten thousand items, under an enum of hundreds; or fewer, under schemas
-	// whose parts overlap.
+	// MaxWork is how many steps validating one payload may take. A step is some 20 ns and at
+	// most 32 bytes of memory: entering a schema for a part of the payload takes 2, looking up
+	// a member 1, and what depends on the length of a text or a number takes steps in
+	// proportion. Decoding counts 2 for each value. With it, a payload of up to 1 MiB takes at
+	// most 100 ms of CPU and 64 MiB, whatever its schema. Ordinary payloads of that size take
+	// half of the steps; what exceeds them are unions and recursions that multiply.
 	MaxWork = 2_000_000
 )
 
@@ -69,8 +71,8 @@ func (e *scanError) Error() string { return e.what }
 // scanned is the size of a text.
 type scanned struct {
 	values  int // an upper bound of their number
+	members int // the number of members of objects, or more
 	depth   int
-	longest int // the bytes of the longest string
 }
 
 var errNotUTF8 = errors.New("the text is not UTF-8")
@@ -84,9 +86,7 @@ func scan(b []byte, l scanLimits) (scanned, error) {
 	for i := 0; i < len(b); {
 		switch c := b[i]; c {
 		case '"':
-			end := skipString(b, i+1)
-			s.longest = max(s.longest, end-i)
-			i = end
+			i = skipString(b, i+1)
 			continue
 		case '{', '[':
 			s.values++ // its first member has no comma
@@ -98,6 +98,8 @@ func scan(b []byte, l scanLimits) (scanned, error) {
 			depth--
 		case ',':
 			s.values++
+		case ':':
+			s.members++
 		case '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
 			end, what := scanNumber(b, i)
 			if what != "" {

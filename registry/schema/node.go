@@ -62,10 +62,11 @@ type node struct {
 	// dynamic are the schemas that the dynamic or recursive reference of this node
 	// may come to. The proof has the keyword in beyond.
 	dynamic []*node
-	weight  weight   // see weigh
-	own     int      // of weight.cost, that of this node alone
-	id      int      // among the nodes of its Schema
-	beyond  []string // keywords of this node that the proof does not understand, sorted
+	evaluated
+	weight weight   // see weigh
+	own    int      // of weight.cost, that of this node alone
+	id     int      // among the nodes of its Schema
+	beyond []string // keywords of this node that the proof does not understand, sorted
 
 	always *bool // the schemas true and false
 
@@ -104,6 +105,42 @@ type node struct {
 	dependentRequired            map[string][]string
 	dependentSchemas             map[string]*node
 	unevaluatedProperties        *node
+}
+
+// evaluated is what only the evaluation of payloads reads of a node.
+type evaluated struct {
+	applies     bool            // there are schemas for the same value
+	constant    bool            // values is that of const
+	allowed     map[string]bool // values, by appendKey
+	longestKey  int             // of allowed
+	isFormat    func(v any) bool
+	matcher     *matcher   // of pattern
+	matchers    []*matcher // of patterns
+	base64      bool       // strings must be base64
+	json        bool       // strings must be JSON, after base64 where that is set
+	expressions bool       // names of members must be regular expressions
+
+	sorted    []namedNode // properties, sorted by name
+	constants []namedNode // those of sorted that are a const
+	needs     []need      // dependentRequired, sorted by name
+	dependent []namedNode // dependentSchemas, sorted by name
+
+	// A dynamic reference leads to the schema of the same anchor that the outermost schema
+	// under way has, and to target if none has one. The anchor of recursive references is "".
+	target  *node
+	anchor  string
+	anchors []namedNode // the dynamic anchors of this schema and of the schemas within it
+}
+
+type namedNode struct {
+	name string
+	of   *node
+}
+
+// need is one member of dependentRequired or dependencies.
+type need struct {
+	keyword, name string
+	names         []string
 }
 
 // patternNode is one of patternProperties.

@@ -304,7 +304,7 @@ func typeOf(v any) mask {
 		return tStr
 	case []any:
 		return tArr
-	case map[string]any:
+	case map[string]any, object:
 		return tObj
 	}
 	return tNum

@@ -56,7 +56,7 @@ func (p *prover) property(left []conj, at *declaration, name string) ([]conj, *d
 	if !p.readsDeclared(at, name) {
 		return nil, nil
 	}
-	if !at.declares(name) {
+	if !at.declares(name, matchPlainly) {
 		return []conj{{n: never}}, nil
 	}
 	if slices.ContainsFunc(left, func(c conj) bool { return c.n.dependentSchemas[name] != nil }) {

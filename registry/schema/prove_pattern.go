@@ -109,10 +109,23 @@ type machineState struct {
 	found  bool // the pattern was found, whatever follows
 }
 
-// alphabet are kinds of characters that no pattern of a question tells apart.
+// alphabet is the classes of characters that no pattern of a question tells apart.
 type alphabet struct {
-	of   []rune // one of each kind
+	of   []rune // one character of each class
 	kind []rune // what it is for \b and the ends of lines
+
+	// The characters from bounds[i] up to the next bound have the class classes[i].
+	bounds  []rune
+	classes []int
+}
+
+// class returns the class of a character.
+func (a *alphabet) class(r rune) int {
+	i, found := slices.BinarySearch(a.bounds, r)
+	if !found {
+		i--
+	}
+	return a.classes[i]
 }
 
 // emptyLanguage says whether no string is within the bounds of t, matched by all of
@@ -201,7 +214,8 @@ func fits(machines []*machine, of []int, match int) bool {
 	return true
 }
 
-func newMachine(re *regexp.Regexp, work *int) *machine {
+// program compiles a pattern; nil if that is too large.
+func program(re *regexp.Regexp) *syntax.Prog {
 	x, err := syntax.Parse(re.String(), syntax.Perl)
 	if err != nil {
 		return nil
@@ -210,6 +224,18 @@ func newMachine(re *regexp.Regexp, work *int) *machine {
 	if err != nil || len(prog.Inst) > maxProgram {
 		return nil
 	}
+	return prog
+}
+
+func newMachine(re *regexp.Regexp, work *int) *machine {
+	prog := program(re)
+	if prog == nil {
+		return nil
+	}
+	return newMachineOf(prog, work)
+}
+
+func newMachineOf(prog *syntax.Prog, work *int) *machine {
 	m := &machine{prog: prog, ids: map[string]int{}, work: work, marks: make([]int, len(prog.Inst))}
 	m.state(machineState{before: -1})
 	return m
@@ -342,7 +368,7 @@ func newAlphabet(machines []*machine, work *int) (a alphabet, ok bool) {
 	if len(bounds) > maxRuneBounds || len(bounds)*len(reads) > maxPatternWork {
 		return a, false
 	}
-	seen := map[string]bool{}
+	seen := map[string]int{}
 	seenBy := make([]byte, len(reads)+1)
 	for _, r := range bounds {
 		if r > unicode.MaxRune || r >= 0xD800 && r < 0xE000 {
@@ -363,10 +389,13 @@ func newAlphabet(machines []*machine, work *int) (a alphabet, ok bool) {
 			}
 		}
 		seenBy[len(reads)] = byte(kind)
-		if !seen[string(seenBy)] {
-			seen[string(seenBy)] = true
+		class, known := seen[string(seenBy)]
+		if !known {
+			class = len(a.of)
+			seen[string(seenBy)] = class
 			a.of, a.kind = append(a.of, r), append(a.kind, kind)
 		}
+		a.bounds, a.classes = append(a.bounds, r), append(a.classes, class)
 	}
 	return a, true
 }

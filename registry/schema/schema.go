@@ -10,8 +10,6 @@ type Schema struct {
 	doc         any                // the parsed text; not to be changed
 	references  map[string]*Schema // those of Options.References that are in use
 
-	lib          *library
-	nodes        map[string]*node // by node.at
 	heaviest     heaviest
 	declarations *declarations
 	reading      readerForm

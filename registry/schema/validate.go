@@ -19,9 +19,11 @@ const MaxViolations = 100
 // InvalidError says in which ways a payload breaks a schema. It is ErrInvalid.
 type InvalidError struct {
 	// Violations are at least one and at most MaxViolations, sorted by instance path
-	// and then by keyword path. A payload that is no JSON, or exceeds the limits of
-	// payloads, has one violation, of the path "" and the keyword "#".
+	// and then by keyword path. A payload that is not JSON, or exceeds the limits of
+	// payloads or MaxWork, has one violation, of the path "" and the keyword "#".
 	Violations []Violation
+
+	tooMuchWork bool
 }
 
 func (e *InvalidError) Error() string {
@@ -42,22 +44,24 @@ func (e *InvalidError) Error() string {
 	return b.String()
 }
 
-// Is matches ErrInvalid.
-func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
+// Is matches ErrInvalid, and ErrTooMuchWork where validating the payload takes too much work.
+func (e *InvalidError) Is(target error) bool {
+	return target == ErrInvalid || e.tooMuchWork && target == ErrTooMuchWork
+}
 
 func refuse(message string) error {
 	return &InvalidError{Violations: []Violation{{KeywordPath: "#", Message: message}}}
 }
 
-// Validate says whether the schema accepts the payload. Its errors are
-// *InvalidError, and list all violations.
+// Validate reports whether the schema accepts the payload. Its errors are *InvalidError, with
+// the first violations of the payload, at most MaxViolations.
 //
-// Numbers are judged with all their digits, and formats are asserted. Of two members of one name the
+// Numbers are compared with all their digits, and formats are asserted. Of two members of one name the
 // last one counts, as for encoding/json. A payload is invalid for every schema if it
-// is not UTF-8, has text behind its value, or exceeds MaxPayloadDepth, MaxDigits,
-// MaxExponent or, together with the schema, MaxWork.
+// is not UTF-8, has more text after its value, or exceeds MaxPayloadDepth, MaxDigits or
+// MaxExponent. One that takes more than MaxWork is refused with ErrTooMuchWork.
 func (s *Schema) Validate(payload []byte) error {
-	_, err := s.validate(payload)
+	_, _, err := s.validate(payload)
 	return err
 }
 
@@ -65,63 +69,74 @@ func (s *Schema) Validate(payload []byte) error {
 // refuses as well every property that the schema does not declare, wherever it
 // describes an object without a word on further properties.
 func (s *Schema) ValidateDeclared(payload []byte) error {
-	v, err := s.validate(payload)
+	v, left, err := s.validate(payload)
 	if err != nil {
 		return err
 	}
-	return s.checkDeclared(v)
+	return s.checkDeclared(v, left)
 }
 
-func (s *Schema) validate(payload []byte) (any, error) {
+// validate returns the decoded payload, and what is left of MaxWork.
+func (s *Schema) validate(payload []byte) (v any, left int, err error) {
 	size, err := scan(payload, payloadLimits)
 	if err != nil {
-		return nil, refuse(err.Error())
+		return nil, 0, refuse(err.Error())
 	}
-	v, err := decode(payload)
-	if err != nil {
-		return nil, refuse("not JSON: " + err.Error())
+	if !json.Valid(payload) {
+		return nil, 0, refuse("not JSON: " + notValid(payload).Error())
 	}
-	if !s.light(size, len(payload)) && !affordable(s.root, v) {
-		return nil, refuse("too large for this schema: " + tooMuch + "; send it in parts, or simplify the schema")
+	e := &evaluation{left: MaxWork - 2*size.values}
+	if e.left < 0 {
+		return nil, 0, tooMuchWork()
 	}
-	if err := check(s.lib.root, v); err != nil {
-		return nil, &InvalidError{Violations: s.violations(v, err)}
+	v = readPayload(string(payload), size)
+	ok, err := e.accepts(s.root, v)
+	switch {
+	case errors.Is(err, ErrTooMuchWork):
+		return nil, 0, tooMuchWork()
+	case err != nil:
+		return nil, 0, refuse(err.Error())
+	case !ok:
+		return nil, 0, &InvalidError{Violations: violations(s.root, v, max(e.left, MaxWork/4))}
 	}
-	return v, nil
+	return v, e.left, nil
+}
+
+func tooMuchWork() error {
+	message := "too large for this schema: " + tooMuch + "; send it in parts, or simplify the schema"
+	return &InvalidError{Violations: []Violation{{KeywordPath: "#", Message: message}}, tooMuchWork: true}
 }
 
 var tooMuch = "judging it takes more than " + itoa(MaxWork) + " steps"
 
-// decode keeps the digits of numbers.
-func decode(payload []byte) (any, error) {
+// notValid returns why a payload is not valid JSON.
+func notValid(payload []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(payload))
-	dec.UseNumber()
-	var v any
+	var v json.RawMessage
 	if err := dec.Decode(&v); err != nil {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil, errors.New("it ends early")
+			return errors.New("it ends early")
 		}
-		return nil, err
+		return err
 	}
-	for i, c := range payload[dec.InputOffset():] {
-		if c != ' ' && c != '\t' && c != '\r' && c != '\n' {
-			return nil, fmt.Errorf("there is more text behind the value, at offset %d", int(dec.InputOffset())+i)
-		}
-	}
-	return v, nil
+	end := int(dec.InputOffset())
+	rest := bytes.TrimLeft(payload[end:], " \t\r\n")
+	return fmt.Errorf("there is more text behind the value, at offset %d", len(payload)-len(rest))
 }
 
 // checkDeclared is the part of ValidateDeclared that Validate has not.
-func (s *Schema) checkDeclared(v any) error {
-	var found []Violation
-	s.declarations.undeclared(s.described, v, "", func(is *declaration, path, name string) bool {
-		found = append(found, Violation{InstancePath: path, KeywordPath: is.at, Message: "the property " + excerpt(name) + " is not declared"})
-		return true
-	})
-	if len(found) == 0 {
+func (s *Schema) checkDeclared(v any, left int) error {
+	e := &evaluation{left: left, reporting: true}
+	ok, err := e.declares(s.declarations, s.described, v)
+	switch {
+	case errors.Is(err, ErrTooMuchWork) && len(e.found) == 0:
+		return tooMuchWork()
+	case err != nil && len(e.found) == 0:
+		return refuse(err.Error())
+	case ok && err == nil:
 		return nil
 	}
-	return &InvalidError{Violations: tidy(found)}
+	return &InvalidError{Violations: tidy(e.found)}
 }
 
 // tidy sorts violations, and drops the repeated and those beyond MaxViolations.

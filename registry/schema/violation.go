@@ -6,83 +6,21 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // maxExcerpt is how many bytes of a value or a schema a message shows.
 const maxExcerpt = 200
 
-// violations says in words what the library found wrong with the value.
-func (s *Schema) violations(v any, err error) []Violation {
-	remarks, ok := s.lib.remarks(err)
-	if !ok || len(remarks) == 0 {
-		return []Violation{{KeywordPath: "#", Message: err.Error()}}
-	}
-	var out []Violation
-	for _, l := range remarks {
-		out = append(out, s.violation(v, l)...)
-	}
-	return tidy(out)
-}
-
-// violation finds the schema that speaks, since the library's words are poor in
-// what is in it: they lose digits and follow no order.
-func (s *Schema) violation(doc any, l remark) []Violation {
-	one := Violation{InstancePath: l.instance, KeywordPath: l.at, Message: l.message}
-	if n := s.nodes[l.at]; n != nil && n.always != nil {
-		one.Message = "is not allowed"
-		return []Violation{one}
-	}
-	at, keyword := l.at, ""
-	var n *node
-	for n == nil {
-		slash := strings.LastIndexByte(at, '/')
-		if slash < 0 {
-			return []Violation{one}
-		}
-		keyword, at = at[slash+1:]+"/"+keyword, at[:slash]
-		n = s.nodes[at]
-	}
-	keyword, _, _ = strings.Cut(keyword, "/")
-	path := l.at
-	if keyword == "minContains" && n.minContains == 1 { // which nobody wrote, as a rule
-		path = at + "/contains"
-	}
-	var value any
-	if l.name {
-		value = lastToken(l.instance)
-	} else {
-		value = lookup(doc, l.instance)
-	}
-	messages := words(n, keyword, value, l.message)
-	out := make([]Violation, len(messages))
-	for i, m := range messages {
-		if l.name {
-			m = "the name of the property " + m
-		}
-		out[i] = Violation{InstancePath: l.instance, KeywordPath: path, Message: m}
-	}
-	return out
-}
-
-// words are the messages for a keyword that the value breaks.
-func words(n *node, keyword string, value any, library string) []string {
-	switch keyword {
-	case "required":
-		return missing(n, value, library)
-	case "additionalProperties":
-		return further(n, value, library)
-	}
-	return []string{word(n, keyword, value, library)}
-}
-
-func word(n *node, keyword string, value any, library string) string {
+// word describes how the value violates a keyword.
+func word(n *node, keyword string, value any) string {
 	switch keyword {
 	case "type":
 		return "must be " + typeNames(n) + " but is " + typeName(value)
 	case "enum":
 		return "must be " + oneOf(n.values) + " but is " + show(value)
 	case "const":
-		return "must be " + oneOf(constOf(n)) + " but is " + show(value)
+		return "must be " + oneOf(n.values) + " but is " + show(value)
 	case "format":
 		return show(value) + " is not a valid " + n.format
 	case "minimum":
@@ -97,35 +35,28 @@ func word(n *node, keyword string, value any, library string) string {
 		return "must be a multiple of " + exact(n.multipleOf) + " but found " + show(value)
 	case "pattern":
 		return show(value) + " does not match the pattern " + excerpt(n.pattern.String())
-	case "uniqueItems":
-		return "must not have equal items: " + library
 	case "not":
 		if n.not != nil && n.not.values != nil {
 			return "must not be " + oneOf(n.not.values)
 		}
 		return "must not fit the schema of not, and does: " + show(value)
-	case "oneOf":
-		if both, ok := strings.CutPrefix(library, "valid against schemas at indexes "); ok {
-			return "fits the alternatives " + both + " of oneOf, counted from 0, and may fit only one"
-		}
-		return "must fit exactly one of oneOf: " + library
-	case "minContains":
-		return fmt.Sprintf("must have at least %s as contains describes, but has %s", count(n.minContains, "item", "items"), lastWord(library))
-	case "maxContains":
-		return fmt.Sprintf("must have at most %s as contains describes, but has %s", count(n.maxContains, "item", "items"), lastWord(library))
+	case "contentEncoding":
+		return "value is not base64 encoded"
+	case "contentMediaType":
+		return "value is not of mediatype 'application/json'"
 	}
-	return sizeWord(n, keyword, value, library)
+	return sizeWord(n, keyword, value)
 }
 
-// sizeWord is word for what is counted.
-func sizeWord(n *node, keyword string, value any, library string) string {
+// sizeWord is word for the keywords that count.
+func sizeWord(n *node, keyword string, value any) string {
 	var has int
 	switch v := value.(type) {
 	case string:
-		has = len([]rune(v))
+		has = utf8.RuneCountInString(v)
 	case []any:
 		has = len(v)
-	case map[string]any:
+	case object:
 		has = len(v)
 	}
 	say := func(how string, n int, one, many string) string {
@@ -147,7 +78,7 @@ func sizeWord(n *node, keyword string, value any, library string) string {
 	case "maxProperties":
 		return say("at most", n.maxProperties, "property", "properties")
 	}
-	return library
+	return "violates " + keyword
 }
 
 func count(n int, one, many string) string {
@@ -155,43 +86,6 @@ func count(n int, one, many string) string {
 		return "1 " + one
 	}
 	return itoa(n) + " " + many
-}
-
-func missing(n *node, value any, library string) []string {
-	m, _ := value.(map[string]any)
-	var out []string
-	for _, name := range n.required {
-		if _, ok := m[name]; !ok && len(out) < MaxViolations {
-			out = append(out, "lacks the required property "+excerpt(name))
-		}
-	}
-	if len(out) == 0 {
-		return []string{library}
-	}
-	return out
-}
-
-func further(n *node, value any, library string) []string {
-	m, _ := value.(map[string]any)
-	var out []string
-next:
-	for _, name := range sortedKeys(m) {
-		if n.properties[name] != nil {
-			continue
-		}
-		for _, p := range n.patterns {
-			if p.re.MatchString(name) {
-				continue next
-			}
-		}
-		if out = append(out, "the property "+excerpt(name)+" is not allowed"); len(out) == MaxViolations {
-			break
-		}
-	}
-	if len(out) == 0 {
-		return []string{library}
-	}
-	return out
 }
 
 func typeName(v any) string {
@@ -223,16 +117,6 @@ func typeNames(n *node) string {
 	return strings.Join(names, " or ")
 }
 
-// constOf is the value of const, which stands in allOf where there is an enum too.
-func constOf(n *node) []any {
-	for _, a := range n.allOf {
-		if a.at == n.at {
-			return a.values
-		}
-	}
-	return n.values
-}
-
 func oneOf(values []any) string {
 	const most = 8
 	if len(values) == 1 {
@@ -249,18 +133,60 @@ func oneOf(values []any) string {
 	return list
 }
 
-// show is a value as JSON, the beginning of it where it is long.
+// show returns a value as JSON, the beginning of a long string, and of a long array or
+// object only what it is.
 func show(v any) string {
 	switch v := v.(type) {
 	case string:
 		return excerpt(v)
-	case []any, map[string]any:
-		if text, err := json.Marshal(v); err == nil && len(text) <= maxExcerpt {
+	case []any, map[string]any, object:
+		if text := appendShort(nil, v); len(text) <= maxExcerpt {
 			return string(text)
 		}
 		return "an " + typeName(v)
 	}
 	return fmt.Sprint(orNull(v))
+}
+
+// appendShort appends a value as JSON, and stops after maxExcerpt bytes.
+func appendShort(b []byte, v any) []byte {
+	if len(b) > maxExcerpt {
+		return b
+	}
+	switch v := v.(type) {
+	case json.Number:
+		return append(b, v...)
+	case string:
+		return appendString(b, v[:min(len(v), maxExcerpt+1)])
+	case []any:
+		b = append(b, '[')
+		for i, x := range v {
+			if len(b) > maxExcerpt {
+				return b
+			}
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendShort(b, x)
+		}
+		return append(b, ']')
+	case map[string]any:
+		return appendShort(b, objectsOf(v))
+	case object:
+		b = append(b, '{')
+		for i, m := range v {
+			if len(b) > maxExcerpt {
+				return b
+			}
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(appendShort(b, m.name), ':')
+			b = appendShort(b, m.value)
+		}
+		return append(b, '}')
+	}
+	return fmt.Append(b, orNull(v))
 }
 
 func orNull(v any) any {
@@ -269,6 +195,9 @@ func orNull(v any) any {
 	}
 	return v
 }
+
+// singleQuoted is excerpt in single quotes.
+func singleQuoted(s string) string { return strings.ReplaceAll(excerpt(s), `"`, "'") }
 
 // excerpt quotes what somebody else wrote, the beginning of it where it is long.
 func excerpt(s string) string {
@@ -290,8 +219,6 @@ func exact(r *big.Rat) string {
 	f, _ := new(big.Float).SetRat(r).Float64()
 	return strconv.FormatFloat(f, 'g', -1, 64)
 }
-
-func lastWord(s string) string { return s[strings.LastIndexByte(s, ' ')+1:] }
 
 func lastToken(pointer string) string {
 	return unescape(pointer[strings.LastIndexByte(pointer, '/')+1:])

@@ -2,20 +2,14 @@ package schema
 
 import (
 	"encoding/json"
-	"math"
 	"net/url"
 	"regexp"
 )
 
-// The library judges each part of a value once for every way that leads to it
-// through the schemas, and stops nowhere early. Within one level Compile bounds the
-// ways. Over the levels they multiply: where two schemas of one place have something to say of
-// the property a, the parts of a.a.a are judged eight times, and a recursive
-// union can make every short payload an endless task. So the work of a payload is
-// known before the library begins: from above by its size and depth, and where
-// that is not enough, by counting it out, one pass over the payload. The library
-// also writes down where it is, for each part and each error, which where the way
-// is long takes longer than all else; see place.
+// A proof and the search for a witness validate many small values. They count the work of each
+// from above before they do: every schema at every place of the value, whatever of it fails
+// first. Where two schemas of one place have something to say of the property a, the parts of
+// a.a.a are counted eight times.
 
 // weight bounds the work of one schema at one place of a value, with all that it
 // applies in place.
@@ -184,27 +178,9 @@ func expressionSize(re *regexp.Regexp) int {
 	return textSize(re.String())
 }
 
-// light says whether no payload of this size can be too much work.
-func (s *Schema) light(size scanned, bytes int) bool {
-	each := 2*float64(size.values)*float64(s.heaviest.cost) + float64(bytes)*float64(s.heaviest.pattern)/patternUnit
-	each += float64(size.values) * float64(size.values) * float64(s.heaviest.unique) / (2 * pairUnit)
-	if s.heaviest.ways > 1 {
-		each *= math.Pow(float64(s.heaviest.ways), float64(size.depth))
-	}
-	hops, names := size.depth*(s.heaviest.chain+1), 3*size.depth*size.longest
-	each *= float64(place{names, hops, hops*hopBytes + names + size.depth*s.heaviest.named}.factor(s.heaviest))
-	return each <= MaxWork
-}
-
 // effort counts the work of a decoded value.
 type effort struct {
 	left int
-}
-
-// affordable says whether judging the value by n is at most MaxWork.
-func affordable(n *node, v any) bool {
-	e := &effort{left: MaxWork}
-	return e.part(map[*node]int{n: 1}, v, place{})
 }
 
 func (e *effort) spend(times, each int) bool {
@@ -254,9 +230,6 @@ func (e *effort) part(by map[*node]int, v any, at place) bool {
 			}
 		}
 	case []any:
-		if !e.unique(all, v) {
-			return false
-		}
 		for i, x := range v {
 			if !e.element(all, i, x, at.part(chain, len(itoa(i)), 0)) {
 				return false
