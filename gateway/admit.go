@@ -14,6 +14,7 @@ type gate struct {
 	origins   []origin
 	rates     limiters // of requests, by subject
 	strangers limiters // of documents without a token, by address
+	preAuth   preAuth
 }
 
 // newGate reads what the configuration says of it.

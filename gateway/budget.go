@@ -74,7 +74,7 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, who Principal) (r
 // trackScan is track of a request that reads through a topic, counts for n scans and answers with a page.
 // release gives back what the account holds, too. The error is a failure.
 func (g *Gateway) trackScan(ctx context.Context, who Principal, n int64) (tracked context.Context, a *budget.Account, release func(), err error) {
-	tracked, untrack, err := g.track(ctx, who)
+	tracked, untrack, err := g.track(ctx, who, scans)
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -20,13 +20,14 @@ import (
 
 // Bounds of what a connection does at once besides reading the next frame.
 const (
-	maxTasks   = 64               // settling
-	maxWaits   = 16               // SEEK, and UNSUBSCRIBE with drain
-	taskTime   = 10 * time.Second // for the broker to do what was asked
-	maxEarly   = 32               // frames before AUTH
-	earlyBytes = 1 << 10          // of one of them, besides two tokens
-	flushTime  = 5 * time.Second  // for what was said before a close
-	warnTime   = time.Minute      // TOKEN_EXPIRING before the end
+	maxTasks   = 64                     // settling
+	maxWaits   = 16                     // SEEK, and UNSUBSCRIBE with drain
+	taskTime   = 10 * time.Second       // for the broker to do what was asked
+	maxEarly   = 32                     // frames before AUTH
+	earlyBytes = 1 << 10                // of one of them, besides two tokens
+	flushTime  = 5 * time.Second        // for what was said before a close
+	evictTime  = 100 * time.Millisecond // for the close frame of an evicted connection
+	warnTime   = time.Minute            // TOKEN_EXPIRING before the end
 )
 
 // closing is why a connection is closed.
@@ -45,6 +46,7 @@ var (
 	closeSlow         = closing{frame.CloseSlow, "slow_consumer"}
 	closeNoPong       = closing{frame.CloseNoPong, "no_pong"}
 	closeRateLimited  = closing{frame.CloseRateLimited, "rate_limited"}
+	closeEvicted      = closing{int(websocket.StatusTryAgainLater), "too many connections without AUTH"}
 	closeTokenExpired = closing{frame.CloseTokenExpired, "token_expired"}
 	closeProtocol     = closing{frame.CloseProtocol, "protocol_error: frames are text"}
 	closeUnauthorized = closing{frame.CloseUnauthorized, "unauthorized"}
@@ -64,6 +66,7 @@ type conn struct {
 	sketch bool    // without the subprotocol
 	out    *queue
 	rate   *limiter
+	place  *pending // see preAuth
 	pub    publishing
 	tasks  chan struct{} // one in it for each that runs
 	waits  chan struct{} // the same for what may take long
@@ -89,6 +92,7 @@ type conn struct {
 	expiry   *time.Timer // of AUTH, then of the token
 	warned   time.Time   // the end of a token that the client was told of
 	leaving  *time.Timer // of Drain
+	cut      *time.Timer // of evict
 	pings    int64
 }
 
@@ -126,7 +130,7 @@ func (g *Gateway) webSocket(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	room := g.open() == nil
+	room := g.hasRoom(sockets)
 	if !room && g.openDenied() != nil {
 		g.problem(w, r, errConnections)
 		return
@@ -136,13 +140,7 @@ func (g *Gateway) webSocket(w http.ResponseWriter, r *http.Request) {
 		Subprotocols:       []string{frame.Subprotocol},
 		InsecureSkipVerify: true, // see originAllowed
 	})
-	if !room && g.open() == nil { // somebody has left meanwhile
-		room = true
-		g.closeDenied()
-	}
-	if room {
-		defer g.close()
-	} else {
+	if !room {
 		defer g.closeDenied()
 	}
 	if err != nil {
@@ -153,6 +151,8 @@ func (g *Gateway) webSocket(w http.ResponseWriter, r *http.Request) {
 		c.deny(closeConnections)
 		return
 	}
+	g.gate.preAuth.add(c.place, g.c.Limits.PreAuth)
+	defer c.leavePending()
 	if ws.Subprotocol() == "" && otherVersion(r) {
 		c.deny(closeVersion)
 		return
@@ -179,6 +179,7 @@ func newConn(g *Gateway, r *http.Request, ws *websocket.Conn, nc *corked) *conn 
 		rate:  newLimiter(g.c.Limits.Rate, g.c.Limits.Burst, time.Now()),
 		tasks: make(chan struct{}, maxTasks), waits: make(chan struct{}, maxWaits), ended: make(chan struct{}), wrote: make(chan struct{}),
 	}
+	c.place = &pending{group: pendingGroup{from: addressOf(r)}, evict: c.evict}
 	c.pub.room = make(chan struct{}, 1)
 	ws.SetReadLimit(min(g.c.Limits.FrameBytes, 2*int64(g.c.Limits.TokenBytes)+earlyBytes)) // see admitted
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(r.Context()))
@@ -189,6 +190,28 @@ func newConn(g *Gateway, r *http.Request, ws *websocket.Conn, nc *corked) *conn 
 func (c *conn) deny(why closing) {
 	c.cancel()
 	c.closeSocket(why)
+}
+
+// evict closes a connection that has not authenticated, to make room for another one. Its client
+// is told, and not waited for: that would let silent clients pile up. It is told to try again.
+func (c *conn) evict() {
+	c.mu.Lock()
+	c.cut = time.AfterFunc(evictTime, func() { _ = c.nc.Close() })
+	serves := c.ses != nil // else deny closes it
+	c.mu.Unlock()
+	if serves {
+		c.end(closeEvicted)
+	}
+}
+
+// leavePending is called when the connection has ended.
+func (c *conn) leavePending() {
+	c.g.gate.preAuth.remove(c.place)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cut != nil {
+		c.cut.Stop()
+	}
 }
 
 // closeSocket tells the client and closes the socket, whether or not the client was told.
@@ -274,7 +297,7 @@ func (c *conn) serve(who Principal, authed bool, token string) {
 	who, authed = c.who, c.authed
 	c.mu.Unlock()
 	if authed {
-		c.g.discount(who.Subject)
+		c.g.close(sockets, who.Subject)
 	}
 }
 

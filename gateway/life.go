@@ -24,8 +24,8 @@ var errDraining = errors.New("the gateway stops")
 type life struct {
 	mu       sync.Mutex
 	draining bool
-	total    int            // connections and streams
-	of       map[string]int // of them by a subject
+	opened   [kinds]int     // by kind
+	of       map[string]int // by subject, of all kinds
 	posts    map[string]int // publishes over HTTP by a subject
 	denied   int            // connections beyond that, which are told so
 	busy     int            // goroutines that Drain waits for
@@ -76,40 +76,45 @@ func (l *life) leave() {
 // errConnections is the refusal of one connection too many.
 var errConnections = refuse(CodeRateLimited, "too many connections")
 
-// count counts a connection or stream of a subject, if there may be one more.
-func (g *Gateway) count(subject string) error {
+// kind is what authenticated clients have open. Each kind has Limits.Connections places of its
+// own: none can take those of another.
+type kind int
+
+const (
+	sockets kind = iota // WebSockets
+	streams             // of server-sent events
+	polls               // long polls and pulls
+	scans               // snapshots, states and dead letters
+	kinds
+)
+
+// hasRoom reports whether one more of a kind may be opened.
+func (g *Gateway) hasRoom(k kind) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.of[subject] >= g.c.Limits.PerPrincipal {
+	return g.opened[k] < g.c.Limits.Connections
+}
+
+// open counts one more of a kind for a subject, or returns errConnections.
+func (g *Gateway) open(k kind, subject string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.opened[k] >= g.c.Limits.Connections || g.of[subject] >= g.c.Limits.PerPrincipal {
 		return errConnections
 	}
+	g.opened[k]++
 	g.of[subject]++
 	return nil
 }
 
-func (g *Gateway) discount(subject string) {
+// close ends what open counted.
+func (g *Gateway) close(k kind, subject string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.opened[k]--
 	if g.of[subject]--; g.of[subject] == 0 {
 		delete(g.of, subject)
 	}
-}
-
-// open counts a connection or stream before it is known whose it is.
-func (g *Gateway) open() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.total >= g.c.Limits.Connections {
-		return errConnections
-	}
-	g.total++
-	return nil
-}
-
-func (g *Gateway) close() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.total--
 }
 
 // maxDenied is how many connections beyond the limit are accepted at once, only to be told: a
@@ -165,19 +170,14 @@ func (g *Gateway) leavePost(subject string) {
 	g.leave()
 }
 
-// track counts an event stream or a long poll of a subject, against the limits of
-// connections. The context that it returns ends when Drain begins, or the principal's token
-// does; release must be called when the stream is over. The error is a failure.
-func (g *Gateway) track(ctx context.Context, who Principal) (tracked context.Context, release func(), err error) {
+// track counts a request of a subject that may take long, of a kind. The context that it returns
+// ends when Drain begins or the principal's token expires; release must be called when the request
+// ends. The error is a failure.
+func (g *Gateway) track(ctx context.Context, who Principal, k kind) (tracked context.Context, release func(), err error) {
 	if err := g.enter(); err != nil {
 		return nil, nil, err
 	}
-	if err := g.open(); err != nil {
-		g.leave()
-		return nil, nil, err
-	}
-	if err := g.count(who.Subject); err != nil {
-		g.close()
+	if err := g.open(k, who.Subject); err != nil {
 		g.leave()
 		return nil, nil, err
 	}
@@ -200,8 +200,7 @@ func (g *Gateway) track(ctx context.Context, who Principal) (tracked context.Con
 			close(over)
 			forget()
 			cancel(nil)
-			g.discount(who.Subject)
-			g.close()
+			g.close(k, who.Subject)
 			g.leave()
 		})
 	}, nil

@@ -44,11 +44,11 @@ func TestTrack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := idleGateway(t, Config{Limits: Limits{PerPrincipal: 1}})
 		who := Principal{Subject: "ann", Expires: time.Now().Add(time.Minute)}
-		ctx, release, err := g.track(t.Context(), who)
+		ctx, release, err := g.track(t.Context(), who, streams)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := g.track(t.Context(), who); codeOf(err) != CodeRateLimited {
+		if _, _, err := g.track(t.Context(), who, streams); codeOf(err) != CodeRateLimited {
 			t.Errorf("a second stream: %v", err)
 		}
 		<-ctx.Done()
@@ -57,7 +57,7 @@ func TestTrack(t *testing.T) {
 		}
 		release()
 		release()
-		ctx, release, err = g.track(t.Context(), Principal{Subject: "ann"})
+		ctx, release, err = g.track(t.Context(), Principal{Subject: "ann"}, streams)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestTrack(t *testing.T) {
 		if err := <-drained; err != nil {
 			t.Error(err)
 		}
-		if _, _, err := g.track(t.Context(), who); codeOf(err) != CodeDraining {
+		if _, _, err := g.track(t.Context(), who, streams); codeOf(err) != CodeDraining {
 			t.Errorf("after Drain: %v", err)
 		}
 	})

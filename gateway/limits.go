@@ -13,8 +13,9 @@ type Limits struct {
 	FrameBytes    int64         // of a frame after inflation, and of an event's payload over HTTP. Defaults to 1 MiB
 	TokenBytes    int           // of a token. Defaults to 8 KiB
 	AuthTimeout   time.Duration // until the first AUTH. Defaults to 5 seconds
-	Connections   int           // WebSockets and event streams at once. Defaults to 10,000
-	PerPrincipal  int           // of them by one subject, and of its publishes over HTTP at once. Defaults to 1,000
+	PreAuth       int           // WebSockets that have not authenticated, at once; one more evicts the oldest of the address that has most. Defaults to 1,000
+	Connections   int           // WebSockets that have, and as many event streams, polls with pulls, and snapshots with states and dead letters. Defaults to 10,000
+	PerPrincipal  int           // of all these by one subject, and of its publishes over HTTP at once. Defaults to 1,000
 	Subscriptions int           // of a connection. Defaults to 64
 	Groups        int           // of a topic, beyond which clients make no more. Defaults to 1,000
 	InFlight      int           // events of a subscription. Defaults to 1,000
@@ -53,6 +54,7 @@ func (l Limits) normalize() (Limits, error) {
 		value, min int
 	}{
 		{"TokenBytes", &l.TokenBytes, maxTokenBytes, 16},
+		{"PreAuth", &l.PreAuth, 1_000, 1},
 		{"Connections", &l.Connections, 10_000, 1},
 		{"PerPrincipal", &l.PerPrincipal, 1_000, 1},
 		{"Subscriptions", &l.Subscriptions, 64, 1},

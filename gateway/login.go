@@ -81,9 +81,10 @@ func (c *conn) admitted(who Principal) error {
 	first := !c.authed
 	c.mu.Unlock()
 	if first {
-		if err := c.g.count(who.Subject); err != nil {
+		if err := c.g.open(sockets, who.Subject); err != nil {
 			return err
 		}
+		c.g.gate.preAuth.remove(c.place)
 	}
 	c.mu.Lock()
 	c.who, c.authed = who, true
@@ -104,9 +105,10 @@ func (c *conn) admitted(who Principal) error {
 	return nil
 }
 
-// check says that the connection waits for what the issuer of tokens says, or does no more.
-// It reports whether the client's own time was over meanwhile.
+// check notes that a token of the client is being checked, or is not any more. It reports whether
+// the client's time for AUTH ended during the check.
 func (c *conn) check(now bool) (late bool) {
+	c.g.gate.preAuth.check(c.place, now)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.checking = now

@@ -22,7 +22,11 @@ func (g *Gateway) readTopic(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	ctx, release, err := g.track(r.Context(), who)
+	k := polls
+	if wantsStream(r) {
+		k = streams
+	}
+	ctx, release, err := g.track(r.Context(), who, k)
 	if err != nil {
 		g.problem(w, r, err)
 		return
@@ -31,7 +35,7 @@ func (g *Gateway) readTopic(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Vary", "Origin, Accept")
 	t, err := g.openTail(ctx, r, topic)
 	if err == nil {
-		if !wantsStream(r) {
+		if k == polls {
 			err = g.poll(ctx, w, r, t)
 		} else if err = t.current(ctx); err == nil {
 			g.stream(ctx, w, t)

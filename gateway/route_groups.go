@@ -73,7 +73,7 @@ func (g *Gateway) pull(w http.ResponseWriter, r *http.Request, a *budget.Account
 	if err != nil {
 		return err
 	}
-	ctx, release, err := g.track(r.Context(), who)
+	ctx, release, err := g.track(r.Context(), who, polls)
 	if err != nil {
 		return err
 	}

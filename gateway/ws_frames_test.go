@@ -157,8 +157,13 @@ func TestCompressedFrame(t *testing.T) {
 // shake makes a WebSocket by hand.
 func shake(r *wsRig, raw net.Conn, header string) *bufio.Reader {
 	r.Helper()
+	return shakeAs(r, raw, frame.Subprotocol, header)
+}
+
+func shakeAs(r *wsRig, raw net.Conn, protocol, header string) *bufio.Reader {
+	r.Helper()
 	go func() { // ends when the request is read
-		_, _ = fmt.Fprintf(raw, "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: %s\r\n%s\r\n", frame.Subprotocol, header)
+		_, _ = fmt.Fprintf(raw, "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: %s\r\n%s\r\n", protocol, header)
 	}()
 	in := bufio.NewReader(raw)
 	response, err := http.ReadResponse(in, nil)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -128,12 +129,18 @@ func (r *wsRig) dialAs(protocols []string, header ...string) *wsClient {
 
 func (r *wsRig) tryDial(protocols []string, header ...string) (c *wsClient, status int, err error) {
 	r.Helper()
+	return r.tryDialFrom("", protocols, header...)
+}
+
+// tryDialFrom connects from an address, "192.0.2.1:1000"; empty: a pipe's, which is none.
+func (r *wsRig) tryDialFrom(from string, protocols []string, header ...string) (c *wsClient, status int, err error) {
+	r.Helper()
 	h := http.Header{}
 	for i := 0; i < len(header); i += 2 {
 		h.Add(header[i], header[i+1])
 	}
 	ws, response, err := websocket.Dial(r.Context(), "ws://localhost/ws", &websocket.DialOptions{
-		HTTPClient:   &http.Client{Transport: &http.Transport{DialContext: r.net.dial, DisableKeepAlives: true}},
+		HTTPClient:   &http.Client{Transport: &http.Transport{DialContext: r.net.from(from), DisableKeepAlives: true}},
 		Subprotocols: protocols, HTTPHeader: h,
 	})
 	if response != nil {
@@ -309,9 +316,22 @@ type pipeNet struct {
 func newPipeNet() *pipeNet { return &pipeNet{conns: make(chan net.Conn), over: make(chan struct{})} }
 
 func (n *pipeNet) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	return n.dialFrom(ctx, "")
+}
+
+// from returns a dial function of a client with that address.
+func (n *pipeNet) from(address string) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, _, _ string) (net.Conn, error) { return n.dialFrom(ctx, address) }
+}
+
+func (n *pipeNet) dialFrom(ctx context.Context, from string) (net.Conn, error) {
 	here, there := net.Pipe()
+	var client net.Addr
+	if from != "" {
+		client = net.TCPAddrFromAddrPort(netip.MustParseAddrPort(from))
+	}
 	select {
-	case n.conns <- loopbackConn{there}:
+	case n.conns <- loopbackConn{there, client}:
 		return here, nil
 	case <-n.over:
 		return nil, errors.New("closed")
@@ -339,11 +359,22 @@ func (n *pipeNet) Close() error {
 // Addr implements net.Listener.
 func (n *pipeNet) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8080} }
 
-type loopbackConn struct{ net.Conn }
+type loopbackConn struct {
+	net.Conn
+	client net.Addr // nil: the pipe's
+}
 
 // LocalAddr says that the connection is one of this machine.
 func (loopbackConn) LocalAddr() net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8080}
+}
+
+// RemoteAddr returns the client's address.
+func (c loopbackConn) RemoteAddr() net.Addr {
+	if c.client == nil {
+		return c.Conn.RemoteAddr()
+	}
+	return c.client
 }
 
 // tokens are tokens of tests: "subject scope scope ...", with "~" and seconds behind it for
