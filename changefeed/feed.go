@@ -45,6 +45,9 @@ type Feed struct {
 	split   bool      // the server splits large events
 	stream  string    // of the topic, as locate has found it
 	created time.Time // when that was made
+	// now is where MongoDB was in Start, which is where a feed without a position begins.
+	// It is empty if MongoDB did not answer, and once there is a position.
+	now Token
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed when nothing of the feed runs any more
@@ -55,6 +58,9 @@ type Feed struct {
 // topic is there or can be declared, and whether MongoDB has change streams for this
 // user ([ErrNotReplicaSet], [ErrPrivilege], [ErrStream]). A MongoDB that does not
 // answer is no error: the feed waits for it. After an error nothing runs.
+//
+// A feed that begins with FromLatest publishes every change from the call on. Only if
+// MongoDB does not answer, it begins where MongoDB is when the feed is first [Streaming].
 //
 // Canceling ctx is a graceful Stop. The client must stay connected until the feed
 // has ended, and remains the caller's.
@@ -129,14 +135,15 @@ func (f *Feed) check(ctx context.Context) error {
 	}
 	f.split, err = f.canSplit(ctx)
 	if err == nil {
-		var cs *mongo.ChangeStream
-		if cs, err = f.watch(ctx, position{}, f.o.MaxAwaitTime); err == nil {
-			_ = cs.Close(ctx) // its cursor ends by itself otherwise
-			return nil
-		}
+		f.now, err = f.present(ctx)
 	}
-	if refused := refusal(err); refused != nil {
+	switch refused := refusal(err); {
+	case err == nil:
+		return nil
+	case refused != nil:
 		return refused
+	case errors.Is(err, ErrStream):
+		return err
 	}
 	if errors.Is(ctx.Err(), context.Canceled) { // by who starts it: that says nothing of MongoDB
 		return nil
@@ -171,7 +178,6 @@ func (f *Feed) canSplit(ctx context.Context) (bool, error) {
 func (f *Feed) run(ctx context.Context) {
 	defer close(f.done)
 	defer f.cancel()
-	f.status.standby()
 	for attempt := 1; ctx.Err() == nil; attempt++ {
 		published := f.status.stats().Published
 		err := f.hold(ctx)
@@ -185,10 +191,9 @@ func (f *Feed) run(ctx context.Context) {
 		switch {
 		case errors.Is(err, jetbus.ErrLockLost):
 			pause = quickPause
-			fallthrough
+			f.status.fenced(nil)
 		case errors.Is(err, jetbus.ErrWrongSequence), errors.Is(err, ErrFenced):
-			f.status.fenced()
-			f.status.standby()
+			f.status.fenced(err)
 		case endsFeed(err):
 			f.status.fail(err)
 			f.o.Log.LogAttrs(ctx, slog.LevelError, "change feed ended", slog.String("feed", f.o.Name), slog.Any("error", err))
@@ -202,15 +207,16 @@ func (f *Feed) run(ctx context.Context) {
 	f.status.stop()
 }
 
-// hold leads once it has the lock. While it waits for it, it looks whether who has it
-// is an instance of this feed at all.
+// hold leads once it has the lock. While it waits, it checks that the holder of the lock
+// is an instance of this feed.
 func (f *Feed) hold(ctx context.Context) error {
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	watch.Go(func() { f.watchRivals(ctx, stop) })
-	lock := jetbus.Lock{Key: f.lockKey(), Owner: f.owner() + ownerMark + jetbus.NewID(), TTL: f.o.LeaseTTL}
+	owner := f.owner() + ownerMark + jetbus.NewID()
+	watch.Go(func() { f.watchRivals(ctx, owner, stop) })
+	lock := jetbus.Lock{Key: f.lockKey(), Owner: owner, TTL: f.o.LeaseTTL}
 	err := lock.Hold(ctx, f.b, func(held context.Context, _ jetbus.Held) (bool, error) {
 		defer f.status.rest()
 		err := f.lead(held)
@@ -332,6 +338,9 @@ func (f *Feed) lead(ctx context.Context) error {
 	p, err := f.locate(ctx)
 	if err != nil {
 		return err
+	}
+	if p.token != "" {
+		f.now = ""
 	}
 	var writing sync.WaitGroup
 	defer writing.Wait() // where something panics

@@ -57,22 +57,22 @@ func (f *Feed) ours(p Progress) error {
 	return nil
 }
 
-// leads says what the feed does that has the lock; ok is false where nobody has it,
-// or somebody else.
-func (f *Feed) leads(ctx context.Context) (what string, ok bool, err error) {
+// leads returns what the feed does that holds the lock. ok is false if the lock is free,
+// or if its holder is self or not a change feed.
+func (f *Feed) leads(ctx context.Context, self string) (what string, ok bool, err error) {
 	entry, err := f.b.KeyGet(ctx, jetbus.DefaultLockBucket, f.lockKey())
 	var v struct{ State, Owner string }
-	if err != nil || entry.Revision == 0 || json.Unmarshal(entry.Value, &v) != nil || v.State == "free" {
+	if err != nil || entry.Revision == 0 || json.Unmarshal(entry.Value, &v) != nil || v.State == "free" || v.Owner == self {
 		return "", false, err
 	}
 	what, _, ok = strings.Cut(v.Owner, ownerMark)
 	return what, ok, nil
 }
 
-// rival refuses to wait for the lock where who has it follows something else. held is
-// whether an instance has it; another error says that it is not known.
-func (f *Feed) rival(ctx context.Context) (held bool, err error) {
-	theirs, held, err := f.leads(ctx)
+// rival reports whether another instance than self, an owner of the lock, holds it. The
+// error wraps ErrOtherSource if that one follows something else.
+func (f *Feed) rival(ctx context.Context, self string) (held bool, err error) {
+	theirs, held, err := f.leads(ctx, self)
 	if err != nil || !held || theirs == f.owner() {
 		return held, err
 	}
@@ -81,7 +81,7 @@ func (f *Feed) rival(ctx context.Context) (held bool, err error) {
 
 // checkName is what can be known of both before the feed runs.
 func (f *Feed) checkName(ctx context.Context) error {
-	if _, err := f.rival(ctx); errors.Is(err, ErrOtherSource) {
+	if _, err := f.rival(ctx, ""); errors.Is(err, ErrOtherSource) {
 		return err
 	}
 	saved, err := f.o.TokenStore.Load(ctx, f.o.Name)
@@ -95,28 +95,30 @@ func (f *Feed) checkName(ctx context.Context) error {
 	return f.ours(saved)
 }
 
-// watchRivals looks who has the lock for as long as the feed waits for it.
-func (f *Feed) watchRivals(ctx context.Context, stop context.CancelCauseFunc) {
-	tick := time.NewTicker(f.o.ProgressInterval)
+// maxRivalInterval bounds how long a feed is starting that stands by.
+const maxRivalInterval = time.Second
+
+// watchRivals notes who holds the lock for as long as self, an owner of it, waits.
+func (f *Feed) watchRivals(ctx context.Context, self string, stop context.CancelCauseFunc) {
+	tick := time.NewTicker(min(f.o.ProgressInterval, maxRivalInterval))
 	defer tick.Stop()
 	for {
+		if !f.status.isLeading() {
+			asked, cancel := context.WithTimeout(ctx, checkTimeout)
+			held, err := f.rival(asked, self)
+			cancel()
+			switch {
+			case errors.Is(err, ErrOtherSource):
+				stop(err)
+				return
+			case ctx.Err() == nil:
+				f.status.waits(held, err)
+			}
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
-		}
-		if f.status.isLeading() {
-			continue
-		}
-		asked, cancel := context.WithTimeout(ctx, checkTimeout)
-		held, err := f.rival(asked)
-		cancel()
-		switch {
-		case errors.Is(err, ErrOtherSource):
-			stop(err)
-			return
-		case ctx.Err() == nil && (held || err != nil):
-			f.status.waits(err)
 		}
 	}
 }

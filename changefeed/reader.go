@@ -172,9 +172,12 @@ func (r *reader) begin(ctx context.Context) error {
 		r.pos.at = &bson.Timestamp{T: uint32(start.at.Unix()), I: 1} // the first of that second
 		return nil
 	default:
-		token, err := r.f.present(ctx)
-		if err != nil {
-			return err
+		token := r.f.now
+		if token == "" {
+			var err error
+			if token, err = r.f.present(ctx); err != nil {
+				return err
+			}
 		}
 		r.pos.token = token
 		if start.mode == startCopy {

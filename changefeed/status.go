@@ -14,11 +14,11 @@ type State string
 
 // The states.
 const (
-	Starting     State = "starting"     // it leads, and has no change stream yet, or where it begins is not stored
+	Starting     State = "starting"     // it has no change stream yet, or where it begins is not stored, and no other instance is known to lead
 	Copying      State = "copying"      // it publishes the documents there are, and what changes meanwhile
 	Streaming    State = "streaming"    // it follows the changes, and misses none from here on
-	Reconnecting State = "reconnecting" // MongoDB or the broker is away, or has not answered for a while
-	Standby      State = "standby"      // another instance leads
+	Reconnecting State = "reconnecting" // MongoDB or the broker is away, has not answered for a while, or refuses what the feed publishes
+	Standby      State = "standby"      // another instance holds the lock
 	Failed       State = "failed"       // it has ended with an error
 	Stopped      State = "stopped"      // it was stopped
 )
@@ -112,10 +112,6 @@ func (s *status) enter(state State) {
 	}
 }
 
-func (s *status) standby() {
-	s.change(func() { s.enter(Standby); s.opened, s.readErr, s.writeErr = false, nil, nil; s.now.InFlight = 0 })
-}
-
 // lead begins a turn. One that follows a failure is not better off before it has shown that.
 func (s *status) lead() {
 	s.change(func() {
@@ -135,18 +131,20 @@ func (s *status) isLeading() bool {
 	return s.leading
 }
 
-// waits notes what is known while the feed waits for its lock: that another instance has
-// it, or why that cannot be told.
-func (s *status) waits(err error) {
+// waits notes what is known while the feed waits for its lock: whether another instance
+// holds it, or why that is not known.
+func (s *status) waits(held bool, err error) {
 	s.change(func() {
 		switch {
 		case s.leading || s.state == Failed || s.state == Stopped:
 		case err != nil:
 			s.writeErr = err
 			s.enter(Reconnecting)
-		default:
+		case held:
 			s.readErr, s.writeErr = nil, nil
 			s.enter(Standby)
+		case s.state == Standby:
+			s.enter(Starting)
 		}
 	})
 }
@@ -159,7 +157,18 @@ func (s *status) stop() { s.change(func() { s.enter(Stopped) }) }
 func (s *status) fail(err error) {
 	s.change(func() { s.enter(Failed); s.err = err })
 }
-func (s *status) fenced() { s.change(func() { s.now.Fenced++ }) }
+
+// fenced ends a turn whose lock was lost, or that was refused with an error: another
+// instance is ahead. Which one it is, and that all is well, is noted by waits.
+func (s *status) fenced(err error) {
+	s.change(func() {
+		s.now.Fenced++
+		s.now.InFlight, s.opened, s.readErr = 0, false, nil
+		if err != nil {
+			s.writeErr = err
+		}
+	})
+}
 
 // use notes the mode in force.
 func (s *status) use(m Mode) {
@@ -244,9 +253,9 @@ func (f *Feed) Status() Status {
 	return out
 }
 
-// Ready returns nil where the feed does its work, or stands by for another instance;
-// otherwise what keeps it. A feed that has been reconnecting for less than ReadyGrace
-// is ready.
+// Ready returns nil if the feed publishes, or if another instance holds the lock;
+// otherwise the reason. A feed that has been reconnecting for less than ReadyGrace is
+// ready.
 func (f *Feed) Ready() error {
 	s := f.Status()
 	switch s.State { //nolint:exhaustive // in the others it is not ready
@@ -257,5 +266,9 @@ func (f *Feed) Ready() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("change feed %s is %s since %s: %s", f.o.Name, s.State, s.Since.UTC().Format(time.RFC3339), s.Error)
+	reason := ""
+	if s.Error != "" {
+		reason = ": " + s.Error
+	}
+	return fmt.Errorf("change feed %s is %s since %s%s", f.o.Name, s.State, s.Since.UTC().Format(time.RFC3339), reason)
 }
