@@ -225,8 +225,8 @@ func TestKindsOfConnectionsDoNotStarveEachOther(t *testing.T) {
 			r.events(ordersPath+"/events", header...).block()
 			go func() { _, _ = r.client().Do(r.request("GET", ordersPath+"/events?wait=50s", "", header...)) }() //nolint:bodyclose // it ends with the test
 			go func() {
-				_, _ = r.client().Do(r.request("POST", "/v1/groups/orders/g:pull", `{"waitMs":50000}`, header...))
-			}() //nolint:bodyclose // the same
+				_, _ = r.client().Do(r.request("POST", "/v1/groups/orders/g:pull", `{"waitMs":50000}`, header...)) //nolint:bodyclose // the same
+			}()
 		}
 		time.Sleep(time.Second)
 		r.do("GET", ordersPath+"/events?wait=1s", "", "Authorization", "Bearer bob topic:read:>").refused(gateway.CodeRateLimited)

@@ -103,8 +103,10 @@ func TestTooMuchWork(t *testing.T) {
 		"duration":        {`{"format":"duration"}`, []byte(`"P` + strings.Repeat("1Y", 500_000) + `"`)},
 		"recursive reference": {`{"$recursiveAnchor":true,"$schema":"https://json-schema.org/draft/2019-09/schema","anyOf":[
 			{"properties":{"left":{"$recursiveRef":"#"},"op":false}},{"properties":{"left":{"$recursiveRef":"#"},"op":false}}]}`, broken},
-		"stack": {`{"items":{"$ref":"#"},"allOf":[{"$ref":"#/$defs/0"}],"$defs":{` + references(900)[len(`{"$ref":"#/$defs/0","$defs":{`):len(references(900))-len(`false}}`)] + `{"items":{"$ref":"#"}}}}`,
-			[]byte(strings.Repeat("[", 500) + strings.Repeat("]", 500))},
+		"stack": {
+			`{"items":{"$ref":"#"},"allOf":[{"$ref":"#/$defs/0"}],"$defs":{` + references(900)[len(`{"$ref":"#/$defs/0","$defs":{`):len(references(900))-len(`false}}`)] + `{"items":{"$ref":"#"}}}}`,
+			[]byte(strings.Repeat("[", 500) + strings.Repeat("]", 500)),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := compile(t, test.schema).Validate(test.payload)
