@@ -141,3 +141,12 @@ func TestTTL(t *testing.T) {
 		t.Errorf("%d more expired", n)
 	}
 }
+
+// TestDatesAsIDsDoNotExpire: the index of _id is no TTL index.
+func TestDatesAsIDsDoNotExpire(t *testing.T) {
+	r := newRig(t)
+	r.insert(bson.D{{Key: "_id", Value: time.Unix(1, 0)}})
+	if n := r.srv.Expire(); n != 0 {
+		t.Errorf("%d documents expired", n)
+	}
+}

@@ -93,7 +93,7 @@ func newCollection(db, name string) *collection {
 		db: db, name: name, uuid: newUUID(),
 		docs:  map[string]*slot{},
 		locks: map[string]*txn{},
-		idx: []*indexDef{{name: idIndex, keys: id, spec: bson.D{
+		idx: []*indexDef{{name: idIndex, keys: id, expire: -1, spec: bson.D{
 			{Key: "v", Value: int32(2)}, {Key: "key", Value: id}, {Key: "name", Value: idIndex},
 		}}},
 	}
