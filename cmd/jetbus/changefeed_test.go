@@ -147,10 +147,10 @@ func TestChangefeedFile(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for text, want := range map[string]string{
-		``:                      "EOF",
+		``:                      "unexpected end of JSON input",
 		`[]`:                    "cannot unmarshal array",
-		`{"topics": "a"}`:       `unknown field "topics"`,
-		`{} {}`:                 "something behind the object",
+		`{"topics": "a"}`:       `unknown member "topics"`,
+		`{} {}`:                 "after top-level value",
 		`{"start": "sometime"}`: "use latest, copy, a time like",
 		`{"lease": "soon"}`:     "is no duration",
 		`{"filter": 1}`:         "",

@@ -80,9 +80,6 @@ func (c *Client) newReading(topics []string, o jetbus.ReadOptions) (*reading, er
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	if len(o.Last) > 0 {
-		return nil, fmt.Errorf("%w: Last through a gateway", jetbus.ErrUnsupported)
-	}
 	r := &reading{c: c, o: o, ready: make(chan struct{}, 1)}
 	for i, topic := range topics {
 		if err := jetbus.ValidTopic(topic); err != nil {
@@ -93,18 +90,23 @@ func (c *Client) newReading(topics []string, o jetbus.ReadOptions) (*reading, er
 		}
 		r.parts = append(r.parts, &part{r: r, topic: topic})
 	}
-	for _, topic := range slices.Concat(slices.Collect(maps.Keys(o.After)), slices.Collect(maps.Keys(o.Created))) {
+	for _, topic := range slices.Concat(slices.Collect(maps.Keys(o.After)), slices.Collect(maps.Keys(o.Last)), slices.Collect(maps.Keys(o.Created))) {
 		if !slices.Contains(topics, topic) {
-			return nil, fmt.Errorf("%w: After or Created names %s, which is not read", jetbus.ErrInvalidOption, topic)
+			return nil, fmt.Errorf("%w: After, Last or Created names %s, which is not read", jetbus.ErrInvalidOption, topic)
 		}
 	}
-	r.o.After, r.o.Created = maps.Clone(o.After), maps.Clone(o.Created)
+	r.o.After, r.o.Last, r.o.Created = maps.Clone(o.After), maps.Clone(o.Last), maps.Clone(o.Created)
 	return r, nil
 }
 
 func (r *reading) begin(ctx context.Context) error {
 	ctx, cancel := r.c.bound(ctx)
 	defer cancel()
+	for topic, last := range r.o.Last { // events of a gateway have no time of storage: their IDs are compared
+		if err := last.Verify(ctx, r.c, topic); err != nil {
+			return err
+		}
+	}
 	r.c.mu.Lock()
 	closing := r.c.closing
 	if !closing {
@@ -284,6 +286,9 @@ func (s *readSub) request() *frame.Request {
 	var o frame.SubscribeOptions
 	o.Filter = r.o.Filter
 	after, known := r.o.After[p.topic]
+	if last := r.o.Last[p.topic]; !known && last.Seq > 0 {
+		after, known = last.Seq, true
+	}
 	switch {
 	case p.offset != "":
 		o.Gateway.Offset = p.offset
