@@ -21,13 +21,7 @@ func (p *batch) storeAtomic(ctx context.Context) ([]jetbus.Receipt, error) {
 		return nil, err
 	}
 	messages := make([]*nats.Msg, len(p.receipts))
-	for i := range messages {
-		var err error
-		if messages[i], err = p.message(i); err != nil {
-			return nil, fmt.Errorf("event %d: %w", i, err)
-		}
-	}
-	if err := p.markAtomic(messages); err != nil {
+	if err := p.fillUnit(messages); err != nil {
 		return nil, err
 	}
 	last := len(messages) - 1
@@ -43,6 +37,17 @@ func (p *batch) storeAtomic(ctx context.Context) ([]jetbus.Receipt, error) {
 		p.receipts[i].Event.Seq = ack.seq - uint64(last-i)
 	}
 	return p.receipts, nil
+}
+
+// fillUnit makes the messages of an atomic batch.
+func (p *batch) fillUnit(messages []*nats.Msg) error {
+	for i := range messages {
+		var err error
+		if messages[i], err = p.message(i); err != nil {
+			return fmt.Errorf("event %d: %w", i, err)
+		}
+	}
+	return p.markAtomic(messages)
 }
 
 func (p *batch) checkAtomic() error {
@@ -109,20 +114,31 @@ func (cat *catalog) storeUnit(ctx context.Context, p *batch, messages []*nats.Ms
 	}
 }
 
-// moveUnit finds out whether the topic of an atomic batch that nobody is there for has
-// begun a generation of partitions, and changes the messages' places accordingly.
+// moveUnit makes the messages of an atomic batch again, after nobody listened on the subject of one, if a topic of
+// the batch stores its events elsewhere by now.
 func (p *batch) moveUnit(ctx context.Context, messages []*nats.Msg) (moved bool, err error) {
-	t := p.to[0].topic
-	fresh, err := p.b.verify(ctx, t)
-	if err != nil || t.generations == nil || fresh.sameGeneration(t) {
-		return false, err
-	}
-	for i, m := range messages {
-		if err := p.b.moveTo(fresh, &p.receipts[i].Event, &p.to[i], m); err != nil {
+	now := map[*topic]*topic{}
+	for i := range p.to {
+		to := &p.to[i]
+		fresh := now[to.topic]
+		if fresh == nil {
+			if fresh, err = p.b.verify(ctx, to.topic); err != nil {
+				return false, err
+			}
+			now[to.topic] = fresh
+		}
+		if fresh.samePlace(to.topic) {
+			continue
+		}
+		if err := p.b.moveTo(fresh, &p.receipts[i].Event, to); err != nil {
 			return false, err
 		}
+		moved = true
 	}
-	return true, nil
+	if !moved {
+		return false, nil
+	}
+	return true, p.fillUnit(messages)
 }
 
 func (srv *server) sendUnit(ctx context.Context, messages []*nats.Msg, s *tries) (pubAck, error) {

@@ -117,21 +117,16 @@ func (p *batch) settleStored(ctx context.Context, todo []int, retried []bool) {
 	})
 }
 
-// move finds new places for events whose topic has begun a generation of partitions.
-// Those that may be stored in their old ones are among them: the server knows them by
-// their IDs.
+// move finds new places for events whose topic stores its events elsewhere by now. Some of them may be stored in
+// their old places: the server knows them by their IDs.
 func (p *batch) move(todo []int) error {
 	for _, i := range todo {
 		to := &p.to[i]
-		if to.topic.generations == nil {
-			continue
-		}
 		fresh := p.b.remembered(to.topic.name())
-		if fresh == nil || fresh.sameGeneration(to.topic) {
+		if fresh == nil || fresh.samePlace(to.topic) {
 			continue
 		}
-		to.topic = fresh
-		if err := p.b.route(&p.receipts[i].Event, to); err != nil {
+		if err := p.b.moveTo(fresh, &p.receipts[i].Event, to); err != nil {
 			return err
 		}
 		p.moved = true

@@ -120,10 +120,9 @@ func (srv *server) partitionKey(e *jetbus.Event, t *topic) (by string, err error
 	return by, nil
 }
 
-// sameGeneration reports whether events of a topic go to the same place by either of
-// what was known of it.
-func (t *topic) sameGeneration(other *topic) bool {
-	return slices.Equal(t.generations, other.generations)
+// samePlace reports whether two versions of a topic store an event under the same subject.
+func (t *topic) samePlace(other *topic) bool {
+	return t.filter == other.filter && slices.Equal(t.generations, other.generations)
 }
 
 // expectAcross makes a condition on the last event of a key hold for all generations,

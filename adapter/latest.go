@@ -47,10 +47,7 @@ func (b *Bus) LatestByKey(ctx context.Context, topic string, keys ...string) (ma
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	out := make(map[string]jetbus.Event, len(keys))
-	t, err := b.lookup(ctx, topic)
-	if err == nil && !t.config.KeyInSubject {
-		err = jetbus.ErrNeedsKeySubject
-	}
+	t, err := b.keyedTopic(ctx, topic)
 	for part := range slices.Chunk(keys, latestStep) {
 		if err != nil {
 			break
@@ -72,7 +69,7 @@ func (srv *server) latest(ctx context.Context, t *topic, keys []string, out map[
 		if err := jetbus.ValidKey(key); err != nil {
 			return err
 		}
-		subjects[i] = srv.latestSubject(t, key)
+		subjects[i] = t.subjectOf(ce.KeyToken(key)) // in all partitions: publishers may choose another one at this moment
 	}
 	slices.Sort(subjects)
 	err := srv.lastOf(ctx, t, slices.Compact(subjects), func(m *nats.Msg, seq uint64, stored time.Time) bool {
@@ -114,15 +111,6 @@ func (srv *server) lastOf(ctx context.Context, t *topic, subjects []string, each
 	return err
 }
 
-// latestSubject matches the events of a key, in whichever partition: the topic may have
-// begun a generation this moment, and other publishers may choose otherwise.
-func (srv *server) latestSubject(t *topic, key string) string {
-	if t.generations == nil {
-		return eventSubject(srv.cfg.Prefix, t.name(), ce.KeyToken(key))
-	}
-	return partitionsFilter(srv.cfg.Prefix, t.name(), ce.KeyToken(key))
-}
-
 // ScanLatest implements jetbus.StateStore.
 func (b *Bus) ScanLatest(ctx context.Context, topic string, q jetbus.LatestQuery, each func(jetbus.Event) error) (asOf uint64, err error) {
 	op := "scan latest " + topic
@@ -149,11 +137,15 @@ func (b *Bus) ScanLatest(ctx context.Context, topic string, q jetbus.LatestQuery
 	return s.asOf, nil
 }
 
-// keyedTopic is lookup of a topic that has its keys in its subjects.
+// keyedTopic is lookup of a topic that has its keys in its subjects. Before it refuses one that has not, it
+// asks the server: the topic may have been deleted and declared again.
 func (st *streams) keyedTopic(ctx context.Context, name string) (*topic, error) {
 	ctx, cancel := st.bound(ctx)
 	defer cancel()
 	t, err := st.lookup(ctx, name)
+	if err == nil && !t.config.KeyInSubject {
+		t, err = st.verify(ctx, t)
+	}
 	if err == nil && !t.config.KeyInSubject {
 		err = jetbus.ErrNeedsKeySubject
 	}

@@ -26,7 +26,7 @@ func TestLatestBeyondWhatTheServerSends(t *testing.T) {
 	keys := strings.Split("abcde", "")
 	subjects := make([]string, len(keys))
 	for i, key := range keys {
-		subjects[i] = eventSubject("ev", "k", ce.KeyToken(key))
+		subjects[i] = "ev.k.K." + ce.KeyToken(key)
 		if _, err := bus.Publish(t.Context(), jetbus.Event{Topic: "k", Key: key, Payload: []byte(`"0123456789"`)}); err != nil {
 			t.Fatal(err)
 		}

@@ -113,10 +113,10 @@ func (dur *durables) sequenceOfID(ctx context.Context, t *topic, id string) (uin
 // Without an answer there is an error. A topic that is gone is not declared for it.
 func (cat *catalog) dedupeLookup(ctx context.Context, t *topic, id string) (seq uint64, found bool, err error) {
 	seq, found, err = cat.dedupeOnce(ctx, t, id)
-	if t.generations != nil && errors.Is(err, nats.ErrNoResponders) { // it may have begun a generation
+	if errors.Is(err, nats.ErrNoResponders) { // its events may be stored elsewhere by now
 		short, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
-		if fresh, verr := cat.asDeclared(short, t); verr == nil && !fresh.sameGeneration(t) {
+		if fresh, verr := cat.asDeclared(short, t); verr == nil && !fresh.samePlace(t) {
 			return cat.dedupeOnce(ctx, fresh, id)
 		}
 	}

@@ -66,11 +66,13 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 	if err := b.eventFits(m); err != nil {
 		return jetbus.Receipt{}, err
 	}
-	var move func(*topic) error
-	if to.topic.generations != nil && m.Header["Nats-Schedule"] == nil {
-		move = func(fresh *topic) error { return b.moveTo(fresh, e, &to, m) }
-	}
-	ack, err := b.storeMoving(ctx, to.topic, m, move)
+	ack, err := b.storeMoving(ctx, to.topic, m, func(fresh *topic) error {
+		if err := b.moveTo(fresh, e, &to); err != nil {
+			return err
+		}
+		m.Subject, m.Header = to.subject, ce.Encode(e)
+		return b.instruct(&to, m, e, options, now)
+	})
 	if named && isWrongSequence(err) {
 		short, cancel := context.WithTimeout(ctx, askTimeout) // who may not ask hears nothing
 		defer cancel()
@@ -256,8 +258,8 @@ func (b *Bus) store(ctx context.Context, t *topic, m *nats.Msg) (pubAck, error) 
 	return b.storeMoving(ctx, t, m, nil)
 }
 
-// storeMoving is store of a message whose place may change: move changes it where the
-// topic turns out to have begun a generation of partitions. Nil: it has none.
+// storeMoving is store of an event whose topic may have changed: if nobody listens on the message's subject,
+// move makes the message again for the topic as it is now. Nil: the message stays as it is.
 func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(fresh *topic) error) (pubAck, error) {
 	s := triesOf(t, m)
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
@@ -279,7 +281,7 @@ func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(
 			}
 		case errors.Is(err, nats.ErrNoResponders):
 			fresh, err := b.verify(ctx, t)
-			if err == nil && move != nil && !fresh.sameGeneration(t) {
+			if err == nil && move != nil && !fresh.samePlace(t) {
 				if err = move(fresh); err == nil {
 					t = fresh
 					continue
@@ -318,8 +320,8 @@ func (srv *server) storeOnce(ctx context.Context, m *nats.Msg, s *tries) (pubAck
 	return parsePubAck(a.Data)
 }
 
-// verify asks whether a topic that nobody answers for still exists, and returns what
-// is known of it now.
+// verify asks the server for a topic that may have changed since the bus looked it up: nobody listens on its
+// subject, say. It returns the topic as it is now, or as it was known if the server does not answer soon.
 func (st *streams) verify(ctx context.Context, t *topic) (*topic, error) {
 	short, cancel := context.WithTimeout(ctx, askTimeout) // the next try may do better than to wait here
 	defer cancel()
@@ -331,21 +333,16 @@ func (st *streams) verify(ctx context.Context, t *topic) (*topic, error) {
 		return t, nil // the server cannot say: try again
 	}
 	st.forget(t)
-	if st.cfg.AutoCreate && !t.adopted() {
-		return st.lookup(ctx, t.name())
+	if t.adopted() {
+		return nil, jetbus.ErrNoTopic
 	}
-	return nil, jetbus.ErrNoTopic
+	return st.lookup(ctx, t.name()) // in another stream
 }
 
-// moveTo changes the place of a message that is to store an event to where it belongs
-// by what is known of its topic now.
-func (srv *server) moveTo(fresh *topic, e *jetbus.Event, to *destination, m *nats.Msg) error {
-	to.topic = fresh
-	if err := srv.route(e, to); err != nil {
-		return err
-	}
-	m.Subject = to.subject
-	return srv.expectAcross(m.Header, fresh, e.Key)
+// moveTo sets where an event is stored in its topic as it is now.
+func (srv *server) moveTo(fresh *topic, e *jetbus.Event, to *destination) error {
+	to.topic, to.tombstone = fresh, fresh.deletes(e)
+	return srv.route(e, to)
 }
 
 // storedBefore reports whether the last message of the subject, or of those that its

@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -8,22 +9,44 @@ import (
 	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
-// Subjects are <prefix>.<topic>.<key token>; in a topic with partitions
-// <prefix>.<topic>.P<generation>.<partition>.<key token>; and
-// <prefix>.<topic>.S.<id token> for events that wait for their time. Topic segments
-// are lower case, so "S" and "P1" are never one of them, and every subject of a topic
+// Subjects are
+//
+//	<prefix>.<topic>._                                       events of a topic without keys in subjects
+//	<prefix>.<topic>.K.<key token>                           events of a topic with KeyInSubject
+//	<prefix>.<topic>.P<generation>.<partition>.<key token>   events of a topic with partitions
+//	<prefix>.<topic>.S.<id token>                            events that wait for their time
+//
+// A stream takes in the subjects of one of the first three only. So a bus that remembers a topic as it was
+// before it was deleted and declared with another layout publishes to a subject that nobody listens on, is
+// told at once ("no responders"), and looks the topic up again. A snapshot, which only the server writes, and a
+// topic with KeyInSubject that an older version declared have <prefix>.<topic>.<key token>.
+//
+// Topic segments are lower case, so "K", "S" and "P1" are never one of them, and every subject of a topic
 // has a fixed number of tokens, so that the filter of a topic does not match the
 // events of a longer one. That of all partitions would match those of a topic that
 // is longer by two segments; a topic with partitions has a stream of its own.
 
+// keyedToken stands before the key token of an event of a topic with KeyInSubject.
+const keyedToken = "K"
+
 // delayToken stands before the id token of an event that waits.
 const delayToken = "S"
 
-// eventSubject is where an event with this key token is stored.
+// eventSubject is where an event with this key token is stored, in a topic without keys in its subjects.
 func eventSubject(prefix, topic, token string) string { return prefix + "." + topic + "." + token }
 
-// topicFilter matches the events of the topic and nothing else.
+// topicFilter matches the events of a topic without keys in its subjects, and nothing else.
 func topicFilter(prefix, topic string) string { return prefix + "." + topic + ".*" }
+
+// keyedFilter matches the events of a topic with KeyInSubject, and nothing else.
+func keyedFilter(prefix, topic string) string {
+	return prefix + "." + topic + "." + keyedToken + ".*"
+}
+
+// plainFilters are the filters that a topic without partitions may have.
+func plainFilters(prefix, topic string) []string {
+	return []string{topicFilter(prefix, topic), keyedFilter(prefix, topic)}
+}
 
 // delaySubject is where the event with this id waits for its time.
 func delaySubject(prefix, topic, id string) string {
@@ -97,7 +120,7 @@ func parseCount(s string) (n int, ok bool) {
 
 // takesIn reports whether a stream with that subject takes in the events of a topic.
 func takesIn(subject, prefix, topic string) bool {
-	if subject == topicFilter(prefix, topic) {
+	if slices.Contains(plainFilters(prefix, topic), subject) {
 		return true
 	}
 	generation, ok := strings.CutPrefix(subject, prefix+"."+topic+".P")

@@ -76,10 +76,8 @@ func (t *topic) subject(prefix, key string) (string, error) {
 		return "", fmt.Errorf("%w: it is a snapshot, which only the server writes; publish to %s", jetbus.ErrUnsupported, t.config.SnapshotOf)
 	case t.generations != nil:
 		return partitionSubject(prefix, t.config.Name, jetbus.Partition{Generation: len(t.generations)}, ce.KeyToken("")), nil
-	case !t.adopted() && t.config.KeyInSubject:
-		return eventSubject(prefix, t.config.Name, ce.KeyToken(key)), nil
 	case !t.adopted():
-		return eventSubject(prefix, t.config.Name, ce.KeyToken("")), nil
+		return t.subjectOf(t.token(key)), nil
 	case t.feeds != nil:
 		return "", fmt.Errorf("%w: it is adopted from stream %s, which takes events from %s alone; publish there", jetbus.ErrUnsupported, t.stream, strings.Join(t.feeds, ", "))
 	case strings.ContainsAny(t.config.Subject, "*>"):
@@ -87,6 +85,9 @@ func (t *topic) subject(prefix, key string) (string, error) {
 	}
 	return t.config.Subject, nil
 }
+
+// subjectOf returns the subject of a key token: in a topic with partitions, a filter for it in all of them.
+func (t *topic) subjectOf(token string) string { return strings.TrimSuffix(t.filter, "*") + token }
 
 // lookupSubject is where the topic's stream is asked for an id. It is that of no event, so
 // that those who listen beside the bus, and hear it, can tell.
@@ -196,6 +197,9 @@ func (cat *catalog) remember(name string, info *jetstream.StreamInfo) (*topic, e
 	if t.generations != nil {
 		t.filter = partitionsFilter(cat.cfg.Prefix, name, "*")
 	}
+	if keyed := keyedFilter(cat.cfg.Prefix, name); slices.Contains(info.Config.Subjects, keyed) {
+		t.filter = keyed
+	}
 	t.looked.Store(int64(time.Since(cat.began)))
 	cat.put(t)
 	return t, nil
@@ -218,7 +222,8 @@ func (cat *catalog) stillDeclared(ctx context.Context, t *topic) error {
 	return err
 }
 
-// asDeclared is stillDeclared that returns the topic with the partitions it has now.
+// asDeclared is stillDeclared that returns the topic as it is now: it may have begun a generation of
+// partitions, or have been deleted and declared again.
 func (cat *catalog) asDeclared(ctx context.Context, t *topic) (*topic, error) {
 	ctx, cancel := cat.bound(ctx)
 	defer cancel()
@@ -231,7 +236,7 @@ func (cat *catalog) asDeclared(ctx context.Context, t *topic) (*topic, error) {
 	case !declares(&info.Config, t.name()):
 		cat.forget(t)
 		return nil, jetbus.ErrNoTopic
-	case t.generations == nil:
+	case t.generations == nil && info.Created.Equal(t.created) && slices.Contains(info.Config.Subjects, t.filter):
 		return t, nil
 	}
 	return cat.remember(t.name(), info)
@@ -260,6 +265,9 @@ func (srv *server) findShared(ctx context.Context, name string) (*jetstream.Stre
 	defer cancel()
 	for {
 		shared, err := srv.js.StreamNameBySubject(ctx, topicFilter(srv.cfg.Prefix, name))
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			shared, err = srv.js.StreamNameBySubject(ctx, keyedFilter(srv.cfg.Prefix, name))
+		}
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil, &jetbus.RemedyError{Err: jetbus.ErrNoTopic, See: "EnsureTopic"}
 		}

@@ -205,7 +205,7 @@ func TestLookupIsHeardAsNone(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.Ensure(jetbus.TopicConfig{Name: "a", KeyInSubject: true})
 		r.Ensure(jetbus.TopicConfig{Name: "parts", Partitions: 2})
-		for topic, lookup := range map[string]string{"a": "ev.a.S", "parts": "ev.parts.P1.0.S"} {
+		for topic, lookup := range map[string]string{"a": "ev.a.K.S", "parts": "ev.parts.P1.0.S"} {
 			last := r.Publish(topic, "k", "S", "")[2]
 			heard := must(r.NC.SubscribeSync("ev.>"))(t)
 			_, err := r.Bus.Receive(r.Context(), topic, "g", jetbus.ReceiveOptions{From: jetbus.AfterID(last.ID), Wait: -1})
@@ -290,7 +290,7 @@ func TestReadManyEvents(t *testing.T) {
 		must(r.Bus.PublishBatch(r.Context(), adaptertest.Numbered("a", n), jetbus.BatchOptions{}))(r.T)
 		// Gaps, as expiry leaves them.
 		s := must(r.JS.Stream(r.Context(), "EV_A"))(r.T)
-		r.OK(s.Purge(r.Context(), jetstream.WithPurgeSubject("ev.a.17")))
+		r.OK(s.Purge(r.Context(), jetstream.WithPurgeSubject("ev.a.K.17")))
 		r.OK(s.DeleteMsg(r.Context(), 1))
 		want := strings.Fields(strings.Replace(" "+adaptertest.Keys(n)+" ", " 17 ", " ", 1))[1:]
 		if got := r.Stored("a"); got != strings.Join(want, " ") {

@@ -390,7 +390,7 @@ func TestTombstonesInBatches(t *testing.T) {
 		}
 		stream := must(r.JS.Stream(r.Context(), "EV_STATE"))(t)
 		for key, ttl := range map[string]string{"a": "1h0m0s", "b": "", "c": "1h0m0s", "d": ""} {
-			m := must(stream.GetLastMsgForSubject(r.Context(), "ev.state."+key))(t)
+			m := must(stream.GetLastMsgForSubject(r.Context(), "ev.state.K."+key))(t)
 			r.Equal("TTL of "+key, m.Header.Get("Nats-TTL"), ttl)
 		}
 		_, err := r.Bus.PublishBatch(r.Context(), []jetbus.Event{e("deep", "a"), jetbus.Tombstone("deep", "a")}, jetbus.BatchOptions{Atomic: true})
