@@ -25,7 +25,8 @@ func listenWeb(ctx context.Context, flag, listen string, h http.Handler, t *tls.
 	}
 	w := &web{url: "http://" + l.Addr().String(), ended: make(chan error, 1), server: &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what clients do wrong
+		ConnState: newIdleConns(maxIdleConns).observe,
+		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what clients do wrong
 	}}
 	if t != nil {
 		w.url = "https://" + l.Addr().String()
