@@ -15,6 +15,7 @@ type gate struct {
 	rates     limiters // of requests, by subject
 	strangers limiters // of documents without a token, by address
 	preAuth   preAuth
+	making    turns // to make a group, by subject
 }
 
 // newGate reads what the configuration says of it.

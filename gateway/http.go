@@ -31,6 +31,7 @@ func (g *Gateway) httpRoutes(mux *http.ServeMux) {
 	handle("GET /v1/topics/{topic}/state", g.stateAt)
 	handle("GET /v1/groups/{topic}", g.listGroups)
 	handle("GET /v1/groups/{topic}/{group}", g.describeGroup)
+	handle("DELETE /v1/groups/{topic}/{group}", g.deleteGroup)
 	handle("POST /v1/groups/{topic}/{call}", g.callGroup)
 	handle("GET /v1/dlq/{topic}", g.listDead)
 	handle("GET /v1/dlq/{topic}/{seq}", g.oneDead)

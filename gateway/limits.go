@@ -17,7 +17,9 @@ type Limits struct {
 	Connections   int           // WebSockets that have, and as many event streams, polls with pulls, and snapshots with states and dead letters. Defaults to 10,000
 	PerPrincipal  int           // of all these by one subject, and of its publishes over HTTP at once. Defaults to 1,000
 	Subscriptions int           // of a connection. Defaults to 64
-	Groups        int           // of a topic, beyond which clients make no more. Defaults to 1,000
+	Groups        int           // of a topic, beyond which clients make no more: as many that services share, and as many of subjects (u.SUBJECT, u.SUBJECT.*). Defaults to 1,000
+	OwnGroups     int           // of a topic by one subject: u.SUBJECT and u.SUBJECT.*. Defaults to 50
+	GroupIdle     time.Duration // until the broker deletes such a group, which nobody has asked for events, with its position. Defaults to 7 days, at least 1 minute; negative: never
 	InFlight      int           // events of a subscription. Defaults to 1,000
 	BatchEvents   int           // events of a batch. Defaults to 256
 	QueueBytes    int           // that wait to be written to a connection. Defaults to 1 MiB
@@ -59,6 +61,7 @@ func (l Limits) normalize() (Limits, error) {
 		{"PerPrincipal", &l.PerPrincipal, 1_000, 1},
 		{"Subscriptions", &l.Subscriptions, 64, 1},
 		{"Groups", &l.Groups, 1_000, 1},
+		{"OwnGroups", &l.OwnGroups, 50, 1},
 		{"InFlight", &l.InFlight, 1_000, 1},
 		{"BatchEvents", &l.BatchEvents, 256, 1},
 		{"QueueBytes", &l.QueueBytes, 1 << 20, 4 << 10},
@@ -97,6 +100,11 @@ func (l Limits) normalize() (Limits, error) {
 		}
 	}
 	if err := setLimit("FrameBytes", &l.FrameBytes, 1<<20, 1<<10); err != nil {
+		return l, err
+	}
+	if l.GroupIdle < 0 {
+		l.GroupIdle = -1
+	} else if err := setLimit("GroupIdle", &l.GroupIdle, 7*24*time.Hour, time.Minute); err != nil {
 		return l, err
 	}
 	switch {

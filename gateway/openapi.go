@@ -54,6 +54,7 @@ var operations = []operation{
 	{"GET", "/v1/topics/{topic}/state", "stateAt", "The last event of each key as of a time", "at prefix limit cursor", nil, object{"200": pageRef}},
 	{"GET", "/v1/groups/{topic}", "listGroups", "The groups of a topic", "limit after", nil, object{"200": anyJSON}},
 	{"GET", "/v1/groups/{topic}/{group}", "describeGroup", "A group, and its position", "", nil, object{"200": anyJSON}},
+	{"DELETE", "/v1/groups/{topic}/{group}", "deleteGroup", "Delete a group of one's own (u.SUBJECT), or any with ops:admin", "", nil, object{"204": nil}},
 	{"POST", "/v1/groups/{topic}/{group}:pull", "pull", "Take events of a group", "", jsonBody, object{"200": anyJSON}},
 	{"POST", "/v1/groups/{topic}/{group}:ack", "ack", "Acknowledge events", "", object{"application/json": ref("Settle")}, object{"200": ref("Results")}},
 	{"POST", "/v1/groups/{topic}/{group}:nack", "nack", "Refuse events", "", object{"application/json": ref("Settle")}, object{"200": ref("Results")}},

@@ -82,7 +82,7 @@ func (g *Gateway) pull(w http.ResponseWriter, r *http.Request, a *budget.Account
 	if err != nil {
 		return cause(ctx, err)
 	}
-	if err := g.mayMake(ctx, info, group); err != nil {
+	if err := g.mayMake(ctx, who, info, group, o.From); err != nil {
 		return cause(ctx, err)
 	}
 	kept := o.MaxLease

@@ -188,12 +188,20 @@ func (p Principal) mayJoin(topic, group string) bool {
 	return p.Scopes.Allow(TopicRead, topic) && (p.Scopes.Allow(GroupJoin, group) || p.owns(group))
 }
 
+// mayDelete reports whether the principal may delete the group from the topic.
+func (p Principal) mayDelete(topic, group string) bool {
+	return p.Scopes.Allow(OpsAdmin, "") || p.Scopes.Allow(TopicRead, topic) && p.owns(group)
+}
+
 // maySeek reports whether the principal may move the group in the topic.
 func (p Principal) maySeek(topic, group string) bool {
 	return p.Scopes.Allow(TopicRead, topic) && (p.Scopes.Allow(GroupSeek, group) || p.owns(group))
 }
 
+// personalPrefix begins the names of groups that belong to subjects.
+const personalPrefix = "u."
+
 func (p Principal) owns(group string) bool {
-	rest, ok := strings.CutPrefix(group, "u."+p.Subject)
+	rest, ok := strings.CutPrefix(group, personalPrefix+p.Subject)
 	return ok && isToken(p.Subject) && (rest == "" || rest[0] == '.')
 }

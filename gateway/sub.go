@@ -3,7 +3,6 @@ package gateway
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -27,6 +26,7 @@ const (
 // that is given what it has credit for, or a reader.
 type sub struct {
 	ses         *session
+	who         Principal // that subscribed; only its subject stays as it is
 	id, group   string
 	topics      []string
 	streams     map[string]uint64 // of the topics, for offsets
@@ -94,7 +94,7 @@ func (c *conn) newSub(req frame.Request) (*sub, error) {
 		return nil, frameFailure(err)
 	}
 	s := &sub{
-		ses: c.ses, id: req.Sub, group: req.Group, o: o, headersOnly: o.Gateway.HeadersOnly,
+		ses: c.ses, who: c.principal(), id: req.Sub, group: req.Group, o: o, headersOnly: o.Gateway.HeadersOnly,
 		started: make(chan struct{}), done: make(chan struct{}), held: map[string]*hold{}, taken: map[*jetbus.Delivery]struct{}{},
 		streams: map[string]uint64{}, freed: make(chan struct{}, 1), empty: make(chan struct{}),
 	}
@@ -118,7 +118,7 @@ func (c *conn) newSub(req frame.Request) (*sub, error) {
 			return nil, err
 		}
 	}
-	if err := s.allowed(c.principal()); err != nil {
+	if err := s.allowed(s.who); err != nil {
 		return nil, err
 	}
 	if err := s.setLimits(c.g.c.Limits); err != nil {
@@ -273,25 +273,11 @@ func (s *sub) lookUp() error {
 			return err
 		}
 		s.streams[topic] = streamOf(info)
-		if err := s.ses.g.mayMake(s.ctx, info, s.group); err != nil {
+		if err := s.ses.g.mayMake(s.ctx, s.who, info, s.group, s.o.From); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// mayMake reports what keeps a client from being the first of a group: a group stays at the
-// broker, and who may read a topic may have groups of its own.
-func (g *Gateway) mayMake(ctx context.Context, info jetbus.TopicInfo, group string) error {
-	if info.Groups < g.c.Limits.Groups {
-		return nil
-	}
-	topic := info.Config.Name
-	_, err := g.b.Cursor(ctx, topic, group)
-	if errors.Is(err, jetbus.ErrNoGroup) {
-		return refuse(CodeTooManySubs, "topic %s has %d groups, and clients may not make more; join one, or have one deleted", topic, info.Groups)
-	}
-	return err
 }
 
 // push is the handler of a group: it returns when the event is on its way to the client, who

@@ -122,14 +122,14 @@ func (s *gatewaySettings) read() error {
 func (s *gatewaySettings) limit(counts map[string]int64) error {
 	l := &s.limits
 	numbers := map[string]*int{
-		"tokenBytes": &l.TokenBytes, "preAuth": &l.PreAuth, "connections": &l.Connections, "perPrincipal": &l.PerPrincipal, "subscriptions": &l.Subscriptions, "groups": &l.Groups,
+		"tokenBytes": &l.TokenBytes, "preAuth": &l.PreAuth, "connections": &l.Connections, "perPrincipal": &l.PerPrincipal, "subscriptions": &l.Subscriptions, "groups": &l.Groups, "ownGroups": &l.OwnGroups,
 		"inFlight": &l.InFlight, "batchEvents": &l.BatchEvents, "queueBytes": &l.QueueBytes, "burst": &l.Burst, "pageEvents": &l.PageEvents,
 		"bytes": &l.Bytes, "bytesPerPrincipal": &l.BytesPerPrincipal, "bytesPerConnection": &l.BytesPerConnection,
 		"calls": &l.Calls, "callsPerPrincipal": &l.CallsPerPrincipal, "scans": &l.Scans, "scansPerPrincipal": &l.ScansPerPrincipal,
 	}
 	times := map[string]*time.Duration{
 		"authTimeoutMs": &l.AuthTimeout, "writeTimeoutMs": &l.WriteTimeout, "pingMs": &l.Ping, "pongTimeoutMs": &l.PongTimeout,
-		"leaseMaxMs": &l.LeaseMax, "leaseTotalMs": &l.LeaseTotal, "resumeGraceMs": &l.ResumeGrace, "waitMs": &l.Wait,
+		"leaseMaxMs": &l.LeaseMax, "leaseTotalMs": &l.LeaseTotal, "resumeGraceMs": &l.ResumeGrace, "waitMs": &l.Wait, "groupIdleMs": &l.GroupIdle,
 	}
 	for name, n := range counts {
 		switch {

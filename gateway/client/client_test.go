@@ -191,7 +191,6 @@ func TestUnsupported(t *testing.T) {
 	calls := map[string]func() error{
 		"declare":        func() error { _, err := bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: "new"}); return err },
 		"delete":         func() error { return bus.DeleteTopic(ctx, "orders") },
-		"delete a group": func() error { return bus.DeleteGroup(ctx, "orders", "g") },
 		"pause a group":  func() error { return bus.PauseGroup(ctx, "orders", "g", time.Now()) },
 		"resume a group": func() error { return bus.ResumeGroup(ctx, "orders", "g") },
 		"a long lease": func() error {
@@ -227,6 +226,53 @@ func TestUnsupported(t *testing.T) {
 		t.Errorf("topics %+v, %v", all, err)
 	}
 	if groups, err := bus.Groups(ctx, "orders"); err != nil || len(groups) != 0 {
+		t.Errorf("groups %+v, %v", groups, err)
+	}
+}
+
+func TestDeleteGroup(t *testing.T) {
+	auth, err := gateway.StaticTokens(
+		gateway.Token{Token: "0123456789abcdef", Subject: "ann", Scopes: []string{"topic:read:>", "group:join:>"}},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, gateway.Config{Limits: limits(), Auth: auth})
+	c := r.config()
+	c.Token = func(context.Context) (string, error) { return "0123456789abcdef", nil }
+	bus := dial(t, c)
+	ctx := t.Context()
+	var subs []jetbus.Subscription
+	for _, group := range []string{"u.ann.tab", "billing"} {
+		sub, err := bus.Subscribe(ctx, "orders", group, func(context.Context, *jetbus.Delivery) error { return nil }, jetbus.SubscribeOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		subs = append(subs, sub)
+	}
+	if err := bus.DeleteGroup(ctx, "orders", "u.ann.tab"); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-subs[0].Done():
+		if err := subs[0].Err(); !errors.Is(err, jetbus.ErrNoGroup) {
+			t.Errorf("its member ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("its member goes on")
+	}
+	for want, err := range map[error]error{
+		jetbus.ErrNoGroup:      bus.DeleteGroup(ctx, "orders", "u.ann.tab"),
+		jetbus.ErrNoTopic:      bus.DeleteGroup(ctx, "none", "u.ann.tab"),
+		jetbus.ErrDenied:       bus.DeleteGroup(ctx, "orders", "billing"),
+		jetbus.ErrInvalidGroup: bus.DeleteGroup(ctx, "orders", "a/b"),
+		jetbus.ErrInvalidTopic: bus.DeleteGroup(ctx, "a/b", "g"),
+	} {
+		if !errors.Is(err, want) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+	if groups, err := bus.Groups(ctx, "orders"); err != nil || len(groups) != 1 || groups[0].Group != "billing" {
 		t.Errorf("groups %+v, %v", groups, err)
 	}
 }

@@ -21,8 +21,7 @@
 //   - Everything that waits is bounded, and after [Client.Close] nothing runs any more.
 //
 // What a gateway cannot do, its client refuses with [jetbus.ErrUnsupported] and says what to do
-// instead: topics are declared, and groups deleted and paused, beside the broker (the command
-// jetbus, or package adapter). Different from the bus beside the broker are: SubscriptionStats do
+// instead: topics are declared and groups paused with the command jetbus or package adapter. Different from the bus beside the broker are: SubscriptionStats do
 // not count what the gateway filtered, nor know Retrying and Blocked, and Active is a second late;
 // and the AckTimeout of a group at the broker is the gateway's, or longer, while leases last as
 // their member asked.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -228,9 +229,21 @@ func (c *Client) EnsureGroup(_ context.Context, topic string, g jetbus.GroupConf
 	return jetbus.GroupInfo{}, errBeside("declare group " + g.Group + " of " + topic)
 }
 
-// DeleteGroup is [jetbus.ErrUnsupported].
-func (c *Client) DeleteGroup(_ context.Context, topic, group string) error {
-	return errBeside("delete group " + group + " of " + topic)
+// DeleteGroup implements part of [jetbus.Topics]. A subject may delete its own groups, "u.<subject>"
+// and what begins with that and a dot; the others need the scope ops:admin. If the gateway does not
+// answer, the error is [jetbus.ErrUnavailable] and the group may be deleted: deleting it again is safe.
+func (c *Client) DeleteGroup(ctx context.Context, topic, group string) error {
+	err := jetbus.ValidTopic(topic)
+	if err == nil {
+		err = jetbus.ValidGroup(group)
+	}
+	if err == nil {
+		err = c.request(ctx, http.MethodDelete, "/v1/groups/"+url.PathEscape(topic)+"/"+url.PathEscape(group), nil, nil, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("delete group %s of %s: %w", group, topic, err)
+	}
+	return nil
 }
 
 // PauseGroup is [jetbus.ErrUnsupported].

@@ -27,9 +27,18 @@ type problem struct {
 // maxAnswer is how many bytes an answer over HTTP has at most.
 const maxAnswer = 256 << 20
 
-// web makes a request over HTTP, again while it may pass. A nil body makes it a GET, which is
-// repeated where no answer came, too.
+// web makes a request over HTTP: a GET, or with a body a POST. See request.
 func (c *Client) web(ctx context.Context, path string, query url.Values, body, into any) error {
+	method := http.MethodGet
+	if body != nil {
+		method = http.MethodPost
+	}
+	return c.request(ctx, method, path, query, body, into)
+}
+
+// request makes a request over HTTP, and repeats it while the gateway may accept it later. A GET is
+// also repeated when no answer came. A nil into ignores the answer's body.
+func (c *Client) request(ctx context.Context, method, path string, query url.Values, body, into any) error {
 	if _, err := c.main(); err != nil {
 		return err
 	}
@@ -37,7 +46,7 @@ func (c *Client) web(ctx context.Context, path string, query url.Values, body, i
 	defer cancel()
 	fresh := false
 	for wait := retryWait; ; wait = min(2*wait, maxRetryWait) {
-		err := c.webOnce(ctx, path, query, body, into)
+		err := c.requestOnce(ctx, method, path, query, body, into)
 		if e, ok := errors.AsType[*Error](err); ok && e.Code == "token_expired" && !fresh { // it ended while there was no connection
 			fresh = true
 			if _, err := c.token(ctx); err != nil {
@@ -45,14 +54,14 @@ func (c *Client) web(ctx context.Context, path string, query url.Values, body, i
 			}
 			continue
 		}
-		again := passes(err) || body == nil && err != nil && unreached(err)
+		again := passes(err) || method == http.MethodGet && err != nil && unreached(err)
 		if !again || sleep(ctx, max(wait, retryAfter(err))) != nil {
 			return err
 		}
 	}
 }
 
-// unreachedError is one of HTTP, and no answer.
+// unreachedError is an error of HTTP, without an answer.
 type unreachedError struct{ err error }
 
 // Error gives the cause.
@@ -64,22 +73,21 @@ func (e *unreachedError) Error() string {
 func (e *unreachedError) Unwrap() []error { return []error{jetbus.ErrUnavailable, e.err} }
 
 func unreached(err error) bool {
-	_, ok := err.(*unreachedError) //nolint:errorlint // made by webOnce, as it is
+	_, ok := err.(*unreachedError) //nolint:errorlint // made by requestOnce, as it is
 	return ok
 }
 
-func (c *Client) webOnce(ctx context.Context, path string, query url.Values, body, into any) error {
+func (c *Client) requestOnce(ctx context.Context, method, path string, query url.Values, body, into any) error {
 	at := c.base + path
 	if len(query) > 0 {
 		at += "?" + query.Encode()
 	}
-	method, content := http.MethodGet, []byte(nil)
+	var content []byte
 	if body != nil {
 		var err error
 		if content, err = json.Marshal(body); err != nil {
 			return fmt.Errorf("%w: %w", jetbus.ErrInvalidOption, err)
 		}
-		method = http.MethodPost
 	}
 	r, err := http.NewRequestWithContext(ctx, method, at, bytes.NewReader(content))
 	if err != nil {
@@ -109,12 +117,15 @@ func (c *Client) webOnce(ctx context.Context, path string, query url.Values, bod
 		}
 		return &unreachedError{err}
 	}
-	if answer.StatusCode != http.StatusOK {
+	if answer.StatusCode/100 != 2 {
 		var p problem
 		if json.Unmarshal(text, &p) != nil || p.Code == "" {
 			return fmt.Errorf("%w: the gateway answered %s", jetbus.ErrUnavailable, answer.Status)
 		}
 		return refusal(&frame.Message{Code: p.Code, Msg: p.Detail, Retryable: p.Retryable, RetryAfterMs: p.RetryAfterMs, Details: p.Details})
+	}
+	if into == nil {
+		return nil
 	}
 	if err := json.Unmarshal(text, into); err != nil {
 		return fmt.Errorf("%w: an answer of the gateway: %w", jetbus.ErrUnavailable, err)
