@@ -33,8 +33,15 @@ func Latest() Start { return Start{Kind: FromLatest} }
 // Earliest starts with the oldest event the topic still has.
 func Earliest() Start { return Start{Kind: FromEarliest} }
 
-// AtTime starts with the first event stored at or after t, by the broker's clock.
+// AtTime starts with the first event stored at or after t, by the broker's clock. A reader may
+// start at a time in the future, and gets no event stored before it. A group may not
+// ([ErrInvalidOption]), except for a few seconds, for clocks that differ: it waits until then.
 func AtTime(t time.Time) Start { return Start{Kind: FromTime, Time: t} }
+
+// Excludes reports whether e was stored before the time of a start [AtTime]. Implementations of
+// [Reader] and [Store] leave such events out: the first sequence after a time in the future is
+// not known yet.
+func (s Start) Excludes(e *Event) bool { return s.Kind == FromTime && e.Stored.Before(s.Time) }
 
 // AfterID starts behind the event with that id. An id that is not found is an
 // error ([ErrPositionUnknown]), never the beginning.

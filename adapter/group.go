@@ -195,7 +195,7 @@ func (dur *durables) createNew(ctx context.Context, t *topic, group string, star
 	if _, err := dur.findGroup(ctx, t, group); !errors.Is(err, jetbus.ErrNoGroup) {
 		return nil, cmp.Or(err, errJoined)
 	}
-	next, err := dur.startSequence(ctx, t, start)
+	next, err := dur.groupStart(ctx, t, start)
 	if err != nil {
 		return nil, err
 	}

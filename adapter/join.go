@@ -85,7 +85,7 @@ func (s *subscription) lookup(ctx context.Context, name string) (*topic, error) 
 		}
 		_, err = s.b.findGroup(ctx, t, s.group)
 		if errors.Is(err, jetbus.ErrNoGroup) {
-			_, err = s.b.startSequence(ctx, t, s.o.From)
+			_, err = s.b.groupStart(ctx, t, s.o.From)
 		}
 		if errors.Is(err, jetbus.ErrNoTopic) && try == 0 { // remembered, but gone since
 			s.b.forget(t)

@@ -96,7 +96,7 @@ func (dur *durables) cursorSequence(ctx context.Context, t *topic, c jetbus.Curs
 	case c.LastID != "":
 		return dur.startSequence(ctx, t, jetbus.AfterID(c.LastID))
 	case !c.LastTime.IsZero():
-		return dur.startSequence(ctx, t, jetbus.AtTime(c.LastTime.Add(1)))
+		return dur.groupStart(ctx, t, jetbus.AtTime(c.LastTime.Add(1)))
 	default:
 		return 1, nil
 	}

@@ -371,7 +371,7 @@ func (dur *durables) createParts(ctx context.Context, t *topic, group string, ha
 // createOrigin makes the first durable of a group. Where there is one by now, of somebody
 // whose request took its time, made is false.
 func (dur *durables) createOrigin(ctx context.Context, t, part *topic, group string, from jetbus.Start, set groupSettings) (info *jetstream.ConsumerInfo, made bool, err error) {
-	next, err := dur.startSequence(ctx, t, from)
+	next, err := dur.groupStart(ctx, t, from)
 	if err != nil {
 		return nil, false, err
 	}

@@ -23,6 +23,31 @@ const (
 	idScanMax = 100_000         // events looked at before giving up
 )
 
+// groupStart is startSequence for a group. A group begins at a sequence, so it would get what is
+// stored before a time in the future: it waits for one that is a few seconds ahead, since clocks
+// differ by that much, and refuses any other.
+func (dur *durables) groupStart(ctx context.Context, t *topic, start jetbus.Start) (uint64, error) {
+	for start.Kind == jetbus.FromTime {
+		info, err := dur.streamInfo(ctx, t.stream)
+		if err != nil {
+			return 0, dur.translate("", dur.api+"STREAM.INFO."+t.stream, err)
+		}
+		ahead := start.Time.Sub(info.TimeStamp)
+		if ahead <= 0 {
+			break
+		}
+		if ahead > idSkew {
+			return 0, fmt.Errorf("%w: from %s: a group cannot start in the future; the broker's clock is at %s", jetbus.ErrInvalidOption, start, info.TimeStamp.UTC().Format(time.RFC3339))
+		}
+		select {
+		case <-time.After(ahead):
+		case <-ctx.Done():
+			return 0, dur.translate("wait for the time to start at", "", context.Cause(ctx))
+		}
+	}
+	return dur.startSequence(ctx, t, start)
+}
+
 // startSequence is the sequence that the first event to read has at least.
 func (dur *durables) startSequence(ctx context.Context, t *topic, start jetbus.Start) (uint64, error) {
 	if t.config.SnapshotOf != "" && (start.Kind == jetbus.FromAfterID || start.Kind == jetbus.FromAfterSeq && start.Seq > 0) {

@@ -49,6 +49,7 @@ type place struct {
 	t    *topic
 	next uint64
 	end  uint64 // the last one present now
+	from jetbus.Start
 
 	created time.Time         // when the stream was
 	last    jetbus.Checkpoint // the newest event that was read before; zero: none
@@ -74,7 +75,7 @@ func (b *Bus) read(ctx context.Context, topics []string, o jetbus.ReadOptions, y
 	for _, p := range places {
 		stopped := false
 		err := b.toEnd(ctx, p, func(e *jetbus.Event) bool {
-			stopped = o.Filter.Match(e) && !yield(*e, nil)
+			stopped = !p.from.Excludes(e) && o.Filter.Match(e) && !yield(*e, nil)
 			return !stopped
 		})
 		if err != nil || stopped {
@@ -157,6 +158,7 @@ func (dur *durables) place(ctx context.Context, t *topic, o jetbus.ReadOptions) 
 	if seq, ok := o.After[t.name()]; ok {
 		from = jetbus.AfterSeq(seq)
 	}
+	p.from = from
 	var err error
 	if p.next, err = dur.startSequence(ctx, t, from); err != nil {
 		return p, err
@@ -196,7 +198,7 @@ func (b *Bus) follow(ctx context.Context, places []place, f jetbus.Filter, yield
 	for _, p := range places {
 		tails.Go(func() {
 			err := (&tail{b: b, t: p.t, next: p.next, created: p.created, last: p.last}).run(ctx, func(e jetbus.Event) bool {
-				if !f.Match(&e) {
+				if p.from.Excludes(&e) || !f.Match(&e) {
 					return true
 				}
 				select {

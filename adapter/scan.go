@@ -54,7 +54,7 @@ func (b *Bus) scan(ctx context.Context, name string, q jetbus.ScanQuery, yield f
 		batch = min(left, scanStep)
 	}
 	return b.eachEvent(ctx, t, next, end, batch, func(e *jetbus.Event) bool {
-		if !q.Filter.Match(e) {
+		if q.From.Excludes(e) || !q.Filter.Match(e) {
 			return true
 		}
 		if left--; !yield(*e, nil) {

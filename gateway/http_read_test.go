@@ -2,10 +2,12 @@ package gateway_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -153,6 +155,45 @@ func TestEventStream(t *testing.T) {
 		c = r.events(ordersPath + "/events") // what comes from now on
 		c.block()
 		c.next("caught_up")
+	})
+}
+
+// TestEventStreamFromFuture sends nothing that is stored before the time to start at, also to a
+// client that connects again or polls.
+func TestEventStreamFromFuture(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		r.publish("orders", "1")
+		at := time.Now().Add(20 * time.Second)
+		path := fmt.Sprintf("%s/events?from=ts&ts=%d", ordersPath, at.UnixMilli())
+		c := r.events(path)
+		c.block()
+		start := c.next("caught_up")
+		r.publish("orders", "2")
+		again := r.events(path, "Last-Event-ID", start.id)
+		again.block()
+		again.next("caught_up")
+		r.publish("orders", "3")
+		polled := make(chan any, 1)
+		go func() {
+			res, err := r.client().Do(r.request("GET", path+"&wait=25s", ""))
+			if err != nil {
+				polled <- err
+				return
+			}
+			defer func() { _ = res.Body.Close() }()
+			text, err := io.ReadAll(res.Body)
+			polled <- cmp.Or[any](err, string(text))
+		}()
+		time.Sleep(time.Until(at))
+		r.publish("orders", "4")
+		for _, c := range []*sseClient{c, again} {
+			if got := object(r.T, c.next("event").data); got["seq"] != 4.0 {
+				r.Errorf("%v is sent first", got)
+			}
+		}
+		if got := fmt.Sprint(<-polled); !strings.Contains(got, `"seq":4`) || strings.Contains(got, `"seq":2`) || strings.Contains(got, `"seq":3`) {
+			r.Errorf("a poll is answered with %s", got)
+		}
 	})
 }
 

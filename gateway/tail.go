@@ -367,7 +367,10 @@ func (r *reader) event(ctx context.Context, e *encoded) (bool, error) {
 		return false, err
 	}
 	r.after[e.Topic] = e.Seq
-	return !r.s.o.Filter.Match(&e.Event) || r.send(e), nil
+	if r.s.o.From.Excludes(&e.Event) || !r.s.o.Filter.Match(&e.Event) {
+		return true, nil
+	}
+	return r.send(e), nil
 }
 
 // missed looks whether retention took what lay between the last event and the next one. Where

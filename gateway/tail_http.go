@@ -17,7 +17,7 @@ type tail struct {
 	info   jetbus.TopicInfo
 	stream uint64
 	filter jetbus.Filter
-	from   jetbus.Start // where to begin while after is not known
+	from   jetbus.Start // where the client begins; its events are left out that were stored before a time
 	known  bool
 	after  uint64
 	gap    *gapEvent            // what is missing in front; nil: nothing
@@ -58,7 +58,7 @@ func (g *Gateway) openTail(ctx context.Context, r *http.Request, topic string) (
 	if t.info.Config.SnapshotOf != "" {
 		return nil, refuse(CodeUnsupported, "topic %s is a snapshot: GET its snapshot, and read %s", topic, t.info.Config.SnapshotOf)
 	}
-	t.stream = streamOf(t.info)
+	t.stream, t.from = streamOf(t.info), from
 	switch {
 	case token != "" && at.stream != t.stream:
 		t.known, t.after = true, max(t.info.FirstSeq, 1)-1
@@ -71,8 +71,6 @@ func (g *Gateway) openTail(ctx context.Context, r *http.Request, topic string) (
 		err = t.begin(from.Seq)
 	case from.Kind == jetbus.FromEarliest:
 		t.known, t.after = true, max(t.info.FirstSeq, 1)-1
-	default:
-		t.from = from
 	}
 	return t, err
 }
@@ -140,7 +138,7 @@ func (t *tail) read(ctx context.Context, follow bool, each func(*jetbus.Event) b
 			return err
 		}
 		t.known, t.after = true, e.Seq
-		if t.filter.Match(&e) && !each(&e) {
+		if !t.from.Excludes(&e) && t.filter.Match(&e) && !each(&e) {
 			return nil
 		}
 	}

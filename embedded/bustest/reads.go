@@ -17,6 +17,7 @@ var readBehaviors = []Behavior{
 	{Name: "the latest event of each key is found, and only that", Cases: []int{66}, Needs: NeedStore, play: latestByKey},
 	{Name: "a reader that follows gets old and new events in order, without gaps", Cases: []int{66}, Needs: NeedStore, play: follow},
 	{Name: "a reader that does not follow ends at what there was when it began", Cases: []int{66}, Needs: NeedStore, play: readEnds},
+	{Name: "a start at a time in the future gets nothing stored before it", Cases: []int{66, 67}, Needs: NeedStore, play: startInFuture},
 	{Name: "what is read and what is delivered say the same of when it was stored", Cases: []int{66}, Needs: NeedStore, play: storedTimes},
 	{Name: "a position is one of the topic as it was made, not of one that is made anew", Cases: []int{66}, Needs: NeedStore, play: readAnew},
 	{Name: "a reader that follows goes on after a crash of the broker, without gaps", Cases: []int{32, 66}, Needs: NeedStore | NeedRestart, play: followOverCrash},
@@ -124,6 +125,67 @@ func (r *run) following(topics []string, n int, at func(i int)) []jetbus.Event {
 		at(len(got))
 	}
 	return got
+}
+
+// startInFuture publishes before and after a time that readers and a group were to start at.
+func startInFuture(r *run) {
+	topic := r.topic("t")
+	r.publish(topic, "old")
+	at := time.Now().Add(3 * time.Second)
+	store, reader := r.A.(jetbus.Store), r.A.(jetbus.Reader)
+	for e, err := range store.Scan(r.ctx, topic, jetbus.ScanQuery{From: jetbus.AtTime(at)}) {
+		r.Errorf("scan from a time in the future: %v, %v", e, err)
+	}
+	for e, err := range reader.Read(r.ctx, []string{topic}, jetbus.ReadOptions{From: jetbus.AtTime(at)}) {
+		r.Errorf("read from a time in the future: %v, %v", e, err)
+	}
+	ctx, cancel := context.WithCancel(r.ctx)
+	read := make(chan jetbus.Event, 10)
+	go func() {
+		defer close(read)
+		for e, err := range reader.Read(ctx, []string{topic}, jetbus.ReadOptions{From: jetbus.AtTime(at), Follow: true}) {
+			if ctx.Err() != nil {
+				return
+			}
+			r.wantNil(err)
+			read <- e
+		}
+	}()
+	defer func() {
+		cancel()
+		for range read { //nolint:revive // until the reader has ended
+		}
+	}()
+	early := make(chan struct{})
+	go func() {
+		defer close(early)
+		linger(r.ctx, time.Second)
+		_, err := r.A.Publish(r.ctx, jetbus.Event{Topic: topic, Key: "early"})
+		r.wantNil(err)
+	}()
+	got := r.newRecord()
+	r.subscribe(r.B, topic, "g", got.handle, jetbus.SubscribeOptions{From: jetbus.AtTime(at)})
+	<-early
+	r.pause(time.Until(at) + 10*time.Millisecond)
+	last := r.publish(topic, "late", "later")[1]
+	got.wait(r.T, 2)
+	r.settled(topic, "g", last.Seq)
+	r.inLine(got, "late", "later")
+	for _, want := range []string{"late", "later"} {
+		select {
+		case e := <-read:
+			if e.Key != want {
+				r.Errorf("read event %q, want %q", e.Key, want)
+			}
+		case <-time.After(10 * awhile()):
+			r.Fatalf("event %q is not read", want)
+		}
+	}
+	_, err := r.A.Subscribe(r.ctx, topic, "never", got.handle, jetbus.SubscribeOptions{From: jetbus.AtTime(time.Now().Add(time.Hour))})
+	wantErr(r.T, "subscribe from a time in the future", err, jetbus.ErrInvalidOption)
+	if _, err := r.findGroup(topic, "never"); err == nil {
+		r.Error("a failed subscribe left a group behind")
+	}
 }
 
 func follow(r *run) {

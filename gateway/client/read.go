@@ -292,6 +292,9 @@ func (s *readSub) request() *frame.Request {
 	switch {
 	case p.offset != "":
 		o.Gateway.Offset = p.offset
+		if !known && r.o.From.Kind == jetbus.FromTime { // which may be in the future
+			o.From = r.o.From
+		}
 	case known:
 		o.From = jetbus.AfterSeq(after)
 	default:
