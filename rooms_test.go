@@ -69,6 +69,7 @@ var rooms = map[string]room{
 	"internal/deadline/deadlinetest": {kit: true},
 	"internal/exactjson":             {}, // what decodes the JSON of others, by the exact names of members
 	"internal/leaktest":              {heavy: []string{"go.uber.org/goleak"}, kit: true},
+	"internal/loopback":              {}, // the check of every HTTP listener that trusts its own machine
 	"internal/mongolink":             {heavy: []string{"go.mongodb.org/mongo-driver/v2/mongo"}},
 	"internal/shutdown":              {},                                                                                                            // by what context all that stops is stopped
 	"internal/link":                  {rooms: []string{"."}, heavy: []string{"github.com/nats-io/nats.go", "github.com/nats-io/nats.go/jetstream"}}, // its watchers of keys outlive connections
@@ -97,7 +98,7 @@ var rooms = map[string]room{
 	"metrics":         {rooms: []string{".", "partition", "projector"}, heavy: []string{"github.com/prometheus/client_golang/..."}},
 	"tracing":         {rooms: []string{"."}, heavy: []string{"go.opentelemetry.io/otel/..."}, tests: []string{"partition"}}, // whose handlers are traced, too
 	"gateway": {
-		rooms: []string{".", "gateway/internal/budget", "internal/exactjson", "internal/frame", "internal/shutdown"},
+		rooms: []string{".", "gateway/internal/budget", "internal/exactjson", "internal/frame", "internal/loopback", "internal/shutdown"},
 		heavy: []string{"github.com/coder/websocket/...", "github.com/golang-jwt/jwt/v5/..."},
 		tests: []string{"gateway/client"},
 	},
@@ -111,7 +112,7 @@ var rooms = map[string]room{
 	"registry/rest":  {rooms: []string{".", "registry", "internal/exactjson"}},
 
 	"embedded": {
-		rooms: []string{"internal/shutdown"},
+		rooms: []string{"internal/loopback", "internal/shutdown"},
 		heavy: []string{"github.com/nats-io/nats-server/v2/...", "github.com/nats-io/nats.go/..."},
 		tests: []string{"."},
 	},

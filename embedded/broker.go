@@ -61,9 +61,10 @@ type Broker struct {
 
 // run is one life of the server.
 type run struct {
-	srv  *server.Server
-	gate *gate
-	log  *serverLog
+	srv   *server.Server
+	gate  *gate
+	log   *serverLog
+	guard *webSocketGuard // nil: the server listens for WebSocket clients, or none does
 }
 
 // Start starts a broker and returns when it accepts connections. If it fails,
@@ -143,11 +144,19 @@ func (b *Broker) boot(ctx context.Context) error {
 	g := newGate(b.cfg)
 	opts.CustomClientAuthentication = g
 	b.cfg.Routes.Join(opts)
+	var guard *webSocketGuard
+	if b.cfg.guardsWebSocket() {
+		if guard, err = listenWebSocket(ctx, b.cfg, b.ports.webSocket); err != nil {
+			return err
+		}
+		opts.Websocket = guard.options(b.cfg)
+	}
 	srv, err := server.NewServer(opts)
 	if err != nil {
+		guard.close()
 		return err
 	}
-	r := &run{srv: srv, gate: g, log: &serverLog{out: b.cfg.Logger}}
+	r := &run{srv: srv, gate: g, log: &serverLog{out: b.cfg.Logger}, guard: guard}
 	srv.SetLoggerV2(r.log, r.log.debug(), false, false) //nolint:contextcheck // the server logs without one
 	// Start returns when every listener of clients is open and the store is
 	// recovered, or after a fatal line in the log.
@@ -160,6 +169,11 @@ func (b *Broker) boot(ctx context.Context) error {
 		return err
 	}
 	p := listening(srv, b.cfg)
+	if guard != nil {
+		_, address, _ := cutScheme(srv.WebsocketURL())
+		p.webSocket = guard.port()
+		guard.serve(address, b.cfg.WebSocketTLS, b.cfg.Logger) //nolint:contextcheck // it serves until it is closed
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.run, b.ports = r, p
@@ -169,6 +183,7 @@ func (b *Broker) boot(ctx context.Context) error {
 // shutdown ends the server and returns when all of it is gone.
 func (r *run) shutdown() {
 	r.srv.Shutdown()
+	r.guard.close()
 	r.srv.WaitForShutdown()
 }
 

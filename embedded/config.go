@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/seed-63e9a637/jetbus/internal/loopback"
 )
 
 const (
@@ -60,7 +62,10 @@ type Config struct {
 	WebSocketTLS *tls.Config
 	// WebSocketOrigins are the origins ("https://app.example.com") from which
 	// browsers may connect. Default nil: only pages of the same host and port.
-	// Clients that are no browsers send no origin and are not concerned.
+	// Clients that are not browsers send no origin and are not concerned.
+	//
+	// A loopback listener without credentials also checks that the Host of a request
+	// is a loopback name with its own port, against DNS rebinding.
 	WebSocketOrigins []string
 
 	// SyncAlways syncs every stored message to disk before it is acknowledged.
@@ -144,11 +149,10 @@ func (c Config) validateListener(field, addr string) error {
 	if addr == "" {
 		return nil
 	}
-	host, _, err := splitAddr(addr)
-	if err != nil {
+	if _, _, err := splitAddr(addr); err != nil {
 		return fmt.Errorf("%s: %w", field, err)
 	}
-	if !loopback(host) && c.User == "" && c.Token == "" {
+	if !loopback.Address(addr) && c.User == "" && c.Token == "" {
 		return fmt.Errorf("%s %q %w: set User and Password, or Token, or listen on 127.0.0.1", field, addr, ErrReachable)
 	}
 	return nil
@@ -172,11 +176,6 @@ func splitAddr(addr string) (host string, port int, err error) {
 		return "", 0, fmt.Errorf("address %s: port %q is not a number from 0 to 65535", addr, p)
 	}
 	return host, int(n), nil
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // listenPort says in the server's terms which port to use: the one it got

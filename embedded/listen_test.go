@@ -186,18 +186,38 @@ func keepPorts(t *testing.T) error {
 }
 
 func TestWebSocketOrigins(t *testing.T) {
+	const evil, listed = "https://evil.example", "https://app.example"
 	for name, tc := range map[string]struct {
+		token   string
 		origins []string
+		host    string // empty: the listener's; "*" is its port
 		origin  string
 		ok      bool
 	}{
-		"default, other page": {nil, "https://evil.example", false},
-		"default, no browser": {nil, "", true},
-		"listed":              {[]string{"https://app.example"}, "https://app.example", true},
-		"not listed":          {[]string{"https://app.example"}, "https://evil.example", false},
+		"default, other page":        {"", nil, "", evil, false},
+		"default, opaque page":       {"", nil, "", "null", false},
+		"default, own page":          {"", nil, "localhost:*", "http://localhost:*", true},
+		"default, no browser":        {"", nil, "", "", true},
+		"listed":                     {"", []string{listed}, "", listed, true},
+		"not listed":                 {"", []string{listed}, "", evil, false},
+		"rebound":                    {"", nil, "evil.test:*", "http://evil.test:*", false},
+		"rebound, without port":      {"", nil, "evil.test", "http://evil.test", false},
+		"rebound, no origin":         {"", nil, "evil.test:*", "", false},
+		"rebound, listed":            {"", []string{listed}, "evil.test:*", listed, false},
+		"name of loopback":           {"", nil, "localhost:*", "", true},
+		"other address of loopback":  {"", nil, "127.0.0.2:*", "", true},
+		"other port":                 {"", nil, "localhost:1", "http://localhost:1", false},
+		"no port":                    {"", nil, "localhost", "http://localhost", false},
+		"with a token, other name":   {"t", []string{listed}, "bus.example", listed, true},
+		"with a token, other origin": {"t", []string{listed}, "bus.example", evil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := start(t, embedded.Config{WebSocket: "127.0.0.1:0", WebSocketOrigins: tc.origins})
+			b := start(t, embedded.Config{WebSocket: "127.0.0.1:0", WebSocketOrigins: tc.origins, Token: tc.token})
+			_, port, err := net.SplitHostPort(strings.TrimPrefix(b.WebSocketURL(), "ws://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			tc.host, tc.origin = strings.ReplaceAll(tc.host, "*", port), strings.ReplaceAll(tc.origin, "*", port)
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http"+strings.TrimPrefix(b.WebSocketURL(), "ws"), nil)
 			if err != nil {
 				t.Fatal(err)
@@ -206,6 +226,7 @@ func TestWebSocketOrigins(t *testing.T) {
 				"Connection": {"Upgrade"}, "Upgrade": {"websocket"},
 				"Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="},
 			}
+			req.Host = tc.host
 			if tc.origin != "" {
 				req.Header.Set("Origin", tc.origin)
 			}
@@ -221,4 +242,56 @@ func TestWebSocketOrigins(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The guard of the WebSocket listener forwards TLS, clients and large messages, and refuses what
+// is no WebSocket. Its connections end with the broker.
+func TestWebSocketGuard(t *testing.T) {
+	srv, client := certificate(t)
+	b := start(t, embedded.Config{WebSocket: "127.0.0.1:0", WebSocketTLS: srv})
+	if !strings.HasPrefix(b.WebSocketURL(), "wss://") {
+		t.Errorf("WebSocketURL() = %q", b.WebSocketURL())
+	}
+	roundTrip(t, b.WebSocketURL(), nats.Secure(client))
+	if _, err := nats.Connect(b.WebSocketURL()); err == nil {
+		t.Error("an unknown certificate is accepted")
+	}
+	over := make(chan struct{})
+	nc, err := nats.Connect(b.WebSocketURL(), nats.Secure(client), nats.Timeout(patience), nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(over) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	sub, err := nc.SubscribeSync("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := strings.Repeat("x", 1<<20)
+	for range 8 {
+		if err := nc.Publish("x", []byte(large)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 8 {
+		if m, err := sub.NextMsgWithContext(t.Context()); err != nil || string(m.Data) != large {
+			t.Fatalf("%v", err)
+		}
+	}
+	tr := &http.Transport{TLSClientConfig: client}
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https"+strings.TrimPrefix(b.WebSocketURL(), "wss"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("a request that is no WebSocket: %s, %v", resp.Status, err)
+	}
+	if err := b.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-over
 }

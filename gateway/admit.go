@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/seed-63e9a637/jetbus/internal/loopback"
 )
 
 // gate is what a gateway needs to let clients in.
@@ -74,8 +76,11 @@ var errNoSubject = errors.New("the Authenticator gives no subject")
 // that r began. Without Config.Auth it is everyone on this machine. The error is a failure.
 func (g *Gateway) authenticate(ctx context.Context, r *http.Request, token string) (Principal, error) {
 	if g.c.Auth == nil {
-		if !loopback(r) {
-			return Principal{}, refuse(CodeForbidden, "this gateway has no tokens, and answers only to its own machine, by a loopback address and name")
+		if err := loopback.Check(r); err != nil {
+			return Principal{}, refuse(CodeForbidden, "this gateway has no tokens and serves its own machine alone: %v", err)
+		}
+		if loopback.Forwarded(r) {
+			return Principal{}, refuse(CodeForbidden, "this gateway has no tokens and serves its own machine alone: a proxy sent the request")
 		}
 		return Principal{Subject: local, Scopes: AllScopes()}, nil
 	}

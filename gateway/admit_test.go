@@ -48,10 +48,13 @@ func TestWithoutTokens(t *testing.T) {
 	}{
 		{knock("127.0.0.1:8080", "127.0.0.1:8080"), true},
 		{knock("127.0.0.1:8080", "localhost:8080"), true},
-		{knock("127.0.0.1:8080", "LOCALHOST."), true},
+		{knock("127.0.0.1:8080", "LOCALHOST.:8080"), true},
+		{knock("127.0.0.1:80", "localhost"), true},
+		{knock("127.0.0.1:8080", "localhost"), false},
+		{knock("127.0.0.1:8080", "localhost:8081"), false},
 		{knock("127.0.0.1:8080", "app.localhost:8080"), true},
 		{knock("[::1]:8080", "[::1]:8080"), true},
-		{knock("[::1]:8080", "[::1]"), true},
+		{knock("[::1]:80", "[::1]"), true},
 		{knock("192.0.2.1:8080", "192.0.2.1:8080"), false},
 		{knock("192.0.2.1:8080", "localhost:8080"), false},
 		{knock("127.0.0.1:8080", "evil.example.com"), false},
@@ -59,8 +62,12 @@ func TestWithoutTokens(t *testing.T) {
 		{knock("127.0.0.1:8080", "localhost.evil.example.com"), false},
 		{knock("127.0.0.1:8080", ""), false},
 		{knock("127.0.0.1:8080", "0.0.0.0:8080"), false},
-		{knock("127.0.0.1:8080", "localhost", "X-Forwarded-For", "192.0.2.1"), false},
-		{knock("127.0.0.1:8080", "localhost", "Forwarded", "for=192.0.2.1"), false},
+		{knock("127.0.0.1:8080", "127.0.0.1:8080", "X-Forwarded-For", "192.0.2.1"), false},
+		{knock("127.0.0.1:8080", "127.0.0.1:8080", "X-Forwarded-Host", "bus.example.com"), false},
+		{knock("127.0.0.1:8080", "127.0.0.1:8080", "X-Forwarded-Proto", "https"), false},
+		{knock("127.0.0.1:8080", "127.0.0.1:8080", "Forwarded", "for=192.0.2.1"), false},
+		{knock("127.0.0.1:8080", "127.0.0.1:8080", "Sec-Fetch-Site", "cross-site"), false},
+		{knock("127.0.0.1:8080", "127.0.0.1:8080", "Sec-Fetch-Site", "none"), true},
 		{httptest.NewRequest(http.MethodGet, "http://localhost/", nil), false}, // over nobody knows what
 	} {
 		who, err := g.authenticate(t.Context(), c.r, "")

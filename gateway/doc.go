@@ -9,9 +9,10 @@
 //   - A lease lasts until the deadline that the client was told, whatever the group's
 //     own is; afterwards the client is told, and what it then says has no effect.
 //   - Deny by default: a token may do what its scopes name, and a gateway without an
-//     [Authenticator] answers to loopback addresses only. Never put a proxy in front of one
-//     that has none: what it lets through comes from a loopback address, and where it adds
-//     no header that says for whom, as nginx by default, everyone is let in.
+//     [Authenticator] serves its own machine alone: requests over a loopback address, under a
+//     loopback name with the listener's port, that no proxy has sent. A proxy that speaks
+//     HTTP/1.1 and adds no header cannot be recognized: never put one in front of a gateway
+//     without an Authenticator.
 //   - Everything is bounded ([Limits]); a client that does not keep up is closed, and
 //     nobody else notices.
 //   - Payloads pass through byte for byte.

@@ -16,8 +16,10 @@ import (
 // Config says how a gateway serves. The zero value is that of a program on its own
 // machine: no tokens, and nobody else is answered.
 type Config struct {
-	// Auth tells whom a token stands for. Nil: everyone may do everything, but only over
-	// loopback addresses; what comes in over another one is refused.
+	// Auth tells whom a token stands for. Nil: every program on this machine may do
+	// everything. Requests are refused that come over another than a loopback address, under
+	// another than a loopback name with the listener's port, through a proxy, or from pages
+	// of other sites.
 	Auth Authenticator
 	// Origins may use the gateway from browsers, "https://app.example.com"; "*" in front of
 	// a domain stands for its subdomains. Without Auth, pages of loopback hosts may too.

@@ -18,6 +18,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/seed-63e9a637/jetbus/internal/loopback"
 )
 
 // Bounds of key sets.
@@ -77,7 +79,7 @@ func newKeySet(address string, client *http.Client) (*keySet, error) {
 
 // mayFetch reports whether keys may be read from a URL: nobody on the way can change them.
 func mayFetch(u *url.URL) bool {
-	return u.Scheme == "https" || u.Scheme == "http" && isLoopbackHost(u.Hostname())
+	return u.Scheme == "https" || u.Scheme == "http" && loopback.Host(u.Hostname())
 }
 
 // ready reads the set if that was never done, and returns why it does not count.

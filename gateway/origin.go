@@ -2,13 +2,12 @@ package gateway
 
 import (
 	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/loopback"
 )
 
 // origin is where a page of a browser comes from.
@@ -59,19 +58,20 @@ func (o origin) covers(other origin) bool {
 	return o.host == other.host
 }
 
-// originAllowed reports whether the page that makes the request may. Programs that are no
-// browsers send no origin. A page of the gateway's own address may, and those of
-// Config.Origins, and where there are no tokens those of loopback hosts.
+// originAllowed reports whether the page that makes the request may use the gateway: one of
+// the gateway's own address, of Config.Origins and, without tokens, of loopback hosts.
+// Programs that are not browsers send no Origin. Browsers send none either with some GETs of
+// pages; without tokens those of other sites are refused by what Sec-Fetch-Site says.
 func (g *Gateway) originAllowed(r *http.Request) bool {
 	sent := r.Header.Values("Origin")
 	if len(sent) == 0 {
-		return true
+		return g.c.Auth != nil || !loopback.CrossSite(r)
 	}
 	o, ok := parseOrigin(sent[0])
 	if !ok || len(sent) > 1 {
 		return false
 	}
-	if g.c.Auth == nil && isLoopbackHost(o.host) {
+	if g.c.Auth == nil && loopback.Host(o.host) {
 		return true
 	}
 	if own, ok := parseOrigin(o.scheme + "://" + r.Host); ok && own.host == o.host && own.port == o.port {
@@ -110,34 +110,4 @@ func (g *Gateway) cross(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Max-Age", "600")
 	w.WriteHeader(http.StatusNoContent)
 	return false
-}
-
-// isLoopbackHost reports whether a host, without a port, is this machine alone.
-func isLoopbackHost(host string) bool {
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
-		return true
-	}
-	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil && a.Unmap().IsLoopback()
-}
-
-// loopback reports whether a request can only come from this machine: over a loopback
-// address, under a loopback name (a page whose name was bound to 127.0.0.1 has another
-// one), and not through a proxy.
-func loopback(r *http.Request) bool {
-	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	if !ok || !local.IP.IsLoopback() {
-		return false
-	}
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"} {
-		if len(r.Header.Values(name)) > 0 {
-			return false
-		}
-	}
-	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	return isLoopbackHost(host)
 }

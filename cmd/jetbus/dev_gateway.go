@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/seed-63e9a637/jetbus/gateway"
+	"github.com/seed-63e9a637/jetbus/internal/loopback"
 )
 
 // devGateway is where the gateway of dev listens, if nothing else does.
@@ -19,7 +20,7 @@ func (o devOptions) gatewayAddress() (string, error) {
 	if err := checkAddress("--gateway", listen); err != nil {
 		return "", err
 	}
-	if !loopbackAddress(listen) {
+	if !loopback.Address(listen) {
 		return "", usagef("--gateway %s: anybody who can reach it could use the bus; name an address of this machine alone, as 127.0.0.1:8080 (jetbus serve takes tokens)", o.gateway)
 	}
 	return listen, nil

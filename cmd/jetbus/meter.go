@@ -16,6 +16,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/changefeed"
 	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/gateway"
+	"github.com/seed-63e9a637/jetbus/internal/loopback"
 	"github.com/seed-63e9a637/jetbus/metrics"
 )
 
@@ -58,7 +59,7 @@ func startMeter(ctx context.Context, b *embedded.Broker, prefix, listen string, 
 	if err = m.metrics.WatchTopics(m.bus, metrics.TopicOptions{}); err != nil {
 		return m, err
 	}
-	if !loopbackAddress(listen) {
+	if !loopback.Address(listen) {
 		log.LogAttrs(ctx, slog.LevelWarn, "whoever can reach the metrics reads the names of topics and groups: they ask for no token")
 	}
 	page, pages := m.metrics.Handler(), http.NewServeMux()
@@ -66,7 +67,11 @@ func startMeter(ctx context.Context, b *embedded.Broker, prefix, listen string, 
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapeTime)) // else it takes as long as it takes
 		page.ServeHTTP(w, r)
 	})
-	m.web, err = listenWeb(ctx, "--metrics", listen, pages, t, log)
+	var h http.Handler = pages
+	if loopback.Address(listen) {
+		h = loopback.Handler(h) // else pages of other sites could read them, by DNS rebinding
+	}
+	m.web, err = listenWeb(ctx, "--metrics", listen, h, t, log)
 	return m, err
 }
 

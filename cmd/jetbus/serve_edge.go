@@ -14,6 +14,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/gateway"
+	"github.com/seed-63e9a637/jetbus/internal/loopback"
 	"github.com/seed-63e9a637/jetbus/registry"
 	"github.com/seed-63e9a637/jetbus/registry/rest"
 )
@@ -55,7 +56,7 @@ func startEdge(ctx context.Context, b *embedded.Broker, prefix, listen string, c
 	if e.gateway, err = gateway.New(registry.Validated(e.bus, e.schemas, registry.ValidatedOptions{Observer: m.observer()}), c); err != nil {
 		return e, &usageError{err}
 	}
-	if t == nil && !loopbackAddress(listen) {
+	if t == nil && !loopback.Address(listen) {
 		log.LogAttrs(ctx, slog.LevelWarn, "the gateway has no certificate: tokens can be read on their way, unless a proxy in front of it has one")
 	}
 	if e.web, err = listenWeb(ctx, "--gateway", listen, e.gateway, t, log); err == nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus/gateway"
 	"github.com/seed-63e9a637/jetbus/internal/exactjson"
+	"github.com/seed-63e9a637/jetbus/internal/loopback"
 )
 
 // gatewaySettings are those of the gateway of serve. What a flag does not say the
@@ -186,7 +186,7 @@ func (s *gatewaySettings) config(a *app) (gateway.Config, error) {
 		c.Auth = gateway.AnyOf(list...)
 	case len(list) == 1:
 		c.Auth = list[0]
-	case !loopbackAddress(s.Listen):
+	case !loopback.Address(s.Listen):
 		return c, usagef("serve: --gateway %s: other machines can reach it, so it needs --tokens, --jwks, --jwt-keys or --jwt-secret-file", s.Listen)
 	}
 	return c, nil
@@ -240,17 +240,4 @@ func staticTokens(path string) (gateway.Authenticator, error) {
 		return nil, err
 	}
 	return gateway.StaticTokens(list...)
-}
-
-// loopbackAddress reports whether only this machine can reach an address.
-func loopbackAddress(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	if host == "localhost" {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
 }

@@ -104,11 +104,11 @@ func (n *pipeNet) Close() error {
 }
 
 // Addr implements net.Listener.
-func (n *pipeNet) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8080} }
+func (n *pipeNet) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
 
 type loopbackConn struct{ net.Conn }
 
 // LocalAddr says that the connection is one of this machine.
 func (loopbackConn) LocalAddr() net.Addr {
-	return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8080}
+	return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80}
 }

@@ -1,0 +1,118 @@
+// Package loopback checks requests to HTTP listeners that trust every program on their own
+// machine, because only such programs can connect.
+//
+// Browsers are programs on this machine too, and run the pages of strangers. A page can send
+// requests to a loopback address, and, by DNS rebinding, make the browser believe that the
+// address is the page's own host: the request then has the page's name in its Host header.
+// [Check] refuses both.
+package loopback
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Host reports whether a host without a port is a loopback name or address: localhost,
+// a name below it, 127.0.0.0/8 or ::1.
+func Host(host string) bool {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && a.Unmap().IsLoopback()
+}
+
+// Address reports whether a listener on host:port accepts connections of this machine alone.
+// A name counts only if it is localhost, since others are resolved by DNS.
+func Address(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	a, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && a.Unmap().IsLoopback()
+}
+
+// Check returns why a request must not be served by a listener that trusts its own machine,
+// nil if it may be. It must have come in over a loopback address; its Host must be a loopback
+// name with the port of the listener; and a browser must not have sent it for a page of
+// another site without saying which (Origin). Origin itself is for the caller to check.
+func Check(r *http.Request) error {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if !ok || !local.IP.IsLoopback() {
+		return errors.New("the request did not come over a loopback address")
+	}
+	host, port := r.Host, "80"
+	if r.TLS != nil {
+		port = "443"
+	}
+	if h, p, err := net.SplitHostPort(r.Host); err == nil {
+		host, port = h, p
+	}
+	if !Host(host) || port != strconv.Itoa(local.Port) {
+		return fmt.Errorf("the host %.100q is not a loopback name with port %d", r.Host, local.Port)
+	}
+	if r.Header.Get("Origin") == "" && CrossSite(r) {
+		return errors.New("a page of another site made the request")
+	}
+	return nil
+}
+
+// CrossSite reports whether a browser says that a page of another site made the request.
+func CrossSite(r *http.Request) bool {
+	for _, v := range r.Header.Values("Sec-Fetch-Site") {
+		if strings.EqualFold(strings.TrimSpace(v), "cross-site") {
+			return true
+		}
+	}
+	return false
+}
+
+// forwarding are headers of proxies, beside those that begin with X-Forwarded-.
+var forwarding = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Original-Host", "X-Original-Url"}
+
+// Forwarded reports whether a proxy has sent the request: it has a header that proxies add,
+// or is of HTTP/1.0, which proxies speak and today's clients do not. nginx does so by
+// default, and adds no header. A proxy that adds no header and speaks HTTP/1.1 looks like a
+// client.
+func Forwarded(r *http.Request) bool {
+	if !r.ProtoAtLeast(1, 1) {
+		return true
+	}
+	for name := range r.Header {
+		if strings.HasPrefix(name, "X-Forwarded-") {
+			return true
+		}
+	}
+	for _, name := range forwarding {
+		if len(r.Header.Values(name)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Handler serves requests that pass [Check], and of those with an Origin the ones of pages on
+// loopback hosts. It answers the others with 403.
+func Handler(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := Check(r)
+		for _, origin := range r.Header.Values("Origin") {
+			if u, wrong := url.Parse(origin); err == nil && (wrong != nil || !Host(u.Hostname())) {
+				err = fmt.Errorf("the request is of a page of %.100q", origin)
+			}
+		}
+		if err != nil {
+			http.Error(w, "forbidden: "+err.Error(), http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
