@@ -21,39 +21,34 @@ import (
 // no other replica has moved the position. Without tombstones nothing else keeps a
 // replica that lost its lock without knowing it from bringing deleted keys back.
 //
-// A write that the server refuses ends a transaction; it is run again without it.
+// A write that the server refuses ends a transaction; it is run again, see transactParked.
 func (w *writer) commit(ctx context.Context, writes []*guarded, upTo uint64, out *projector.Outcome) error {
 	if len(writes) == 0 && (upTo == 0 || len(out.Rejected) > 0) {
 		return nil
 	}
-	for {
-		moves := upTo > 0 && len(out.Rejected) == 0
-		stale := 0
-		err := w.transact(ctx, func(ctx context.Context) error {
-			err := w.mark.hold(ctx, upTo, moves)
-			if err == nil {
-				stale, err = w.replace(ctx, writes, out.Rejected)
-			}
-			return err
-		})
-		var refusal *refusalError
-		switch {
-		case errors.As(err, &refusal):
-			out.Rejected = append(out.Rejected, refusal.Rejection)
-		case errors.Is(err, errCommitted):
-			out.Stale = len(writes)
-			return nil
-		case err != nil:
-			return err
-		default:
-			if moves {
-				w.mark.pos = projector.Position{Known: true, Seq: upTo}
-			}
-			out.Stale = stale
-			out.Applied = len(writes) - stale - rejectedOf(writes, out.Rejected)
-			return nil
+	var moves bool
+	var stale int
+	err := w.transactParked(ctx, func(ctx context.Context, roots []string) error {
+		moves = upTo > 0 && len(out.Rejected) == 0
+		err := w.mark.hold(ctx, upTo, moves)
+		if err == nil {
+			stale, err = w.replace(ctx, writes, out.Rejected, roots)
 		}
+		return err
+	}, &out.Rejected)
+	switch {
+	case errors.Is(err, errCommitted):
+		out.Stale = len(writes)
+		return nil
+	case err != nil:
+		return err
 	}
+	if moves {
+		w.mark.pos = projector.Position{Known: true, Seq: upTo}
+	}
+	out.Stale = stale
+	out.Applied = len(writes) - stale - rejectedOf(writes, out.Rejected)
+	return nil
 }
 
 // maxPauseRound is the round of pause from which on pauses get no longer.
@@ -112,8 +107,11 @@ func (w *writer) transactOnce(ctx context.Context, run func(context.Context) err
 // errCommitted: the batch was committed before, and its answer got lost.
 var errCommitted = errors.New("committed before")
 
-// A refusalError is a write that can never be stored, found within a transaction.
-type refusalError struct{ projector.Rejection }
+// A refusalError is a write that the server refuses, found within a transaction.
+type refusalError struct {
+	projector.Rejection
+	roots []string // of the unique index that refuses it; nil: it can never be stored
+}
 
 func (e *refusalError) Error() string { return e.Err.Error() }
 
@@ -144,8 +142,9 @@ func (m *bookmark) hold(ctx context.Context, upTo uint64, moves bool) error {
 	return m.fenced()
 }
 
-// replace writes what is not stale, within a transaction, and counts what is.
-func (w *writer) replace(ctx context.Context, writes []*guarded, rejected []projector.Rejection) (stale int, err error) {
+// replace writes what is not stale, within a transaction, and counts what is. The fields
+// roots are parked first.
+func (w *writer) replace(ctx context.Context, writes []*guarded, rejected []projector.Rejection, roots []string) (stale int, err error) {
 	keys := make([]string, 0, len(writes))
 	for _, g := range writes {
 		keys = append(keys, g.key)
@@ -161,7 +160,7 @@ func (w *writer) replace(ctx context.Context, writes []*guarded, rejected []proj
 		switch {
 		case isRejected(g, rejected):
 		case found && m.foreign != "":
-			return 0, &refusalError{projector.Rejection{Index: g.index, Err: keyTaken(g.key, m)}}
+			return 0, &refusalError{Rejection: projector.Rejection{Index: g.index, Err: keyTaken(g.key, m)}}
 		case found && m.newer:
 			return 0, w.madeAnew(g.key)
 		case found && m.covers(g):
@@ -170,19 +169,27 @@ func (w *writer) replace(ctx context.Context, writes []*guarded, rejected []proj
 			todo = append(todo, g)
 		}
 	}
-	for chunk := range chunks(todo) {
-		if err := w.replaceChunk(ctx, chunk); err != nil {
-			return 0, err
-		}
+	if err := w.park(ctx, todo, roots); err != nil {
+		return 0, err
 	}
-	return stale, nil
+	return stale, w.replaceAll(ctx, todo)
 }
 
-// replaceChunk writes changes in their order, within a transaction.
+// replaceAll writes changes in their order, within a transaction.
+func (w *writer) replaceAll(ctx context.Context, writes []*guarded) error {
+	for chunk := range chunks(writes) {
+		if err := w.replaceChunk(ctx, chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceChunk is replaceAll for as many as go out at once.
 func (w *writer) replaceChunk(ctx context.Context, writes []*guarded) error {
 	models := make([]mongo.WriteModel, len(writes))
 	for i, g := range writes {
-		if g.deleted {
+		if g.deleted && w.o.HardDelete {
 			models[i] = mongo.NewDeleteOneModel().SetFilter(bson.D{{Key: "_id", Value: g.key}})
 		} else {
 			models[i] = g.model()
@@ -193,10 +200,12 @@ func (w *writer) replaceChunk(ctx context.Context, writes []*guarded) error {
 		we := be.WriteErrors[0].WriteError
 		g := writes[we.Index]
 		switch {
+		case we.Code == codeDuplicateKey && onKey(we) && !w.o.HardDelete:
+			return errRaced
 		case we.Code == codeDuplicateKey && !onKey(we):
-			return &refusalError{projector.Rejection{Index: g.index, Err: duplicate(we)}}
+			return &refusalError{Rejection: projector.Rejection{Index: g.index, Err: duplicate(we)}, roots: rootsOf(we)}
 		case permanent[we.Code]:
-			return &refusalError{projector.Rejection{Index: g.index, Err: refused(we)}}
+			return &refusalError{Rejection: projector.Rejection{Index: g.index, Err: refused(we)}}
 		}
 	}
 	return err

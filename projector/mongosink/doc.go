@@ -36,6 +36,6 @@
 // larger ones Decimal128, other numbers doubles. Names that are used twice in an
 // object are refused.
 //
-// A server of its own is enough for everything except HardDelete and
-// [NewTransaction], which need a replica set.
+// A standalone server is enough for everything except HardDelete, [NewTransaction], and
+// keys that swap values of a unique index, which need a replica set.
 package mongosink

@@ -147,9 +147,10 @@ func (s *Sink) writer(src projector.Source) *writer {
 // [ErrRefused].
 //
 // A change that collides in a unique index is written again as long as other changes
-// of the batch may have made room for it, and is rejected then. Where replicas share
-// the events, the one that would have made room may be in another's hands: its dead
-// letter can be replayed.
+// of the batch may have made room for it. Changes that swap values are written together in
+// a transaction, for which the server has to be a replica set. What still collides is
+// rejected. The change that would have made room may be in a later batch, or, if replicas
+// share the events, in another replica's: rebuild the projection then.
 func (s *Sink) Write(ctx context.Context, b projector.Batch) (projector.Outcome, error) {
 	if s.w == nil {
 		return projector.Outcome{}, fmt.Errorf("mongosink: write: %w", ErrNotOpen)

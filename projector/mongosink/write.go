@@ -31,7 +31,7 @@ type writer struct {
 	coll *mongo.Collection
 	mark *bookmark
 
-	session *mongo.Session // of HardDelete, whose transaction may be open; nil: none is
+	session *mongo.Session // whose transaction may be open at the server; nil: none is
 }
 
 // write stores a batch. The outcome counts only if there is no error.
@@ -87,8 +87,9 @@ func distinct(writes []*guarded) int {
 // A collision is a write that the server refused with a duplicate key.
 type collision struct {
 	*guarded
-	onKey bool // in _id: there is a document that the guard did not match
-	err   error
+	onKey  bool     // in _id: there is a document that the guard did not match
+	values bson.Raw // of the other index; nil: the server does not tell them
+	err    error
 }
 
 // writePass writes changes of different keys until each is applied, stale or
@@ -161,7 +162,8 @@ func (w *writer) bulk(ctx context.Context, writes []*guarded, out *projector.Out
 		g := writes[we.Index]
 		switch {
 		case we.Code == codeDuplicateKey:
-			collisions = append(collisions, collision{guarded: g, onKey: onKey(we.WriteError), err: duplicate(we.WriteError)})
+			values, _ := we.Raw.Lookup("keyValue").DocumentOK()
+			collisions = append(collisions, collision{guarded: g, onKey: onKey(we.WriteError), values: values, err: duplicate(we.WriteError)})
 		case permanent[we.Code]:
 			rejected = append(rejected, projector.Rejection{Index: g.index, Err: refused(we.WriteError)})
 		default:
@@ -197,8 +199,9 @@ func refused(we mongo.WriteError) error {
 }
 
 // settle looks at the documents that writes collided with: those that are as new
-// make the writes stale. It returns what is to be written again: what lost a race,
-// and, if others were applied meanwhile, what collided in another index.
+// make the writes stale. It returns what has to be written again: what lost a race,
+// and, if others were applied in the same round, what collided in another index. If none
+// were, changes that are in each other's way are exchanged.
 func (w *writer) settle(ctx context.Context, collisions []collision, moved bool, out *projector.Outcome) ([]*guarded, error) {
 	if len(collisions) == 0 {
 		return nil, nil
@@ -212,6 +215,7 @@ func (w *writer) settle(ctx context.Context, collisions []collision, moved bool,
 		return nil, err
 	}
 	var again []*guarded
+	var stuck []collision
 	for _, c := range collisions {
 		m, found := marks[c.key]
 		switch {
@@ -222,7 +226,7 @@ func (w *writer) settle(ctx context.Context, collisions []collision, moved bool,
 		case found && m.covers(c.guarded):
 			out.Stale++
 		case !c.onKey && !moved:
-			out.Rejected = append(out.Rejected, projector.Rejection{Index: c.index, Err: c.err})
+			stuck = append(stuck, c)
 		default:
 			if !c.raced && c.onKey {
 				c.raced = true
@@ -231,7 +235,13 @@ func (w *writer) settle(ctx context.Context, collisions []collision, moved bool,
 			again = append(again, c.guarded)
 		}
 	}
-	return again, nil
+	if len(stuck) == 0 || len(again) > 0 { // what is written again may make room
+		for _, c := range stuck {
+			again = append(again, c.guarded)
+		}
+		return again, nil
+	}
+	return w.exchange(ctx, stuck, out)
 }
 
 func keyTaken(key string, m mark) error {
