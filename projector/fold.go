@@ -56,6 +56,9 @@ func fold(events []jetbus.Event, o *Options) *folded {
 	f := &folded{o: o, events: make([]prepared, 0, len(events))}
 	for i := range events {
 		p := prepared{event: &events[i], at: i, older: -1}
+		if isFeedNote(p.event) && o.KeyOf == nil {
+			continue
+		}
 		if err := p.prepare(o); err != nil {
 			f.refusals = append(f.refusals, refusal{event: i, err: err})
 			continue
@@ -73,6 +76,12 @@ func fold(events []jetbus.Event, o *Options) *folded {
 		f.change(i)
 	}
 	return f
+}
+
+// isFeedNote reports whether a change feed says by an event that its copy is complete. That is
+// about no key, and changes none. See changefeed.OpCopied.
+func isFeedNote(e *jetbus.Event) bool {
+	return e.Key == "" && e.Headers["x-mongo-feed"] != "" && e.Headers["x-mongo-op"] == "copied"
 }
 
 // newer orders the events of a key: by version, then by sequence.
@@ -198,6 +207,8 @@ func (p *prepared) change(o *Options) (c Change, err error) {
 		if c.Doc == nil {
 			return c, in("Map", errors.New("it returned nothing: let Tombstone say what deletes a key"))
 		}
+	case p.event.Headers[jetbus.HeaderContentType] == "application/bson":
+		c.Doc = p.event.Payload
 	case !json.Valid(p.event.Payload):
 		return c, errors.New("the payload is no JSON")
 	default:

@@ -64,7 +64,8 @@ type Batch struct {
 type Change struct {
 	Key string
 	// Doc is the new state: what Options.Map made of the event, by default its
-	// payload as json.RawMessage. Nil with Deleted.
+	// payload as json.RawMessage, or as []byte if its content type is application/bson.
+	// Nil with Deleted.
 	Doc any
 	// Deleted: the key is no more.
 	Deleted bool

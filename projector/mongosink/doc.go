@@ -34,7 +34,8 @@
 //
 // JSON payloads become BSON with the order of their fields; integers are 64-bit,
 // larger ones Decimal128, other numbers doubles. Names that are used twice in an
-// object are refused.
+// object are refused. Events of a change feed (package changefeed) are extended JSON, or
+// BSON with the content type application/bson, and keep the types and names of their source.
 //
 // A standalone server is enough for everything except HardDelete, [NewTransaction], and
 // keys that swap values of a unique index, which need a replica set.

@@ -9,6 +9,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/projector"
 )
 
 // maxDepth bounds how deep documents and arrays are nested; MongoDB allows a few
@@ -22,26 +25,63 @@ func payloadSize(doc any) int {
 		return len(d) * 5 / 4
 	case bson.Raw:
 		return len(d)
+	case []byte:
+		return len(d)
 	}
 	return 256
 }
 
-// appendState appends the fields of a state to a document: JSON, or anything that
-// the driver makes a document of. An error wraps ErrInvalidDocument or ErrTooLarge.
-func appendState(b []byte, doc any) ([]byte, error) {
-	switch d := doc.(type) {
+// Headers of events by which a document of MongoDB is known. headerFeed is
+// changefeed.HeaderFeed.
+const (
+	headerFeed = "x-mongo-feed"
+	typeBSON   = "application/bson"
+)
+
+// isOfFeed reports whether a change feed published the event of a change.
+func isOfFeed(c *projector.Change) bool { return c.Event.Headers[headerFeed] != "" }
+
+// appendState appends the fields of a state to a document: JSON, BSON, or anything that
+// the driver makes a document of. Of an event of a change feed JSON is extended JSON, and
+// fields have the names that they have in the source. An error wraps ErrInvalidDocument or
+// ErrTooLarge.
+func appendState(b []byte, c *projector.Change) ([]byte, error) {
+	fromFeed := isOfFeed(c)
+	var raw bson.Raw
+	var err error
+	switch d := c.Doc.(type) {
 	case nil:
 		return nil, invalid("there is none")
 	case json.RawMessage:
-		return appendJSON(b, d)
+		if !fromFeed {
+			return appendJSON(b, d)
+		}
+		raw, err = extended(d)
+	case []byte:
+		if t := c.Event.Headers[jetbus.HeaderContentType]; t != typeBSON {
+			return nil, invalid("the content type is %q, use %s or JSON", t, typeBSON)
+		}
+		raw = d
 	case bson.Raw:
-		return appendFields(b, d)
+		raw = d
+	default:
+		raw, err = marshal(d)
 	}
-	raw, err := marshal(doc)
 	if err != nil {
 		return nil, err
 	}
-	return appendFields(b, raw)
+	return appendFields(b, raw, fromFeed)
+}
+
+// extended makes a document of extended JSON.
+func extended(payload []byte) (raw bson.Raw, err error) {
+	if !json.Valid(payload) {
+		return nil, invalid("the payload is not valid JSON")
+	}
+	if err := bson.UnmarshalExtJSON(payload, false, &raw); err != nil {
+		return nil, invalid("extended JSON: %v", err)
+	}
+	return raw, nil
 }
 
 // marshal makes a document of a value. Marshalers are the caller's code: their
@@ -59,8 +99,9 @@ func marshal(doc any) (raw bson.Raw, err error) {
 	return raw, nil
 }
 
-// appendFields appends the fields of a document but for those that are the sink's.
-func appendFields(b []byte, doc bson.Raw) ([]byte, error) {
+// appendFields appends the fields of a document but for those that are the sink's. anyName
+// allows all names that MongoDB stores.
+func appendFields(b []byte, doc bson.Raw, anyName bool) ([]byte, error) {
 	if err := doc.Validate(); err != nil {
 		return nil, invalid("%v", err)
 	}
@@ -70,7 +111,7 @@ func appendFields(b []byte, doc bson.Raw) ([]byte, error) {
 	}
 	seen := make(map[string]struct{}, len(elements))
 	for _, e := range elements {
-		keep, err := checkTop([]byte(e.Key()))
+		keep, err := checkTop([]byte(e.Key()), anyName)
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +119,7 @@ func appendFields(b []byte, doc bson.Raw) ([]byte, error) {
 			return nil, invalid("field %q is there twice", e.Key())
 		}
 		seen[e.Key()] = struct{}{}
-		if err := checkValue(e.Value(), 1); err != nil {
+		if err := checkValue(e.Value(), 1, anyName); err != nil {
 			return nil, err
 		}
 		if keep {
@@ -89,7 +130,7 @@ func appendFields(b []byte, doc bson.Raw) ([]byte, error) {
 }
 
 // checkValue checks the names of fields within a value, and how deep it is.
-func checkValue(v bson.RawValue, depth int) error {
+func checkValue(v bson.RawValue, depth int, anyName bool) error {
 	if depth > maxDepth {
 		return invalid("it is nested deeper than %d levels", maxDepth)
 	}
@@ -109,11 +150,11 @@ func checkValue(v bson.RawValue, depth int) error {
 	}
 	for _, e := range elements {
 		if v.Type == bson.TypeEmbeddedDocument {
-			if err := checkName([]byte(e.Key())); err != nil {
+			if err := checkName([]byte(e.Key()), anyName); err != nil {
 				return err
 			}
 		}
-		if err := checkValue(e.Value(), depth+1); err != nil {
+		if err := checkValue(e.Value(), depth+1, anyName); err != nil {
 			return err
 		}
 	}
@@ -122,7 +163,7 @@ func checkValue(v bson.RawValue, depth int) error {
 
 // checkTop checks the name of a field of the state, and says whether it is stored:
 // _id and _deleted are said by the key and by what the event means.
-func checkTop(name []byte) (keep bool, err error) {
+func checkTop(name []byte, anyName bool) (keep bool, err error) {
 	if len(name) > 0 && name[0] == '_' {
 		switch string(name) {
 		case "_id", "_deleted":
@@ -131,13 +172,15 @@ func checkTop(name []byte) (keep bool, err error) {
 			return false, invalid("field %s is the sink's own", name)
 		}
 	}
-	return true, checkName(name)
+	return true, checkName(name, anyName)
 }
 
-// checkName refuses names of fields that MongoDB does not store, or stores and
-// cannot query.
-func checkName(name []byte) error {
+// checkName refuses names of fields that MongoDB does not store, and, unless anyName is set,
+// those that it stores and cannot query.
+func checkName(name []byte, anyName bool) error {
 	switch {
+	case anyName && bytes.IndexByte(name, 0) < 0 && utf8.Valid(name):
+		return nil
 	case len(name) == 0:
 		return invalid("the name of a field is empty")
 	case name[0] == '$':

@@ -32,6 +32,7 @@ type guarded struct {
 	filter    bson.Raw
 	body      bson.Raw // the document, or the update of a merge
 	merge     bool
+	literal   bool // the body has fields that only a pipeline may write
 	raced     bool // it was written again
 }
 
@@ -52,6 +53,11 @@ func (w *writer) newGuarded(index int, c *projector.Change, now time.Time) (*gua
 	g.body, err = w.newBody(g, c, now)
 	if err != nil {
 		return nil, err
+	}
+	if isOfFeed(c) && !c.Deleted { // other states have no such names
+		if g.literal, err = hasOperatorName(g.body, g.merge); err != nil {
+			return nil, err
+		}
 	}
 	if len(g.body) > maxDocument {
 		return nil, fmt.Errorf("%w: it has %d bytes", ErrTooLarge, len(g.body))
@@ -85,7 +91,7 @@ func (w *writer) newBody(g *guarded, c *projector.Change, now time.Time) (bson.R
 		}
 	} else {
 		var err error
-		if b, err = appendState(b, c.Doc); err != nil {
+		if b, err = appendState(b, c); err != nil {
 			return nil, err
 		}
 	}
@@ -171,10 +177,37 @@ func (g *guarded) appendOlder(b []byte) []byte {
 	return b
 }
 
+// hasOperatorName reports whether a document has a field at its top whose name begins with
+// $, as an operator of an update does. A merge cannot write such fields, nor ones with dots,
+// which are paths there.
+func hasOperatorName(body bson.Raw, merge bool) (bool, error) {
+	if merge {
+		body = body.Lookup("$set").Document()
+	}
+	elements, err := body.Elements()
+	if err != nil {
+		return false, err
+	}
+	for _, e := range elements {
+		name := []byte(e.Key())
+		if merge {
+			err = checkName(name, false)
+		}
+		if err != nil || len(name) > 0 && name[0] == '$' {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
 // model is the write as the driver takes it.
 func (g *guarded) model() mongo.WriteModel {
-	if g.merge {
+	switch {
+	case g.merge:
 		return mongo.NewUpdateOneModel().SetFilter(g.filter).SetUpdate(g.body).SetUpsert(true)
+	case g.literal:
+		whole := bson.D{{Key: "$replaceWith", Value: bson.D{{Key: "$literal", Value: g.body}}}}
+		return mongo.NewUpdateOneModel().SetFilter(g.filter).SetUpdate(mongo.Pipeline{whole}).SetUpsert(true)
 	}
 	return mongo.NewReplaceOneModel().SetFilter(g.filter).SetReplacement(g.body).SetUpsert(true)
 }

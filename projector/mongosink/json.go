@@ -96,9 +96,9 @@ func (p *jsonParser) object(depth int) error {
 		}
 		keep := true
 		if depth == 1 {
-			keep, err = checkTop(name)
+			keep, err = checkTop(name, false)
 		} else {
-			err = checkName(name)
+			err = checkName(name, false)
 		}
 		if err != nil {
 			return err

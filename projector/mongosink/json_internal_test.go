@@ -165,7 +165,7 @@ func isStorable(v any, depth int) bool {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, e := range v {
-			if _, err := checkTop([]byte(name)); depth == 1 && err != nil || depth > 1 && checkName([]byte(name)) != nil || !isStorable(e, depth+1) {
+			if _, err := checkTop([]byte(name), false); depth == 1 && err != nil || depth > 1 && checkName([]byte(name), false) != nil || !isStorable(e, depth+1) {
 				return false
 			}
 		}
