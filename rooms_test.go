@@ -86,7 +86,8 @@ var rooms = map[string]room{
 	"changefeed": {
 		rooms: []string{".", "internal/shutdown"},
 		heavy: []string{"go.mongodb.org/mongo-driver/v2/..."},
-		tests: []string{"embedded/mongod", "embedded/mongod/mongotest"}, // faults that only the stand-in has
+		// Faults that only the stand-in has; a collection that is filled from a feed's topic.
+		tests: []string{"embedded/mongod", "embedded/mongod/mongotest", "projector", "projector/mongosink"},
 	},
 	"changefeed/mongobox": {
 		rooms: []string{".", "outbox", "internal/outrow", "internal/mongolink"}, // the nouns of an outbox, so that programs show and mend both kinds alike
