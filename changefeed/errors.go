@@ -56,10 +56,13 @@ const (
 	codeTypeMismatch   = 14
 	codeIllegal        = 20
 	codeNoImage        = 47
+	codeNoCommand      = 59
 	codeInvalidOptions = 72
 	codeInvalidName    = 73
+	codeNotSupported   = 115
 	codeCappedLost     = 136
 	codeOnView         = 166
+	codeNotImplemented = 238
 	codeInvalidToken   = 260
 	codeStreamFatal    = 280
 	codeHistoryLost    = 286
@@ -97,8 +100,10 @@ func refusal(err error) error {
 		return fmt.Errorf("%w: %w", ErrNoImage, err)
 	case codeTooLarge:
 		return fmt.Errorf("%w: a change event is larger than a document may be, and this server cannot split it (6.0.9 and newer can): %w", ErrStream, err)
+	case codeNoCommand, codeNotSupported, codeNotImplemented, codeNoStage:
+		return fmt.Errorf("%w: the server has no change streams: a feed needs a MongoDB replica set: %w", ErrStream, err)
 	case codeBadValue, codeFailedToParse, codeTypeMismatch, codeInvalidOptions, codeInvalidName, codeOnView,
-		codeIllegal, codeNoStage, codeUnknownField, codeTwoStarts, codeBadToken:
+		codeIllegal, codeUnknownField, codeTwoStarts, codeBadToken:
 		return fmt.Errorf("%w: %w", ErrStream, err)
 	}
 	// The driver wraps it in text, as it does a connection that is cut meanwhile.
