@@ -53,8 +53,12 @@ func TestProjectionOfAFeedEqualsItsSource(t *testing.T) {
 			now := bson.NewDateTimeFromTime(time.Now())
 			doc := func(id any, rest ...bson.E) bson.D {
 				return append(bson.D{
-					{Key: "_id", Value: id}, {Key: "owner", Value: bson.NewObjectID()}, {Key: "at", Value: now}, {Key: "n", Value: int32(1)},
-					{Key: "total", Value: int64(math.MaxInt64)}, {Key: "price", Value: bson.NewDecimal128(0x3040000000000000, 1999)},
+					{Key: "_id", Value: id},
+					{Key: "owner", Value: bson.NewObjectID()},
+					{Key: "at", Value: now},
+					{Key: "n", Value: int32(1)},
+					{Key: "total", Value: int64(math.MaxInt64)},
+					{Key: "price", Value: bson.NewDecimal128(0x3040000000000000, 1999)},
 					{Key: "tags", Value: bson.A{"a", now, bson.D{{Key: "ref", Value: bson.NewObjectID()}}}},
 					{Key: "a.b", Value: bson.D{{Key: "$c", Value: 1.0}, {Key: "d.e", Value: bson.Binary{Subtype: 4, Data: make([]byte, 16)}}}},
 				}, rest...)

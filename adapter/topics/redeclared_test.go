@@ -22,7 +22,9 @@ func TestPublishToTopicDeclaredAgain(t *testing.T) {
 		{Name: "t", KeyInSubject: true, Stream: "SHARED"},
 	}
 	publishes := map[string]func(r *rig, b *adapter.Bus) error{
-		"single": func(r *rig, b *adapter.Bus) error { return adaptertest.Last(b.Publish(r.Context(), adaptertest.Event("t", "k"))) },
+		"single": func(r *rig, b *adapter.Bus) error {
+			return adaptertest.Last(b.Publish(r.Context(), adaptertest.Event("t", "k")))
+		},
 		"batch": func(r *rig, b *adapter.Bus) error {
 			return adaptertest.Last(b.PublishBatch(r.Context(), []jetbus.Event{adaptertest.Event("t", "j"), adaptertest.Event("t", "k")}, jetbus.BatchOptions{}))
 		},
