@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/registry/schema"
 )
 
 // backfill is one run.
@@ -240,7 +241,7 @@ func (f *backfill) adopt(e jetbus.Event) (jetbus.Event, error) {
 		if err := judgeable(&e, f.own.version); err != nil {
 			return e, err
 		}
-		if err := validateWritten(f.own.schema, f.own.settings.Model, e.Payload); err != nil {
+		if err := f.own.schema.ValidateWritten(e.Payload, f.own.settings.Model, schema.MaxWork); err != nil {
 			return e, judgment(f.To, f.own.version, err)
 		}
 		stamp(&e, f.own.version)

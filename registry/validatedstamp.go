@@ -56,14 +56,6 @@ func stamp(e *jetbus.Event, n int) {
 	e.Headers = headers
 }
 
-// validateWritten validates a payload as a writer's under a model.
-func validateWritten(s *schema.Schema, m schema.Model, payload []byte) error {
-	if m == schema.Declared {
-		return s.ValidateDeclared(payload)
-	}
-	return s.Validate(payload)
-}
-
 // validateRead validates a payload as a reader's under a model.
 func validateRead(s *schema.Schema, m schema.Model, payload []byte) error {
 	if m == schema.Declared {

@@ -60,24 +60,28 @@ func refuse(message string) error {
 // last one counts, as for encoding/json. A payload is invalid for every schema if it
 // is not UTF-8, has more text after its value, or exceeds MaxPayloadDepth, MaxDigits or
 // MaxExponent. One that takes more than MaxWork is refused with ErrTooMuchWork.
-func (s *Schema) Validate(payload []byte) error {
-	_, _, err := s.validate(payload)
-	return err
-}
+func (s *Schema) Validate(payload []byte) error { return s.ValidateWritten(payload, Strict, MaxWork) }
 
 // ValidateDeclared is Validate in the model Declared, on the writer's side: it
 // refuses as well every property that the schema does not declare, wherever it
 // describes an object without a word on further properties.
 func (s *Schema) ValidateDeclared(payload []byte) error {
-	v, left, err := s.validate(payload)
-	if err != nil {
+	return s.ValidateWritten(payload, Declared, MaxWork)
+}
+
+// ValidateWritten is ValidateDeclared in the model Declared, and Validate in any other, in at
+// most so many steps (see MaxWork), between 1 and MaxWork. What needs more is refused with
+// ErrTooMuchWork.
+func (s *Schema) ValidateWritten(payload []byte, m Model, steps int) error {
+	v, left, err := s.validate(payload, min(max(steps, 1), MaxWork))
+	if err != nil || m != Declared {
 		return err
 	}
 	return s.checkDeclared(v, left)
 }
 
-// validate returns the decoded payload, and what is left of MaxWork.
-func (s *Schema) validate(payload []byte) (v any, left int, err error) {
+// validate returns the decoded payload, and how many steps are left.
+func (s *Schema) validate(payload []byte, steps int) (v any, left int, err error) {
 	size, err := scan(payload, payloadLimits)
 	if err != nil {
 		return nil, 0, refuse(err.Error())
@@ -85,7 +89,7 @@ func (s *Schema) validate(payload []byte) (v any, left int, err error) {
 	if !json.Valid(payload) {
 		return nil, 0, refuse("not JSON: " + notValid(payload).Error())
 	}
-	e := &evaluation{left: MaxWork - 2*size.values}
+	e := &evaluation{left: steps - 2*size.values}
 	if e.left < 0 {
 		return nil, 0, tooMuchWork()
 	}
@@ -97,7 +101,7 @@ func (s *Schema) validate(payload []byte) (v any, left int, err error) {
 	case err != nil:
 		return nil, 0, refuse(err.Error())
 	case !ok:
-		return nil, 0, &InvalidError{Violations: violations(s.root, v, max(e.left, MaxWork/4))}
+		return nil, 0, &InvalidError{Violations: violations(s.root, v, max(e.left, MaxWork/40))}
 	}
 	return v, e.left, nil
 }
