@@ -57,7 +57,7 @@ func missingReference(parts []part, uri string) error {
 			for _, r := range p.references() {
 				to, _, _ := strings.Cut(r.to, "#")
 				if r.to == uri || !exact && to == bare {
-					return invalid(p.path, missingWords(p, r, to))
+					return invalid(p.path, missingWords(parts, p, r, to))
 				}
 			}
 		}
@@ -66,9 +66,13 @@ func missingReference(parts []part, uri string) error {
 	return invalid("#", "a reference in a schema that this one refers to leads to nothing: "+excerpt(strings.TrimPrefix(uri, baseURI)))
 }
 
-func missingWords(p part, r reference, to string) string {
+func missingWords(parts []part, p part, r reference, to string) string {
 	head := r.keyword + " " + excerpt(r.text) + ": "
+	embedded := slices.IndexFunc(parts, func(x part) bool { return x.base == to && to != parts[0].base })
 	switch {
+	case embedded >= 0:
+		return head + "the embedded schema at " + parts[embedded].path + " with the $id " + excerpt(strings.TrimPrefix(to, baseURI)) +
+			" has no such part; references to it and within it start there, not at the whole schema"
 	case to == p.base:
 		return head + "there is no such part of the schema"
 	case strings.HasPrefix(to, scheme) && !strings.HasPrefix(to, baseURI):
