@@ -1,0 +1,162 @@
+package edge
+
+import (
+	"io"
+	"net/http"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/registry/schema"
+)
+
+// dear are schemas and payloads that made a validation take seconds or gigabytes.
+func dear() map[string][2]string {
+	fill := func(element string, bytes int) string {
+		return "[" + strings.Repeat(element+",", bytes/(len(element)+1)-1) + element + "]"
+	}
+	required := func(n int) string {
+		names := make([]string, n)
+		for i := range names {
+			names[i] = `"n` + strconv.Itoa(i) + `"`
+		}
+		return `{"type":"array","items":{"type":"object","required":[` + strings.Join(names, ",") + `]}}`
+	}
+	branch := func(i int) string {
+		return `{"type":"object","properties":{"kind":{"const":"k` + strconv.Itoa(i) + `"},"n":{"type":"integer"}},"required":["kind","n"]}`
+	}
+	const size = 1_000_000
+	return map[string][2]string{
+		"required20":   {required(20), fill("{}", size)},
+		"required2000": {required(2000), fill("{}", size)},
+		"dependent":    {strings.Replace(strings.Replace(required(2000), `"required":[`, `"dependentRequired":{"a":[`, 1), `]}}`, `]}}}`, 1), fill(`{"a":0}`, size)},
+		"anyof":        {`{"items":{"anyOf":[` + branch(0) + "," + branch(1) + "," + branch(2) + "," + branch(3) + `]}}`, fill(`{"kind":"k9","n":"x"}`, 200_000)},
+		"recursive":    {`{"oneOf":[{"type":"null"},{"items":{"$ref":"#"}},{"items":{"$ref":"#"},"minItems":1}]}`, strings.Repeat("[", 44) + strings.Repeat("]", 44)},
+		"duration":     {`{"format":"duration"}`, `"P` + strings.Repeat("1Y", size/2-10) + `"`},
+		"numbers":      {`{"items":{"multipleOf":1e-300,"minimum":1e300}}`, fill("9e399", size)},
+		"pattern":      {`{"items":{"pattern":"(a{900}b|c)+$"}}`, fill(`"`+strings.Repeat("a", 10_000)+`"`, size)},
+		"objects":      {`{"items":{"additionalProperties":false}}`, fill(strings.Repeat(`{"":`, 500)+"0"+strings.Repeat("}", 500), size)},
+	}
+}
+
+// processor returns the CPU time that the process has used.
+func processor(t *testing.T) time.Duration {
+	t.Helper()
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// One validation takes at most 100 ms of CPU and 64 MiB, the collector's work included.
+func TestDearValidations(t *testing.T) {
+	for name, of := range dear() {
+		s, err := schema.Compile(of[0], schema.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload := []byte(of[1])
+		least := time.Hour
+		var before, after runtime.MemStats
+		for range 5 { // other tests and collections run in the same process
+			runtime.ReadMemStats(&before)
+			began := processor(t)
+			err = s.ValidateDeclared(payload)
+			least = min(least, processor(t)-began)
+			runtime.ReadMemStats(&after)
+		}
+		allocated := (after.TotalAlloc - before.TotalAlloc) >> 20
+		t.Logf("%-12s %3d ms %2d MiB: %.60v", name, least.Milliseconds(), allocated, err)
+		if least > 100*time.Millisecond || allocated > 64 {
+			t.Errorf("%s: %v of CPU and %d MiB, want at most 100ms and 64 MiB", name, least, allocated)
+		}
+	}
+}
+
+// While clients publish such payloads at the same time, the memory of the process stays
+// bounded and another client publishes.
+func TestDearValidationsAtOnce(t *testing.T) {
+	r := newRig(t)
+	var topics []string
+	for name, of := range dear() {
+		r.ensure(jetbus.TopicConfig{Name: name})
+		r.register(name, of[0])
+		topics = append(topics, name)
+	}
+	r.ensure(jetbus.TopicConfig{Name: "ordinary"})
+	r.register("ordinary", `{"type":"object","required":["id"],"properties":{"id":{"type":"integer"}}}`)
+
+	post := func(topic, body string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url+"/v1/topics/"+topic, strings.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		req.Header.Set("Content-Type", "application/json")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return 0
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		_ = res.Body.Close()
+		return res.StatusCode
+	}
+	payloads := dear()
+	over := make(chan struct{})
+	var all sync.WaitGroup
+	var refused, other atomic.Int64
+	for i := range 24 {
+		all.Go(func() {
+			for n := i; ; n++ {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				topic := topics[n%len(topics)]
+				switch post(topic, payloads[topic][1]) {
+				case http.StatusUnprocessableEntity:
+					refused.Add(1)
+				default:
+					other.Add(1)
+				}
+			}
+		})
+	}
+	var times []time.Duration
+	var peak uint64
+	for began := time.Now(); time.Since(began) < 10*time.Second; {
+		start := time.Now()
+		if code := post("ordinary", `{"id":1}`); code/100 != 2 {
+			t.Errorf("an ordinary event is answered with %d", code)
+		}
+		times = append(times, time.Since(start))
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		peak = max(peak, m.Sys-m.HeapReleased)
+		time.Sleep(10 * time.Millisecond)
+	}
+	close(over)
+	all.Wait()
+	slices.Sort(times)
+	t.Logf("%d refused, %d answered otherwise; %d ordinary events, p50 %v, p99 %v; %d MiB at most",
+		refused.Load(), other.Load(), len(times), times[len(times)/2], times[len(times)*99/100], peak>>20)
+	if peak > 600<<20 {
+		t.Errorf("the process took %d MiB, want at most 600", peak>>20)
+	}
+	if refused.Load() == 0 {
+		t.Error("no attack was refused")
+	}
+	if p99 := times[len(times)*99/100]; p99 > time.Second {
+		t.Errorf("p99 of an ordinary publish: %v", p99)
+	}
+}
