@@ -9,8 +9,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/changefeed"
@@ -194,10 +196,18 @@ func flagError(err error) error {
 			return fmt.Errorf("%s: %q is out of range", beforeValue(err), number.Num)
 		}
 		return fmt.Errorf("%s: %q is no number", beforeValue(err), number.Num)
+	case isDashValue(err):
+		return fmt.Errorf("%w; write -- before arguments that begin with a dash", err)
 	case strings.Contains(err.Error(), "time: "):
 		return fmt.Errorf("%s: use a duration as 90s or 1h30m", beforeValue(err))
 	}
 	return err
+}
+
+// isDashValue reports whether an unknown flag is more likely an argument: a number, or JSON.
+func isDashValue(err error) bool {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	return ok && unknown.GetSpecifiedShortnames() != "" && !unicode.IsLetter([]rune(unknown.GetSpecifiedShortnames())[0])
 }
 
 // beforeValue is what the parser of flags says of a value before it says why.

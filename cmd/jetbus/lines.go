@@ -12,15 +12,15 @@ import (
 // lineReader gives the lines of a text that are not empty.
 type lineReader struct {
 	in     *bufio.Reader
-	number int // of the line that next returned, from 1
+	exact  bool // leave white space around a line, and cut its line end only
+	number int  // of the line that next returned, from 1
 }
 
-func newLineReader(in io.Reader) *lineReader {
-	return &lineReader{in: bufio.NewReaderSize(in, 256<<10)}
+func newLineReader(in io.Reader, exact bool) *lineReader {
+	return &lineReader{in: bufio.NewReaderSize(in, 256<<10), exact: exact}
 }
 
-// next returns the next line that is not empty, without the space around it, or io.EOF.
-// The slice is the caller's.
+// next returns the next line that is not empty, or io.EOF. The caller owns the slice.
 func (l *lineReader) next() ([]byte, error) {
 	for {
 		line, err := l.trimmed()
@@ -30,11 +30,15 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
-// trimmed is read without the space around the line. A line that the end of the text cuts off
-// is one; the end shows up at the next call.
+// trimmed returns the next line without its line end, and unless exact is set without the white
+// space around it. The last line needs no line end; the call after it returns io.EOF.
 func (l *lineReader) trimmed() ([]byte, error) {
 	line, err := l.read()
-	line = bytes.TrimSpace(line)
+	if l.exact {
+		line = withoutLineEnd(line)
+	} else {
+		line = bytes.TrimSpace(line)
+	}
 	switch {
 	case err == nil, errors.Is(err, io.EOF) && len(line) > 0:
 		return line, nil
@@ -80,10 +84,10 @@ type batch struct {
 
 // startBatches reads until there is no more, or ctx ends. A read that has nothing to read goes
 // on then, and ends with the process.
-func startBatches(ctx context.Context, in io.Reader, limit int) batches {
+func startBatches(ctx context.Context, in io.Reader, limit int, exact bool) batches {
 	c := make(batches)
 	go func() {
-		from := newLineReader(in)
+		from := newLineReader(in, exact)
 		for more := true; more; {
 			lines, err := from.batch(limit)
 			select {

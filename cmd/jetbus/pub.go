@@ -48,7 +48,8 @@ Otherwise the event has none, as with ''. A payload that is not JSON gets the co
 application/octet-stream, unless --content-type says another.
 
 With --lines each line of standard input is the payload of an event, as soon as it comes.
-Lines must be JSON unless --content-type is given; empty ones are skipped. If it fails half
+Lines must be JSON unless --content-type is given, and are stored without their line ends then.
+White space around JSON is left out. Empty lines are skipped. If it fails half
 way, or is interrupted, and some are stored, the exit code is 5 and the message says how many.`,
 		Example: `  jetbus pub orders.created '{"id": 7}' --key 7
   jetbus pub orders.created '{"id": 7}' --id order-7 --header x-source=shop
@@ -109,6 +110,9 @@ func (a *app) pub(cmd *cobra.Command, o pubOptions, args []string) error {
 		}
 		return p.publishTimes(cmd.Context(), bus, e, po, o.count)
 	})
+	if err == nil && o.contentType == "" && bytes.HasPrefix(e.Payload, byteOrderMark) {
+		fmt.Fprintln(cmd.ErrOrStderr(), "the payload begins with a byte order mark, so it is not JSON")
+	}
 	if err == nil && len(args) == 1 && o.contentType == "" && severalValues(e.Payload) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "several JSON values: use --lines for an event a line")
 	}
@@ -180,9 +184,15 @@ func (o pubOptions) event(topic string, now time.Time) (e jetbus.Event, po jetbu
 		if !ok {
 			return e, po, usagef("--header %q: use x-name=value", h)
 		}
+		if _, twice := e.Headers[name]; twice {
+			return e, po, usagef("--header %s is given twice, and an event has one value of each header", name)
+		}
 		e.Headers[name] = value
 	}
 	if o.contentType != "" {
+		if _, twice := e.Headers[jetbus.HeaderContentType]; twice {
+			return e, po, usagef("--header %s with --content-type: choose one", jetbus.HeaderContentType)
+		}
 		e.Headers[jetbus.HeaderContentType] = o.contentType
 	}
 	po.TTL = o.ttl
@@ -281,7 +291,7 @@ func (p *publishing) say(r jetbus.Receipt) error {
 func (p *publishing) publishLines(ctx context.Context, bus jetbus.Batcher, e jetbus.Event, in io.Reader, onlyJSON bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	lines := startBatches(ctx, in, linesBatch)
+	lines := startBatches(ctx, in, linesBatch, !onlyJSON)
 	for more := true; more; {
 		read := lines.next(ctx)
 		events, err := eventsOf(e, read.lines, onlyJSON)
@@ -312,10 +322,16 @@ func (p *publishing) publishLines(ctx context.Context, bus jetbus.Batcher, e jet
 	return err
 }
 
+// byteOrderMark begins texts of some programs, in UTF-8.
+var byteOrderMark = []byte("\xef\xbb\xbf")
+
 // eventsOf makes an event of each line, up to one that cannot be one.
 func eventsOf(e jetbus.Event, lines []line, onlyJSON bool) ([]jetbus.Event, error) {
 	events := make([]jetbus.Event, 0, len(lines))
 	for _, l := range lines {
+		if onlyJSON && bytes.HasPrefix(l.text, byteOrderMark) {
+			return events, fmt.Errorf("line %d begins with a byte order mark, which JSON does not allow; remove it", l.number)
+		}
 		if onlyJSON && !json.Valid(l.text) {
 			return events, fmt.Errorf("line %d is not JSON; correct it, or say what the lines are with --content-type", l.number)
 		}

@@ -17,7 +17,7 @@ import (
 // checkFlags are the flags of schema check.
 type checkFlags struct {
 	topic, level, model, draft string
-	jsonl, fail                bool
+	jsonl, fail, allowNew      bool
 }
 
 func newSchemaCheck(a *app, f *schemaFlags) *cobra.Command {
@@ -27,7 +27,8 @@ func newSchemaCheck(a *app, f *schemaFlags) *cobra.Command {
 		Short: "Prove that a schema is compatible, or show a value that proves the contrary",
 		Long: `Compares two schemas in files, or one with the registered versions of a topic, and
 stores nothing. "-" is standard input. The exit code is 1 if one is not proved to be
-compatible. But for --topic no server is needed.
+compatible, and 3 if the topic has no schema, unless --allow-new is given. But for --topic
+no server is needed.
 
 The level says what is asked for: backward, that what the old schema accepts is
 accepted by the new one; forward, the other way round; full, both. The model says what
@@ -56,6 +57,7 @@ lines were answered, whatever the answers are, unless --fail is given.`,
 	flags.StringVar(&c.model, "model", "", "strict or declared (default strict; with --topic the topic's)")
 	flags.StringVar(&c.draft, "draft", string(schema.Draft2020), "what schemas without $schema are: draft-04, draft-06, draft-07, 2019-09 or 2020-12")
 	flags.BoolVar(&c.jsonl, "jsonl", false, "compare the pairs on standard input, one a line")
+	flags.BoolVar(&c.allowNew, "allow-new", false, "with --topic: accept a topic without a schema")
 	flags.BoolVar(&c.fail, "fail", false, "with --jsonl: exit with 1 if a line is not compatible")
 	return cmd
 }
@@ -73,6 +75,8 @@ func (a *app) checkSchemas(cmd *cobra.Command, f *schemaFlags, c checkFlags, arg
 		return usagef("--jsonl with --topic: choose one")
 	case c.fail && !c.jsonl:
 		return usagef("--fail without --jsonl: the exit code says it anyway")
+	case c.allowNew && c.topic == "":
+		return usagef("--allow-new without --topic: it is for topics without a schema")
 	case c.topic != "" && cmd.Flags().Changed("draft"):
 		return usagef("--draft with --topic: registered schemas say their draft in $schema")
 	case c.jsonl:
@@ -200,24 +204,28 @@ func (a *app) checkTopicSchema(cmd *cobra.Command, f *schemaFlags, c checkFlags,
 		if err != nil {
 			return err
 		}
-		if _, err := r.Latest(cmd.Context(), c.topic); errors.Is(err, registry.ErrNoSchema) && f.output == "table" {
-			return writeFirst(cmd, r, c.topic)
+		if _, err := r.Latest(cmd.Context(), c.topic); errors.Is(err, registry.ErrNoSchema) {
+			all, err := r.Versions(cmd.Context(), c.topic, true)
+			switch {
+			case err != nil:
+				return err
+			case len(all) == 0 && !c.allowNew:
+				return fmt.Errorf("%w: no such topic or schema: %s; use --allow-new for the first schema of a topic", registry.ErrNoSchema, c.topic)
+			case f.output == "table":
+				return writeFirst(cmd, all, c.topic)
+			}
 		}
 		return writeReport(cmd, f.output, report, name, c.topic)
 	})
 }
 
-// writeFirst says of a topic that has no live version which one a schema would be.
-func writeFirst(cmd *cobra.Command, r *registry.Registry, topic string) error {
-	all, err := r.Versions(cmd.Context(), topic, true)
-	if err != nil {
-		return err
-	}
+// writeFirst prints which version a schema would be of a topic without a live version.
+func writeFirst(cmd *cobra.Command, all []registry.Version, topic string) error {
 	has, next := "has no schema yet", 1
 	if len(all) > 0 {
 		has, next = "has no schema that is not deleted", all[len(all)-1].Number+1
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "topic %s %s: this would be its version %d\n", topic, has, next)
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "topic %s %s: this would be its version %d\n", topic, has, next)
 	return err
 }
 

@@ -69,8 +69,11 @@ func TestSchemaCheckTopic(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	name, longer, more := file(t, "a.json", nameSchema), file(t, "b.json", longNameSchema), file(t, "c.json", moreSchema)
-	b.shows(t, "topic orders has no schema yet: this would be its version 1\n", "schema", "check", "--topic", "orders", name)
-	b.shows(t, `"compatible":true`, "schema", "check", "--topic", "orders", name, "-o", "ndjson")
+	b.shows(t, "topic orders has no schema yet: this would be its version 1\n", "schema", "check", "--topic", "orders", name, "--allow-new")
+	b.shows(t, `"compatible":true`, "schema", "check", "--topic", "orders", name, "-o", "ndjson", "--allow-new")
+	for _, output := range []string{"table", "ndjson"} {
+		b.fails(t, exitNotFound, "no such topic or schema: typo", "", "schema", "check", "--topic", "typo", name, "-o", output)
+	}
 	b.fails(t, exitNotFound, "versions of orders: no schema", "", "schema", "ls", "orders")
 	b.ok(t, "", "schema", "register", "orders", name)
 	b.shows(t, "there is nothing to compare with under level none", "schema", "check", "--topic", "orders", more, "--level", "none")
