@@ -21,8 +21,12 @@ const (
 	jsonCost = 8
 )
 
-// newBudget makes the budget that the limits describe.
-func newBudget(l Limits) *budget.Budget {
+// newBudget makes the budget that the limits describe. Without tokens all clients are one subject, who has all of it.
+func newBudget(c Config) *budget.Budget {
+	l := c.Limits
+	if c.Auth == nil {
+		l.BytesPerPrincipal, l.CallsPerPrincipal, l.ScansPerPrincipal = l.Bytes, l.Calls, l.Scans
+	}
 	return budget.New(
 		budget.Limit{Bytes: int64(l.Bytes), Calls: l.Calls, Scans: l.Scans},
 		budget.Limit{Bytes: int64(l.BytesPerPrincipal), Calls: l.CallsPerPrincipal, Scans: l.ScansPerPrincipal},

@@ -3,6 +3,7 @@ package gateway
 import (
 	"slices"
 	"sync"
+	"time"
 )
 
 // box is where the events of a slow reader wait: the last one of each key, in the order of
@@ -33,18 +34,23 @@ func newBox(limit int) *box {
 	return &box{limit: limit, ready: make(chan struct{}, 1), room: make(chan struct{}, 1), last: map[string]uint64{}}
 }
 
-// put adds an event, in place of the one of its key that waits. Where there is too much of
-// other keys it waits, and reports false when done is closed.
-func (b *box) put(e *encoded, done <-chan struct{}) bool {
-	for !b.add(e) {
+// putWithin adds an event, in place of the one of its key that waits. Where there is too much of other keys
+// it waits, for patience at most unless that is 0, and reports stalled then; and false when done is closed.
+func (b *box) putWithin(e *encoded, done <-chan struct{}, patience time.Duration) (ok, stalled bool) {
+	for late := (<-chan time.Time)(nil); !b.add(e); {
+		if late == nil {
+			late = after(patience)
+		}
 		select {
 		case <-b.room:
+		case <-late:
+			return false, true
 		case <-done:
-			return false
+			return false, false
 		}
 	}
 	signal(b.ready)
-	return true
+	return true, false
 }
 
 func (b *box) add(e *encoded) bool {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -82,6 +84,7 @@ type conn struct {
 	mu       sync.Mutex
 	why      closing // set by end
 	who      Principal
+	account  *budget.Account // what the connection holds; nil before AUTH
 	authed   bool
 	checking bool // a token, which may take longer than the client has for AUTH
 	overdue  bool // that time is over
@@ -298,13 +301,14 @@ func (c *conn) serve(who Principal, authed bool, token string) {
 	c.mu.Unlock()
 	if authed {
 		c.g.close(sockets, who.Subject)
+		c.account.Close()
 	}
 }
 
 // read handles the client's frames, one after the other.
 func (c *conn) read() {
 	for {
-		kind, text, err := c.ws.Read(context.Background())
+		kind, text, charged, err := c.readFrame()
 		switch {
 		case errors.Is(err, websocket.ErrMessageTooBig):
 			c.end(closeTooBig)
@@ -322,8 +326,38 @@ func (c *conn) read() {
 		} else if !c.isOver() {
 			c.receive(text)
 		}
+		c.account.Release(budget.Bytes, charged)
 		c.busy(false)
 	}
+}
+
+// freeBytes is how much of a frame is read before its memory is acquired.
+const freeBytes = 64 << 10
+
+// readFrame reads a frame. Of a large one the rest waits in the socket until there is room for it; charged is
+// what the caller gives back.
+func (c *conn) readFrame() (kind websocket.MessageType, text []byte, charged int64, err error) {
+	kind, r, err := c.ws.Reader(context.Background())
+	if err != nil {
+		return kind, nil, 0, err
+	}
+	text, err = io.ReadAll(io.LimitReader(r, freeBytes))
+	if err != nil || len(text) < freeBytes {
+		return kind, text, 0, err
+	}
+	c.busy(true) // the client's PONG waits, too
+	charged = c.g.c.Limits.FrameBytes
+	if c.account.Acquire(c.ctx, budget.Bytes, charged) != nil {
+		return kind, nil, 0, net.ErrClosed // the connection is over
+	}
+	c.busy(false)
+	rest := bytes.NewBuffer(text)
+	_, err = rest.ReadFrom(r)
+	if err != nil {
+		c.account.Release(budget.Bytes, charged)
+		charged = 0
+	}
+	return kind, rest.Bytes(), charged, err
 }
 
 // busy says that the client is there, and that what it sends next waits.

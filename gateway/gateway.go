@@ -69,7 +69,7 @@ func New(b jetbus.Backend, c Config) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new gateway: %w", err)
 	}
-	g := &Gateway{b: b, c: c, gate: gate, mux: http.NewServeMux(), budget: newBudget(c.Limits)}
+	g := &Gateway{b: b, c: c, gate: gate, mux: http.NewServeMux(), budget: newBudget(c)}
 	g.init()
 	g.pulls.init()
 	g.live.ends = map[liveKey]*liveEnd{}

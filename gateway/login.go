@@ -87,6 +87,10 @@ func (c *conn) admitted(who Principal) error {
 		c.g.gate.preAuth.remove(c.place)
 	}
 	c.mu.Lock()
+	if first {
+		c.account = c.g.account(who)
+		c.out.charge(c.account)
+	}
 	c.who, c.authed = who, true
 	c.expiry.Stop()
 	switch {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
 // pollEvents is how many events an answer has where the client does not say.
@@ -35,6 +36,8 @@ func (g *Gateway) readTopic(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Vary", "Origin, Accept")
 	t, err := g.openTail(ctx, r, topic)
 	if err == nil {
+		t.account = g.account(who)
+		defer t.account.Close()
 		if k == polls {
 			err = g.poll(ctx, w, r, t)
 		} else if err = t.current(ctx); err == nil {
@@ -109,7 +112,7 @@ func (p *page) backlog(ctx context.Context, most time.Duration) error {
 	reading, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	full := false
-	err := p.t.read(reading, false, func(e *jetbus.Event) bool {
+	err := p.t.read(reading, nil, func(e *jetbus.Event) bool {
 		full = !p.add(e)
 		return !full
 	})
@@ -126,7 +129,7 @@ func (p *page) backlog(ctx context.Context, most time.Duration) error {
 func (p *page) first(ctx context.Context, wait time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	err := p.t.read(waiting, true, func(e *jetbus.Event) bool {
+	err := p.t.follow(waiting, func(e *jetbus.Event) bool {
 		p.add(e)
 		return false
 	})
@@ -156,7 +159,10 @@ func (g *Gateway) poll(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		return nil
 	}
 	if t.behind() {
-		err = p.backlog(ctx, max(wait, taskTime))
+		if err = acquire(ctx, t.account, budget.Bytes, g.pageBytes()); err == nil {
+			err = p.backlog(ctx, max(wait, taskTime))
+			t.account.Release(budget.Bytes, g.pageBytes())
+		}
 	} else {
 		err = t.current(ctx)
 	}
@@ -169,6 +175,7 @@ func (g *Gateway) poll(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	if p.err != nil {
 		return p.err
 	}
+	t.account.Add(budget.Bytes, int64(len(p.text))) // until it is written
 	b := fmt.Appendf(p.text, `],"next":"%s"`, t.token())
 	if t.gap != nil {
 		b = append(append(b, `,"gap":`...), text(t.gap)...)

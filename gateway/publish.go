@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -140,9 +141,14 @@ func (c *conn) publishBatch(req frame.Request) {
 	c.enqueue(job)
 }
 
-// enqueue lets a job be done in its turn. It waits where too much is under way.
+// enqueue lets a job be done in its turn. It waits where too much is under way, of the connection or of its subject.
 func (c *conn) enqueue(j publishJob) {
 	p := &c.pub
+	if j.bytes <= smallBytes {
+		c.account.Add(budget.Bytes, int64(j.bytes))
+	} else if c.account.Acquire(c.ctx, budget.Bytes, int64(j.bytes)) != nil {
+		return // the connection is over
+	}
 	for {
 		p.mu.Lock()
 		if p.count == 0 || p.count < maxPublishes && p.bytes+j.bytes <= c.g.c.Limits.QueueBytes {
@@ -185,6 +191,7 @@ func (c *conn) publishAll() {
 		for _, j := range jobs {
 			p.count--
 			p.bytes -= j.bytes
+			c.account.Release(budget.Bytes, int64(j.bytes))
 		}
 		p.mu.Unlock()
 		signal(p.room)

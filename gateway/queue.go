@@ -3,6 +3,9 @@ package gateway
 import (
 	"errors"
 	"sync"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
 // errSlow: what waits to be written to a connection is more than it may be.
@@ -14,6 +17,9 @@ var errQueueClosed = errors.New("the connection is closed")
 // highWater is how many bytes wait to be written before events are not taken from the bus
 // any more.
 const highWater = 256 << 10
+
+// roomTick is how often an event looks whether the account of its connection has room.
+const roomTick = 50 * time.Millisecond
 
 // keepItems is how many frames there is room for in a queue that has nothing to do.
 const keepItems = 512
@@ -29,6 +35,7 @@ type queue struct {
 	over        chan struct{} // closed by close
 
 	mu      sync.Mutex
+	account *budget.Account // counts all that waits; nil: the connection has no subject yet
 	items   []outgoing
 	bytes   int // of all that waits
 	answers int // of what waits and is no event
@@ -69,6 +76,8 @@ func (q *queue) push(text []byte, kind kindOfFrame) error {
 		return errQueueClosed
 	case kind != eventFrame && q.answers > 0 && q.answers+len(text) > q.limit:
 		return errSlow
+	case kind != eventFrame && q.answers > smallBytes && !q.account.HasRoom(budget.Bytes, int64(len(text))):
+		return errSlow // it does not read, and there is no room for more like it
 	}
 	q.addLocked(outgoing{text: text, kind: kind})
 	return nil
@@ -77,6 +86,7 @@ func (q *queue) push(text []byte, kind kindOfFrame) error {
 func (q *queue) addLocked(o outgoing) {
 	q.items = append(q.items, o)
 	q.bytes += o.size()
+	q.account.Add(budget.Bytes, int64(o.size()))
 	if o.kind != eventFrame {
 		q.answers += o.size()
 	}
@@ -91,47 +101,93 @@ func (q *queue) pushEvent(done <-chan struct{}, build func() []byte) bool {
 
 // pushFrame is pushEvent of a frame in two parts; a nil text is none.
 func (q *queue) pushFrame(done <-chan struct{}, build func() outgoing) bool {
+	ok, _ := q.pushWithin(done, 0, 0, build)
+	return ok
+}
+
+// pushWithin is pushFrame of an event of about that size. It waits for patience at most, unless that is 0, and reports
+// where that was too short: then it has not called build.
+func (q *queue) pushWithin(done <-chan struct{}, size int, patience time.Duration, build func() outgoing) (ok, stalled bool) {
+	var late <-chan time.Time
 	select {
 	case q.turn <- struct{}{}:
-	case <-done:
-		return false
-	case <-q.over:
-		return false
+	default:
+		late = after(patience)
+		select {
+		case q.turn <- struct{}{}:
+		case <-late:
+			return false, true
+		case <-done:
+			return false, false
+		case <-q.over:
+			return false, false
+		}
 	}
 	defer func() { <-q.turn }()
-	for !q.hasRoom() {
+	for {
+		room, charged := q.hasRoom(size)
+		if room && charged {
+			break
+		}
+		var again <-chan time.Time
+		if room { // who gives back what fills the account does not signal q.room
+			again = time.After(roomTick)
+		}
+		if late == nil {
+			late = after(patience)
+		}
 		select {
 		case <-q.room:
+		case <-again:
+		case <-late:
+			return false, true
 		case <-done:
-			return false
+			return false, false
 		case <-q.over:
-			return false
+			return false, false
 		}
 	}
 	select {
 	case <-done:
-		return false
+		return false, false
 	default:
 	}
 	o := build()
 	if o.text == nil {
-		return true
+		return true, false
 	}
 	o.kind = eventFrame
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return false
+		return false, false
 	}
 	q.addLocked(o)
-	return true
+	return true, false
 }
 
-// hasRoom reports whether an event may be added.
-func (q *queue) hasRoom() bool {
+// after is time.After, and never for 0.
+func after(d time.Duration) <-chan time.Time {
+	if d == 0 {
+		return nil
+	}
+	return time.After(d)
+}
+
+// hasRoom reports whether the queue has room for an event, and whether the account has. An empty queue takes a
+// small one whatever others hold.
+func (q *queue) hasRoom(size int) (room, charged bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.bytes < q.high
+	return q.bytes < q.high, q.bytes == 0 && size <= smallBytes || q.account.HasRoom(budget.Bytes, int64(size))
+}
+
+// charge has an account count what waits, from now on.
+func (q *queue) charge(a *budget.Account) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.account = a
+	a.Add(budget.Bytes, int64(q.bytes))
 }
 
 // take returns all that waits, for the one writer, which gives the slice back.
@@ -153,6 +209,7 @@ func (q *queue) written(frames []outgoing) {
 	for i := range frames {
 		o := &frames[i]
 		q.bytes -= o.size()
+		q.account.Release(budget.Bytes, int64(o.size()))
 		if o.kind != eventFrame {
 			q.answers -= o.size()
 		}
@@ -178,7 +235,7 @@ func (q *queue) close() {
 func (q *queue) drop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.items, q.dropped = nil, true
+	q.items, q.dropped = nil, true // the connection's end gives back what was charged for them
 }
 
 // isDropped reports whether nothing is to be written any more.

@@ -66,25 +66,35 @@ func (s *session) pushEvent(done <-chan struct{}, build func() []byte) bool {
 
 // pushFrame is pushEvent of a frame in two parts.
 func (s *session) pushFrame(done <-chan struct{}, build func() outgoing) bool {
+	ok, _ := s.pushWithin(done, 0, 0, build)
+	return ok
+}
+
+// pushWithin is pushFrame of an event of about that size that waits for patience at most, unless that is 0. It
+// reports stalled where the client does not read fast enough for that.
+func (s *session) pushWithin(done <-chan struct{}, size int, patience time.Duration, build func() outgoing) (ok, stalled bool) {
 	for {
 		s.mu.Lock()
 		c, moved := s.conn, s.moved
 		s.mu.Unlock()
 		if c != nil {
 			built := false
-			ok := c.out.pushFrame(done, func() outgoing {
+			ok, stalled := c.out.pushWithin(done, size, patience, func() outgoing {
 				built = true
 				return build()
 			})
 			if ok || built { // what a connection that broke did not take is sent again, or given back
-				return true
+				return true, false
+			}
+			if stalled {
+				return false, true
 			}
 		}
 		select {
 		case <-done:
-			return false
+			return false, false
 		case <-s.over:
-			return false
+			return false, false
 		case <-moved:
 		}
 	}

@@ -13,9 +13,11 @@ import (
 
 // Bounds of the live end of a topic that its readers share.
 const (
-	sharedBytes = 2 << 20     // of the last events and their JSON, for those who are not there yet
-	sharedTake  = 64          // events that a reader takes at once
-	sharedWait  = time.Second // for readers that fall behind, at most: they go on alone then
+	sharedBytes = 2 << 20 // of the last events and their JSON, for those who are not there yet
+	sharedTake  = 64      // events that a reader takes at once, and
+	// how many bytes, about: a reader that stalls holds them
+	sharedTakeBytes = 128 << 10
+	sharedWait      = time.Second // for readers that fall behind, at most: they go on alone then
 )
 
 // live are the topics that readers follow.
@@ -138,7 +140,11 @@ func (w *watcher) take(into []*encoded) ([]*encoded, error) {
 		return nil, errBehind
 	}
 	from := int(w.next - e.gone) //nolint:gosec // at most len(events)
-	into = append(into[:0], e.events[from:min(from+sharedTake, len(e.events))]...)
+	into = into[:0]
+	for size := 0; from+len(into) < len(e.events) && len(into) < sharedTake && size < sharedTakeBytes; {
+		ev := e.events[from+len(into)]
+		into, size = append(into, ev), size+ev.size()
+	}
 	if len(into) == 0 {
 		return nil, e.err
 	}

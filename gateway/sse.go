@@ -198,7 +198,11 @@ func (t *tail) sendSome(ctx context.Context, s *eventStream, follow bool) error 
 	filter := t.filter
 	defer func() { t.filter = filter }()
 	t.filter = jetbus.Filter{} // looked at here, so that the client learns how far it came
-	err := t.read(ctx, follow, func(e *jetbus.Event) bool {
+	read := func(each func(*jetbus.Event) bool) error { return t.read(ctx, nil, each) }
+	if follow {
+		read = func(each func(*jetbus.Event) bool) error { return t.follow(ctx, each) }
+	}
+	err := read(func(e *jetbus.Event) bool {
 		if !filter.Match(e) {
 			s.passed(t.token())
 			return true

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -37,6 +38,7 @@ type sub struct {
 	grace       time.Duration
 	headersOnly bool
 	o           frame.SubscribeOptions
+	account     *budget.Account // of its connection; for readers, which end with that
 
 	ctx     context.Context //nolint:containedctx // of all that the subscription asks the bus for
 	cancel  context.CancelFunc
@@ -93,8 +95,11 @@ func (c *conn) newSub(req frame.Request) (*sub, error) {
 	if err != nil {
 		return nil, frameFailure(err)
 	}
+	c.mu.Lock()
+	account := c.account
+	c.mu.Unlock()
 	s := &sub{
-		ses: c.ses, who: c.principal(), id: req.Sub, group: req.Group, o: o, headersOnly: o.Gateway.HeadersOnly,
+		account: account, ses: c.ses, who: c.principal(), id: req.Sub, group: req.Group, o: o, headersOnly: o.Gateway.HeadersOnly,
 		started: make(chan struct{}), done: make(chan struct{}), held: map[string]*hold{}, taken: map[*jetbus.Delivery]struct{}{},
 		streams: map[string]uint64{}, freed: make(chan struct{}, 1), empty: make(chan struct{}),
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -30,6 +31,7 @@ type reader struct {
 	infos map[string]jetbus.TopicInfo
 	box   *box // nil: the client is not conflated
 	gaps  []gap
+	alone bool // the bus is read for this reader alone; see read
 }
 
 // gap is what a reader missed.
@@ -341,8 +343,45 @@ func (r *reader) watch(ctx context.Context) (topic string, upTo uint64, err erro
 	}
 }
 
-// read sends what the bus reads, up to the end or until the reader has enough; nil: never.
+// stallTime is how long a read of the bus for one client waits for a client that does not read.
+const stallTime = 250 * time.Millisecond
+
+// errStalled ends a read of the bus whose client does not read as fast.
+var errStalled = errors.New("the client does not take what is read for it")
+
+// read sends what the bus reads, up to the end or until the reader has enough; nil: never. It reads while
+// the client does: else many clients that do not would each hold what is read ahead for them. Where the client
+// stalls, it reads on from there when the client has taken what waits.
 func (r *reader) read(ctx context.Context, topics []string, o jetbus.ReadOptions, enough func() bool) error {
+	a := r.s.account
+	for {
+		if a.Acquire(ctx, budget.Reads, 1) != nil {
+			return ctx.Err() // it has ended
+		}
+		err := r.readSome(ctx, topics, o, enough)
+		a.Release(budget.Reads, 1)
+		if !errors.Is(err, errStalled) {
+			return err
+		}
+		if !r.s.ses.pushEvent(r.s.done, func() []byte { return nil }) { // there is room again
+			return nil
+		}
+		o.After = maps.Clone(o.After)
+		if o.After == nil {
+			o.After = map[string]uint64{}
+		}
+		for _, topic := range topics {
+			if at, known := r.after[topic]; known {
+				o.After[topic] = at
+			}
+		}
+	}
+}
+
+// readSome is read that ends with errStalled where the client does not read.
+func (r *reader) readSome(ctx context.Context, topics []string, o jetbus.ReadOptions, enough func() bool) error {
+	r.alone = true
+	defer func() { r.alone = false }()
 	for e, err := range r.s.ses.g.b.Read(ctx, topics, o) {
 		if err != nil {
 			return err
@@ -358,7 +397,7 @@ func (r *reader) read(ctx context.Context, topics []string, o jetbus.ReadOptions
 }
 
 // event sends an event, if it is new and the client wants it. It reports false when the
-// subscription has ended.
+// subscription has ended. With errStalled the reader is where it was before.
 func (r *reader) event(ctx context.Context, e *encoded) (bool, error) {
 	if last, known := r.after[e.Topic]; known && e.Seq <= last {
 		return true, nil
@@ -366,11 +405,13 @@ func (r *reader) event(ctx context.Context, e *encoded) (bool, error) {
 	if err := r.missed(ctx, e.Topic, e.Seq); err != nil {
 		return false, err
 	}
-	r.after[e.Topic] = e.Seq
-	if r.s.o.From.Excludes(&e.Event) || !r.s.o.Filter.Match(&e.Event) {
-		return true, nil
+	if !r.s.o.From.Excludes(&e.Event) && r.s.o.Filter.Match(&e.Event) {
+		if ok, err := r.send(e); !ok || err != nil {
+			return false, err
+		}
 	}
-	return r.send(e), nil
+	r.after[e.Topic] = e.Seq
+	return true, nil
 }
 
 // missed looks whether retention took what lay between the last event and the next one. Where
@@ -386,17 +427,31 @@ func (r *reader) missed(ctx context.Context, topic string, next uint64) error {
 		return err
 	}
 	if now.FirstSeq > last+1 {
-		r.tell(gap{topic, last + 1, min(now.FirstSeq, next) - 1, gapRetention})
+		r.after[topic] = min(now.FirstSeq, next) - 1 // it is told once, also where the next event is read again
+		r.tell(gap{topic, last + 1, r.after[topic], gapRetention})
 	}
 	return nil
 }
 
-// send sends an event. It reports false when the subscription has ended.
-func (r *reader) send(e *encoded) bool {
-	if r.box != nil {
-		return r.box.put(e, r.s.done)
+// send sends an event. It reports false when the subscription has ended, and errStalled where the bus is read
+// for the reader alone and the client does not read.
+func (r *reader) send(e *encoded) (bool, error) {
+	patience := time.Duration(0)
+	if r.alone {
+		patience = stallTime
 	}
-	return r.s.ses.pushFrame(r.s.done, func() outgoing { return r.s.readFrame(e) })
+	if r.box != nil {
+		ok, stalled := r.box.putWithin(e, r.s.done, patience)
+		if stalled {
+			return false, errStalled
+		}
+		return ok, nil
+	}
+	ok, stalled := r.s.ses.pushWithin(r.s.done, e.size(), patience, func() outgoing { return r.s.readFrame(e) })
+	if stalled {
+		return false, errStalled
+	}
+	return ok, nil
 }
 
 func (r *reader) tell(g gap) {

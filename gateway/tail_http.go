@@ -3,11 +3,13 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -22,6 +24,8 @@ type tail struct {
 	after  uint64
 	gap    *gapEvent            // what is missing in front; nil: nothing
 	lost   func(gapEvent) error // told of what is missing behind that; an error ends reading
+
+	account *budget.Account // of the request
 }
 
 // gapEvent says that a client missed events, and why: those from one position to another.
@@ -121,11 +125,15 @@ func (t *tail) caughtUp(ctx context.Context) error {
 	return err
 }
 
-// read calls each with the events behind the position, until it says no. Without follow it
-// ends with the last one there is.
-func (t *tail) read(ctx context.Context, follow bool, each func(*jetbus.Event) bool) error {
+// read calls each with the events behind the position that are there now, until it returns false, or enough returns
+// true behind an event; nil: never. While it reads it counts as a read of the bus for one client.
+func (t *tail) read(ctx context.Context, enough func() bool, each func(*jetbus.Event) bool) error {
+	if t.account.Acquire(ctx, budget.Reads, 1) != nil {
+		return ctx.Err() // it has ended
+	}
+	defer t.account.Release(budget.Reads, 1)
 	topic := t.info.Config.Name
-	o := jetbus.ReadOptions{From: t.from, Follow: follow}
+	o := jetbus.ReadOptions{From: t.from}
 	if t.known {
 		o.After = map[string]uint64{topic: t.after}
 		o.Created = map[string]time.Time{topic: t.info.Created}
@@ -134,15 +142,90 @@ func (t *tail) read(ctx context.Context, follow bool, each func(*jetbus.Event) b
 		if err != nil {
 			return err
 		}
-		if err := t.missed(ctx, e.Seq); err != nil {
+		if more, err := t.pass(ctx, &e, each); !more || err != nil {
 			return err
 		}
-		t.known, t.after = true, e.Seq
-		if !t.from.Excludes(&e) && t.filter.Match(&e) && !each(&e) {
+		if enough != nil && enough() {
 			return nil
 		}
 	}
 	return nil
+}
+
+// pass moves the position to an event, and calls each if it is one that the client wants.
+func (t *tail) pass(ctx context.Context, e *jetbus.Event, each func(*jetbus.Event) bool) (more bool, err error) {
+	if t.known && e.Seq <= t.after {
+		return true, nil
+	}
+	if err := t.missed(ctx, e.Seq); err != nil {
+		return false, err
+	}
+	t.known, t.after = true, e.Seq
+	return t.from.Excludes(e) || !t.filter.Match(e) || each(e), nil
+}
+
+// follow calls each with the events behind the position as they come, until it returns false or ctx ends. The
+// live end of the topic is read once for all who follow it; a client that falls behind that
+// reads alone until it has caught up.
+func (t *tail) follow(ctx context.Context, each func(*jetbus.Event) bool) error {
+	live, key := &t.g.live, liveKey{t.info.Config.Name, t.stream}
+	ended := false
+	wants := func(e *jetbus.Event) bool {
+		ended = !each(e)
+		return !ended
+	}
+	for ready := make(chan struct{}, 1); ; {
+		w, upTo := live.watch(ctx, t.g.b, key, t.after, ready)
+		if w != nil {
+			err := t.watch(ctx, w, wants)
+			live.leave(w)
+			if !errors.Is(err, errBehind) {
+				return err
+			}
+			upTo = w.lost
+		}
+		if err := t.current(ctx); err != nil {
+			return err
+		}
+		caughtUp := false
+		err := t.read(ctx, func() bool {
+			caughtUp = live.covers(key, t.after)
+			return caughtUp
+		}, wants)
+		if ended || err != nil {
+			return err
+		}
+		if !caughtUp && t.after < upTo { // retention took the rest
+			if err := t.missed(ctx, upTo+1); err != nil {
+				return err
+			}
+			t.after = upTo
+		}
+	}
+}
+
+// watch calls each with what comes at a live end.
+func (t *tail) watch(ctx context.Context, w *watcher, each func(*jetbus.Event) bool) error {
+	batch := make([]*encoded, 0, sharedTake)
+	for {
+		var err error
+		if batch, err = w.take(batch); err != nil {
+			return err
+		}
+		for _, e := range batch {
+			if more, err := t.pass(ctx, &e.Event, each); !more || err != nil {
+				return err
+			}
+		}
+		if len(batch) > 0 {
+			continue
+		}
+		select {
+		case <-w.ready:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // missed looks whether retention took what lay between the last event and the next one. Where

@@ -28,6 +28,7 @@ const (
 	Bytes Kind = iota // in memory
 	Calls             // requests to the broker under way
 	Scans             // reads under way that go through a topic
+	Reads             // reads under way for one client alone, one for each MiB of Bytes
 	kinds
 )
 
@@ -68,7 +69,9 @@ type Limit struct {
 	Calls, Scans int
 }
 
-func (l Limit) of(k Kind) int64 { return [...]int64{l.Bytes, int64(l.Calls), int64(l.Scans)}[k] }
+func (l Limit) of(k Kind) int64 {
+	return [...]int64{l.Bytes, int64(l.Calls), int64(l.Scans), max(1, l.Bytes>>20)}[k]
+}
 
 // Budget is the root of the tree. It is safe for concurrent use.
 type Budget struct {
@@ -106,7 +109,8 @@ func (b *Budget) Used(k Kind) int64 {
 	return b.process.used[k]
 }
 
-// Account is what one connection or request of a subject holds. It is safe for concurrent use.
+// Account is what one connection or request of a subject holds. It is safe for concurrent use. A nil Account
+// has no limit and counts nothing: that of a connection whose subject is not known yet.
 type Account struct {
 	b       *Budget
 	subject string
@@ -123,6 +127,9 @@ func (b *Budget) Account(subject string) *Account {
 // TryAcquire takes n of a kind without waiting. The error is an [ExceededError] or [ErrClosed]. A quantity of 0 or
 // less is granted.
 func (a *Account) TryAcquire(k Kind, n int64) error {
+	if a == nil {
+		return nil
+	}
 	a.b.mu.Lock()
 	defer a.b.mu.Unlock()
 	return a.takeLocked(k, n)
@@ -131,6 +138,9 @@ func (a *Account) TryAcquire(k Kind, n int64) error {
 // Acquire takes n of a kind, and waits in line until there is room. The error is [ErrClosed], or the
 // [ExceededError] of the level that it waited for where ctx ended first.
 func (a *Account) Acquire(ctx context.Context, k Kind, n int64) error {
+	if a == nil {
+		return nil
+	}
 	b := a.b
 	b.mu.Lock()
 	err := a.takeLocked(k, n)
@@ -169,8 +179,22 @@ func (a *Account) Acquire(ctx context.Context, k Kind, n int64) error {
 	return &ExceededError{w.level, RetryAfter}
 }
 
+// HasRoom reports whether there is room for n of a kind now, whoever waits in line for it.
+func (a *Account) HasRoom(k Kind, n int64) bool {
+	if a == nil {
+		return true
+	}
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	defer a.forgetLocked()
+	return !a.closed && a.fullLocked(k, n) == levels
+}
+
 // Add takes n of a kind whether or not there is room: for what is held already.
 func (a *Account) Add(k Kind, n int64) {
+	if a == nil {
+		return
+	}
 	a.b.mu.Lock()
 	defer a.b.mu.Unlock()
 	if !a.closed && n > 0 {
@@ -180,6 +204,9 @@ func (a *Account) Add(k Kind, n int64) {
 
 // Release gives back n of a kind, at most what the account holds.
 func (a *Account) Release(k Kind, n int64) {
+	if a == nil {
+		return
+	}
 	a.b.mu.Lock()
 	defer a.b.mu.Unlock()
 	a.releaseLocked(k, n)
@@ -187,6 +214,9 @@ func (a *Account) Release(k Kind, n int64) {
 
 // Close gives back all that the account holds, and ends its waiters with [ErrClosed]. It may be called again.
 func (a *Account) Close() {
+	if a == nil {
+		return
+	}
 	a.b.mu.Lock()
 	defer a.b.mu.Unlock()
 	if a.closed {
@@ -207,18 +237,23 @@ func (a *Account) takeLocked(k Kind, n int64) error {
 	if n <= 0 {
 		return nil
 	}
-	level := a.fullLocked(k, n)
-	for l := Connection; l < level; l++ { // what arrives does not overtake what waits
-		if a.nodeLocked(l).waiting[k].Len() > 0 {
-			level = l
-		}
-	}
-	if level < levels {
+	if level := a.refusalLocked(k, n); level < levels {
 		a.forgetLocked()
 		return &ExceededError{level, RetryAfter}
 	}
 	a.addLocked(k, n)
 	return nil
+}
+
+// refusalLocked returns the lowest level that has no room for n, or where others wait in line, or levels.
+func (a *Account) refusalLocked(k Kind, n int64) Level {
+	full := a.fullLocked(k, n)
+	for l := Connection; l < full; l++ {
+		if a.nodeLocked(l).waiting[k].Len() > 0 {
+			return l
+		}
+	}
+	return full
 }
 
 // fullLocked returns the lowest level that has no room for n, or levels.
