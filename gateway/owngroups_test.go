@@ -65,9 +65,9 @@ func TestReaderMakesManyGroups(t *testing.T) {
 			c := withTokens()
 			c.Limits = gateway.Limits{Groups: 20, OwnGroups: quota}
 			inBubble(t, c, func(r *wsRig) {
-				make, refused := way(r), 0
+				add, refused := way(r), 0
 				for n := range 30 {
-					if make(n) {
+					if add(n) {
 						refused++
 					}
 				}

@@ -14,8 +14,8 @@ import (
 // Bounds of the live end of a topic that its readers share.
 const (
 	sharedBytes = 2 << 20 // of the last events and their JSON, for those who are not there yet
-	sharedTake  = 64      // events that a reader takes at once, and
-	// how many bytes, about: a reader that stalls holds them
+	sharedTake  = 64      // events that a reader takes at once
+	// sharedTakeBytes is about how many bytes a reader takes at once. A reader that stalls holds them.
 	sharedTakeBytes = 128 << 10
 	sharedWait      = time.Second // for readers that fall behind, at most: they go on alone then
 )

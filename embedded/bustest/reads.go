@@ -153,7 +153,7 @@ func startInFuture(r *run) {
 	}()
 	defer func() {
 		cancel()
-		for range read { //nolint:revive // until the reader has ended
+		for range read { // until the reader has ended
 		}
 	}()
 	early := make(chan struct{})

@@ -18,9 +18,9 @@ func grow(payload string, how byte, bytes int) string {
 		depth := min(n, MaxPayloadDepth-8)
 		return strings.Repeat("[", depth) + payload + strings.Repeat("]", depth)
 	case 2: // the payload takes its own place below itself
-		if at := strings.Index(payload, "0"); at >= 0 {
+		if before, after, ok := strings.Cut(payload, "0"); ok {
 			depth := min(n, MaxPayloadDepth/4)
-			return strings.Repeat(payload[:at], depth) + "0" + strings.Repeat(payload[at+1:], depth)
+			return strings.Repeat(before, depth) + "0" + strings.Repeat(after, depth)
 		}
 		return payload
 	default: // long texts

@@ -248,7 +248,7 @@ func (a *Account) takeLocked(k Kind, n int64) error {
 // refusalLocked returns the lowest level that has no room for n, or where others wait in line, or levels.
 func (a *Account) refusalLocked(k Kind, n int64) Level {
 	full := a.fullLocked(k, n)
-	for l := Connection; l < full; l++ {
+	for l := range full {
 		if a.nodeLocked(l).waiting[k].Len() > 0 {
 			return l
 		}
