@@ -88,7 +88,7 @@ func TestEnsureTopicUpdates(t *testing.T) {
 		if info := r.Ensure(jetbus.TopicConfig{Name: "b", Delays: true, MaxBytes: -1}); !info.Config.Delays {
 			r.Errorf("%+v", info.Config)
 		}
-		r.Equal("subjects", r.Stream("EV_B").Config.Subjects, []string{"ev.b.K.*", "ev.b.S.*"})
+		r.Equal("subjects", r.Stream("EV_B").Config.Subjects, []string{"ev.b.*", "ev.b.S.*"})
 		must(r.Bus.Publish(r.Context(), adaptertest.Event("b", "k"), jetbus.PublishOptions{DeliverAt: time.Now().Add(time.Hour)}))(r.T)
 	})
 }
