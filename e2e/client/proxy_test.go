@@ -143,7 +143,7 @@ func (p *proxy) connects(ctx context.Context, t *testing.T) time.Duration {
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	began := time.Now()
-	c, err := client.Dial(within, client.Config{URL: p.url()})
+	c, err := client.Dial(within, client.Config{URL: p.url(), Token: withToken})
 	took := time.Since(began)
 	if err == nil {
 		err = c.Close(within)

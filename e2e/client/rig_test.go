@@ -20,11 +20,21 @@ import (
 // patience is how long a test waits for what must come.
 const patience = 2 * time.Minute
 
+// token is what the clients of the suite authenticate with.
+const token = "the token of the suite"
+
+func withToken(context.Context) (string, error) { return token, nil }
+
 // serve serves a bus by a gateway until the end of the test, and returns where.
 func serve(t *testing.T, b jetbus.Backend) string {
 	t.Helper()
-	// nothing that the suite does is too much
-	g, err := gateway.New(b, gateway.Config{Limits: gateway.Limits{Rate: -1, FrameBytes: 4 << 20, BatchEvents: 1000}})
+	// A gateway without tokens accepts its own port alone, and the proxy has another one.
+	auth, err := gateway.StaticTokens(gateway.Token{Token: token, Subject: "suite", Scopes: []string{"topic:read:>", "topic:write:>", "group:join:>", "schema:read:>", "ops:admin"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nothing that the suite does exceeds the limits.
+	g, err := gateway.New(b, gateway.Config{Auth: auth, Limits: gateway.Limits{Rate: -1, FrameBytes: 4 << 20, BatchEvents: 1000}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,6 +60,7 @@ func serve(t *testing.T, b jetbus.Backend) string {
 // dial makes a client until the end of the test.
 func dial(t *testing.T, c client.Config) *client.Client {
 	t.Helper()
+	c.Token = withToken
 	bus, err := client.Dial(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
