@@ -46,8 +46,9 @@ const (
 	// most 32 bytes of memory: entering a schema for a part of the payload takes 2, looking up
 	// a member 1, and what depends on the length of a text or a number takes steps in
 	// proportion. Decoding counts 2 for each value. With it, a payload of up to 1 MiB takes at
-	// most 100 ms of CPU and 64 MiB, whatever its schema. Ordinary payloads of that size take
-	// half of the steps; what exceeds them are unions and recursions that multiply.
+	// most 100 ms of CPU and 64 MiB, whatever its schema. An ordinary payload of that size needs
+	// less, against a union of eight branches, too; what needs more are unions and recursions
+	// that multiply.
 	MaxWork = 2_000_000
 )
 

@@ -39,7 +39,7 @@ func (o object) find(name string) int {
 
 func (o object) has(name string) bool { return o.find(name) >= 0 }
 
-// newObject sorts members and drops those that a later one of the same name replaces.
+// newObject sorts members, in place, and drops those that a later one of the same name replaces.
 func newObject(members []member) object {
 	byName := func(a, b member) int {
 		if c := strings.Compare(a.name, b.name); c != 0 {
@@ -58,7 +58,8 @@ func newObject(members []member) object {
 		members[kept] = m
 		kept++
 	}
-	return slices.Clone(members[:kept])
+	clear(members[kept:])
+	return members[:kept:kept]
 }
 
 // objectsOf returns v with an object for each map.
@@ -80,13 +81,37 @@ func objectsOf(v any) any {
 	return v
 }
 
-// payloadReader decodes text that is known to be valid JSON. It allocates about twice as
-// much as the result takes: values lie on a stack until their container is complete.
+// payloadReader decodes text that is known to be valid JSON.
 type payloadReader struct {
 	text    string
 	at      int
-	values  []any
-	members []member
+	items   shelf[any]
+	members shelf[member]
+}
+
+// shelf has room for the elements of all containers of a text. From the front it holds those of
+// containers that are being read, and from the back those of complete ones.
+type shelf[T any] struct {
+	all      []T
+	top, end int
+}
+
+func newShelf[T any](room int) shelf[T] { return shelf[T]{all: make([]T, room), end: room} }
+
+func (s *shelf[T]) push(v T) {
+	s.all[s.top] = v
+	s.top++
+}
+
+// complete moves the elements from start on to the back, and returns them.
+func (s *shelf[T]) complete(start int) []T {
+	n := s.top - start
+	s.end -= n
+	out := s.all[s.end : s.end+n : s.end+n]
+	copy(out, s.all[start:s.top])
+	clear(s.all[start:min(s.top, s.end)])
+	s.top = start
+	return out
 }
 
 // Values that are often empty are shared, so that they take no memory.
@@ -99,8 +124,8 @@ var (
 func readPayload(text string, size scanned) any {
 	r := payloadReader{
 		text:    text,
-		values:  make([]any, 0, size.values-size.members),
-		members: make([]member, 0, size.members),
+		items:   newShelf[any](size.values - size.members),
+		members: newShelf[member](size.members),
 	}
 	return r.value()
 }
@@ -147,42 +172,35 @@ func (r *payloadReader) space() {
 }
 
 func (r *payloadReader) array() any {
-	start := len(r.values)
+	start := r.items.top
 	for r.at++; ; {
 		if r.space(); r.text[r.at] == ']' {
 			break
 		}
-		v := r.value() // uses the stack itself
-		r.values = append(r.values, v)
+		r.items.push(r.value())
 	}
 	r.at++
-	if len(r.values) == start {
+	if r.items.top == start {
 		return emptyArray
 	}
-	out := slices.Clone(r.values[start:])
-	clear(r.values[start:])
-	r.values = r.values[:start]
-	return out
+	return r.items.complete(start)
 }
 
 func (r *payloadReader) object() any {
-	start := len(r.members)
+	start := r.members.top
 	for r.at++; ; {
 		if r.space(); r.text[r.at] == '}' {
 			break
 		}
 		m := member{at: r.at, name: r.string()}
 		m.value = r.value()
-		r.members = append(r.members, m)
+		r.members.push(m)
 	}
 	r.at++
-	if len(r.members) == start {
+	if r.members.top == start {
 		return emptyObject
 	}
-	out := newObject(r.members[start:])
-	clear(r.members[start:])
-	r.members = r.members[:start]
-	return out
+	return newObject(r.members.complete(start))
 }
 
 // string reads a string. It shares the memory of the text unless it has escapes.
