@@ -1,20 +1,23 @@
 package edge
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
-	"github.com/seed-63e9a637/jetbus/registry/schema"
 )
 
 // dear are schemas and payloads that made a validation take seconds or gigabytes.
@@ -46,37 +49,31 @@ func dear() map[string][2]string {
 	}
 }
 
-// processor returns the CPU time that the process has used.
-func processor(t *testing.T) time.Duration {
-	t.Helper()
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-}
-
 // One validation takes at most 100 ms of CPU and 64 MiB, the collector's work included.
 func TestDearValidations(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "cost")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cost").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	for name, of := range dear() {
-		s, err := schema.Compile(of[0], schema.Options{})
+		in, err := json.Marshal(of)
 		if err != nil {
 			t.Fatal(err)
 		}
-		payload := []byte(of[1])
-		least := time.Hour
-		var before, after runtime.MemStats
-		for range 5 { // other tests and collections run in the same process
-			runtime.ReadMemStats(&before)
-			began := processor(t)
-			err = s.ValidateDeclared(payload)
-			least = min(least, processor(t)-began)
-			runtime.ReadMemStats(&after)
+		cmd := exec.CommandContext(t.Context(), program)
+		cmd.Stdin = bytes.NewReader(in)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, out)
 		}
-		allocated := (after.TotalAlloc - before.TotalAlloc) >> 20
-		t.Logf("%-12s %3d ms %2d MiB: %.60v", name, least.Milliseconds(), allocated, err)
-		if least > 100*time.Millisecond || allocated > 64 {
-			t.Errorf("%s: %v of CPU and %d MiB, want at most 100ms and 64 MiB", name, least, allocated)
+		var ms, allocated int
+		var verdict string
+		if _, err := fmt.Sscanf(string(out), "%d %d %s", &ms, &allocated, &verdict); err != nil {
+			t.Fatalf("%s: %v in %q", name, err, out)
+		}
+		t.Logf("%-12s %3d ms %2d MiB: %s", name, ms, allocated, bytes.TrimSpace(out))
+		if ms > 100 || allocated > 64 {
+			t.Errorf("%s: %d ms of CPU and %d MiB, want at most 100 ms and 64 MiB", name, ms, allocated)
 		}
 	}
 }
