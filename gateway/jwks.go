@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -12,13 +13,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 	"github.com/seed-63e9a637/jetbus/internal/loopback"
 )
 
@@ -41,9 +45,11 @@ const (
 type keySet struct {
 	url    string
 	client *http.Client
+	log    *slog.Logger
 
 	mu      sync.Mutex
 	keys    []setKey
+	skipped []string             // why keys of the set cannot be used, one each
 	read    time.Time            // when keys were read; zero: never
 	tried   time.Time            // when that was last begun
 	err     error                // of the last try
@@ -58,7 +64,7 @@ type setKey struct {
 	publicKey
 }
 
-func newKeySet(address string, client *http.Client) (*keySet, error) {
+func newKeySet(address string, client *http.Client, log *slog.Logger) (*keySet, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.User != nil || !mayFetch(u) {
 		return nil, errors.New("use an https URL without user, or http of a loopback host")
@@ -74,7 +80,10 @@ func newKeySet(address string, client *http.Client) (*keySet, error) {
 		}
 		return nil
 	}
-	return &keySet{url: address, client: &c, unknown: map[string]time.Time{}}, nil
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &keySet{url: address, client: &c, log: log, unknown: map[string]time.Time{}}, nil
 }
 
 // mayFetch reports whether keys may be read from a URL: nobody on the way can change them.
@@ -82,7 +91,7 @@ func mayFetch(u *url.URL) bool {
 	return u.Scheme == "https" || u.Scheme == "http" && loopback.Host(u.Hostname())
 }
 
-// ready reads the set if that was never done, and returns why it does not count.
+// ready reads the set if it is due, and returns why no token can be checked by it.
 func (s *keySet) ready(ctx context.Context) error {
 	s.mu.Lock()
 	due := time.Since(s.read) >= keySetRefresh && time.Since(s.tried) >= keySetSpacing
@@ -92,7 +101,23 @@ func (s *keySet) ready(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.usable()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if len(s.keys) == 0 {
+		return errors.New("the key set has no usable key: " + skippedText(s.skipped))
+	}
+	return nil
+}
+
+// skippedText says how many keys of a set were skipped and why, for the first few.
+func skippedText(reasons []string) string {
+	const shown = 3
+	text := fmt.Sprintf("%d skipped", len(reasons))
+	if len(reasons) > 0 {
+		text += ": " + strings.Join(reasons[:min(len(reasons), shown)], "; ")
+	}
+	return text
 }
 
 // usable returns nil while what was read counts. The lock is held.
@@ -200,38 +225,42 @@ func (s *keySet) refresh(ctx context.Context) {
 	// Others wait for it, too: a client that goes away does not end it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keySetTimeout)
 	defer cancel()
-	keys, err := s.fetch(ctx)
+	keys, skipped, err := s.fetch(ctx)
+	if len(skipped) > 0 {
+		s.log.LogAttrs(ctx, slog.LevelWarn, "keys of the key set cannot be used", slog.String("url", s.url),
+			slog.Int("usable", len(keys)), slog.String("reason", skippedText(skipped)))
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err = err; err == nil {
-		s.keys, s.read = keys, time.Now()
+		s.keys, s.skipped, s.read = keys, skipped, time.Now()
 		clear(s.unknown)
 	}
 	s.flight = nil
 	close(f)
 }
 
-func (s *keySet) fetch(ctx context.Context) (_ []setKey, err error) {
+func (s *keySet) fetch(ctx context.Context) (_ []setKey, skipped []string, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	r.Header.Set("Accept", "application/jwk-set+json, application/json")
 	answer, err := s.client.Do(r)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { _ = answer.Body.Close() }()
 	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s", s.url, answer.Status)
+		return nil, nil, fmt.Errorf("%s answers %s", s.url, answer.Status)
 	}
 	body, err := io.ReadAll(io.LimitReader(answer.Body, keySetBytes+1))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(body) > keySetBytes {
-		return nil, fmt.Errorf("the key set has more than %d bytes", keySetBytes)
+		return nil, nil, fmt.Errorf("the key set has more than %d bytes", keySetBytes)
 	}
 	return parseKeySet(body)
 }
@@ -250,69 +279,109 @@ type jsonKey struct {
 	Y      string   `json:"y"`
 }
 
-// parseKeySet reads the public keys for signatures of a set. Others are passed over, secrets
-// above all: a set that anyone can read has none.
-func parseKeySet(text []byte) ([]setKey, error) {
+// parseKeySet decodes the public keys for signatures of a set. It skips keys that are for
+// something else, and those that it cannot use, for which it returns the reasons. Secrets are
+// among them: a set that anyone can read has none.
+func parseKeySet(text []byte) (keys []setKey, skipped []string, err error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
-	if err := json.Unmarshal(text, &set); err != nil || set.Keys == nil {
-		return nil, errors.New("it is no key set")
+	if err := exactjson.Unmarshal(text, &set, exactjson.Ignore); err != nil || set.Keys == nil {
+		return nil, nil, errors.New("it is not a key set")
 	}
 	if len(set.Keys) > maxSetKeys {
-		return nil, fmt.Errorf("the key set has %d keys, at most %d are allowed", len(set.Keys), maxSetKeys)
+		return nil, nil, fmt.Errorf("the key set has %d keys, at most %d are allowed", len(set.Keys), maxSetKeys)
 	}
-	var out []setKey
-	for _, raw := range set.Keys {
+	for i, raw := range set.Keys {
 		var k jsonKey
-		if json.Unmarshal(raw, &k) != nil || len(k.Kid) > maxKidBytes || k.Use != "" && k.Use != "sig" ||
-			k.KeyOps != nil && !slices.Contains(k.KeyOps, "verify") {
+		err := exactjson.Unmarshal(raw, &k, exactjson.Ignore)
+		if err == nil && !k.signs() {
 			continue
 		}
-		key, err := k.public()
+		var bound publicKey
+		if err == nil {
+			bound, err = k.bind()
+		}
 		if err != nil {
+			skipped = append(skipped, fmt.Sprintf("key %d (kid %.40q): %v", i+1, k.Kid, err))
 			continue
 		}
-		if bound, err := newPublicKey(key); err == nil {
-			out = append(out, setKey{kid: k.Kid, alg: k.Alg, publicKey: bound})
-		}
+		keys = append(keys, setKey{kid: k.Kid, alg: k.Alg, publicKey: bound})
 	}
-	return out, nil
+	return keys, skipped, nil
 }
 
+// signs reports whether a key is for signatures, as it says itself.
+func (k *jsonKey) signs() bool {
+	return (k.Use == "" || k.Use == "sig") && (k.KeyOps == nil || slices.Contains(k.KeyOps, "verify"))
+}
+
+// bind returns the key with the algorithms that it serves.
+func (k *jsonKey) bind() (publicKey, error) {
+	if len(k.Kid) > maxKidBytes {
+		return publicKey{}, fmt.Errorf("kid has %d bytes, at most %d are allowed", len(k.Kid), maxKidBytes)
+	}
+	key, err := k.public()
+	if err != nil {
+		return publicKey{}, err
+	}
+	return newPublicKey(key)
+}
+
+// public decodes the key.
 func (k *jsonKey) public() (crypto.PublicKey, error) {
 	switch k.Kty {
 	case "RSA":
-		n, err := base64.RawURLEncoding.DecodeString(k.N)
-		if err != nil {
-			return nil, err
-		}
-		e, err := base64.RawURLEncoding.DecodeString(k.E)
-		if err != nil {
+		n, errN := keyBytes("n", k.N)
+		e, errE := keyBytes("e", k.E)
+		if err := cmp.Or(errN, errE); err != nil {
 			return nil, err
 		}
 		exponent := new(big.Int).SetBytes(e)
 		if exponent.BitLen() > 31 || exponent.Int64() < 3 || exponent.Bit(0) == 0 {
-			return nil, errors.New("no exponent")
+			return nil, errors.New("e is not an odd number from 3 to 2147483647")
 		}
 		return &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: int(exponent.Int64())}, nil
 	case "EC":
 		curve, ok := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(), "P-521": elliptic.P521()}[k.Crv]
 		if !ok {
-			return nil, errors.New("no such curve")
+			return nil, fmt.Errorf("the curve %.40q is not supported", k.Crv)
 		}
-		x, errX := base64.RawURLEncoding.DecodeString(k.X)
-		y, errY := base64.RawURLEncoding.DecodeString(k.Y)
-		if size := (curve.Params().BitSize + 7) / 8; errX != nil || errY != nil || len(x) != size || len(y) != size {
-			return nil, errors.New("no coordinates")
+		x, errX := keyBytes("x", k.X)
+		y, errY := keyBytes("y", k.Y)
+		if err := cmp.Or(errX, errY); err != nil {
+			return nil, err
+		}
+		if size := (curve.Params().BitSize + 7) / 8; len(x) != size || len(y) != size {
+			return nil, fmt.Errorf("x and y have %d and %d bytes, %s needs %d each, with leading zeros (RFC 7518, section 6.2.1.2)", len(x), len(y), k.Crv, size)
 		}
 		return ecdsa.ParseUncompressedPublicKey(curve, slices.Concat([]byte{4}, x, y))
 	case "OKP":
-		x, err := base64.RawURLEncoding.DecodeString(k.X)
-		if err != nil || k.Crv != "Ed25519" || len(x) != ed25519.PublicKeySize {
-			return nil, errors.New("no Ed25519 key")
+		if k.Crv != "Ed25519" {
+			return nil, fmt.Errorf("the curve %.40q is not supported", k.Crv)
+		}
+		x, err := keyBytes("x", k.X)
+		if err != nil {
+			return nil, err
+		}
+		if len(x) != ed25519.PublicKeySize {
+			return nil, fmt.Errorf("x has %d bytes, Ed25519 needs %d", len(x), ed25519.PublicKeySize)
 		}
 		return ed25519.PublicKey(x), nil
 	}
-	return nil, fmt.Errorf("keys of type %q are not used", k.Kty)
+	return nil, fmt.Errorf("keys of type %.40q are not supported", k.Kty)
+}
+
+// keyBytes decodes a member of a key, base64url with or without padding.
+func keyBytes(name, text string) ([]byte, error) {
+	b, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(text, "="))
+	switch {
+	case strings.ContainsAny(text, "+/"):
+		return nil, fmt.Errorf("%s is base64, not base64url: it has + or /", name)
+	case err != nil:
+		return nil, fmt.Errorf("%s is not base64url", name)
+	case len(b) == 0:
+		return nil, fmt.Errorf("%s is missing", name)
+	}
+	return b, nil
 }

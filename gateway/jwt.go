@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -46,6 +47,9 @@ type JWTConfig struct {
 	Leeway time.Duration
 	// Client reads the key set. Defaults to one with a timeout of 5 seconds.
 	Client *http.Client
+	// Logger gets a warning for each read of the key set that has keys which cannot be used.
+	// Defaults to none.
+	Logger *slog.Logger
 }
 
 // defaultLeeway is that of JWTConfig.
@@ -99,7 +103,7 @@ func NewJWT(c JWTConfig) (*JWT, error) {
 		return nil, wrong("JWTConfig.Keys: %w", err)
 	}
 	if c.JWKS != "" {
-		if j.set, err = newKeySet(c.JWKS, c.Client); err != nil {
+		if j.set, err = newKeySet(c.JWKS, c.Client, c.Logger); err != nil {
 			return nil, wrong("JWTConfig.JWKS: %w", err)
 		}
 	}
@@ -143,8 +147,9 @@ func (j *JWT) methods() []string {
 	return out
 }
 
-// Ready reports whether the key set was read and not all too long ago; it reads it if it
-// was not. Nil without a key set.
+// Ready returns why no token can be checked by the key set: it was not read within the last
+// 24 hours, or has no usable key, with the reasons. It reads the set if that is due. It
+// returns nil without a key set.
 func (j *JWT) Ready(ctx context.Context) error {
 	if j.set == nil {
 		return nil

@@ -15,6 +15,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"math/big"
@@ -371,6 +372,57 @@ func TestJWKSKeys(t *testing.T) {
 	}
 }
 
+// Keys of a set that cannot be used are counted, with the reason; padding does no harm.
+func TestJWKSSkippedKeys(t *testing.T) {
+	p := pairs()
+	ec := func(more map[string]any) map[string]any { return jwk(&p.ec.PublicKey, more) }
+	x := ec(nil)["x"].(string)
+	raw, _ := base64.RawURLEncoding.DecodeString(x)
+	for name, c := range map[string]struct {
+		key  map[string]any
+		want string
+	}{
+		"+ in base64":         {ec(map[string]any{"x": "+" + x[1:]}), "x is base64, not base64url"},
+		"/ in base64":         {ec(map[string]any{"y": "/" + x[1:]}), "y is base64, not base64url"},
+		"no base64":           {ec(map[string]any{"x": "*"}), "x is not base64url"},
+		"no coordinate":       {ec(map[string]any{"y": nil}), "y is missing"},
+		"numeric kid":         {ec(map[string]any{"kid": 7}), "kid"},
+		"leading zero":        {ec(map[string]any{"x": base64.RawURLEncoding.EncodeToString(raw[1:])}), "x and y have 31 and 32 bytes, P-256 needs 32"},
+		"curve":               {ec(map[string]any{"crv": "secp256k1"}), `the curve "secp256k1" is not supported`},
+		"secret":              {map[string]any{"kty": "oct", "k": "AAAA"}, `keys of type "oct" are not supported`},
+		"exponent":            {jwk(&p.rsa.PublicKey, map[string]any{"e": "Ag"}), "e is not an odd number"},
+		"names in other case": {map[string]any{"KTY": "EC", "crv": "P-256"}, `keys of type "" are not supported`},
+	} {
+		var log bytes.Buffer
+		s := &keyServer{status: 200, body: keySetOf(c.key)}
+		j := newTestJWT(t, JWTConfig{JWKS: "https://id.example.com/keys", Client: &http.Client{Transport: s}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err := j.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "no usable key: 1 skipped: key 1 (kid ") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !strings.Contains(log.String(), "usable=0") || strings.Count(log.String(), "\n") != 1 {
+			t.Errorf("%s: the log has %q", name, log.String())
+		}
+	}
+
+	var log bytes.Buffer
+	s := &keyServer{status: 200, body: keySetOf(ec(map[string]any{"kid": "padded", "x": x + "="}), ec(map[string]any{"kid": 7}), ec(map[string]any{"use": "enc"}))}
+	j := newTestJWT(t, JWTConfig{JWKS: "https://id.example.com/keys", Client: &http.Client{Transport: s}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err := j.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := j.Authenticate(t.Context(), sign(t, jwt.SigningMethodES256, p.ec, good(), map[string]any{"kid": "padded"})); err != nil {
+		t.Errorf("a key with padding: %v", err)
+	}
+	if !strings.Contains(log.String(), "usable=1") || !strings.Contains(log.String(), "1 skipped: key 2") {
+		t.Errorf("the log has %q", log.String())
+	}
+
+	empty := newTestJWT(t, JWTConfig{JWKS: "https://id.example.com/keys", Client: &http.Client{Transport: &keyServer{status: 200, body: `{"keys":[]}`}}})
+	if err := empty.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "no usable key: 0 skipped") {
+		t.Errorf("an empty set: %v", err)
+	}
+}
+
 func TestJWKSUnknownKids(t *testing.T) {
 	p := pairs()
 	synctest.Test(t, func(t *testing.T) {
@@ -512,7 +564,7 @@ func FuzzParseKeySet(f *testing.F) {
 	f.Add([]byte(keySetOf(jwk(&p.rsa.PublicKey, map[string]any{"alg": "RS256"}))))
 	f.Add([]byte(`{"keys":[{"kty":"EC","crv":"P-256","x":"","y":""},null,7]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		keys, err := parseKeySet(text)
+		keys, _, err := parseKeySet(text)
 		if err != nil && keys != nil || len(keys) > maxSetKeys {
 			t.Fatalf("%d keys, %v", len(keys), err)
 		}

@@ -145,7 +145,7 @@ func (a *app) serve(cmd *cobra.Command, o serveOptions, open func()) error {
 	if err != nil {
 		return err
 	}
-	edgeConfig, err := o.gateway.prepare(a)
+	edgeConfig, err := o.gateway.prepare(a, c.Logger)
 	if err != nil {
 		return err
 	}

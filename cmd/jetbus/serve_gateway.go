@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -149,11 +150,11 @@ func (s *gatewaySettings) limit(counts map[string]int64) error {
 }
 
 // prepare is load and config; nil where there is no gateway.
-func (s *gatewaySettings) prepare(a *app) (*gateway.Config, error) {
+func (s *gatewaySettings) prepare(a *app, log *slog.Logger) (*gateway.Config, error) {
 	if err := s.load(a); err != nil || s.Listen == "" {
 		return nil, err
 	}
-	c, err := s.config(a)
+	c, err := s.config(a, log)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +165,7 @@ func (s *gatewaySettings) prepare(a *app) (*gateway.Config, error) {
 }
 
 // config is the gateway's configuration.
-func (s *gatewaySettings) config(a *app) (gateway.Config, error) {
+func (s *gatewaySettings) config(a *app, log *slog.Logger) (gateway.Config, error) {
 	c := gateway.Config{Origins: s.Origins, Headers: s.Headers, Limits: s.limits}
 	var list []gateway.Authenticator
 	if s.Tokens != "" {
@@ -174,7 +175,7 @@ func (s *gatewaySettings) config(a *app) (gateway.Config, error) {
 		}
 		list = append(list, static)
 	}
-	j, err := s.jwt(a)
+	j, err := s.jwt(a, log)
 	if err != nil {
 		return c, err
 	}
@@ -193,8 +194,8 @@ func (s *gatewaySettings) config(a *app) (gateway.Config, error) {
 }
 
 // jwt makes what checks JSON Web Tokens; nil where there are no keys for them.
-func (s *gatewaySettings) jwt(a *app) (*gateway.JWT, error) {
-	c := gateway.JWTConfig{Issuer: s.JWT.Issuer, Audience: s.JWT.Audience, JWKS: s.JWT.JWKS}
+func (s *gatewaySettings) jwt(a *app, log *slog.Logger) (*gateway.JWT, error) {
+	c := gateway.JWTConfig{Issuer: s.JWT.Issuer, Audience: s.JWT.Audience, JWKS: s.JWT.JWKS, Logger: log}
 	var err error
 	if c.Secret, err = a.secret(s.JWT.SecretFile, secretEnv); err != nil {
 		return nil, err
