@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -217,14 +218,16 @@ func (b *Broker) Connect(o ...nats.Option) (*nats.Conn, error) {
 }
 
 // ClientOptions are those of [Broker.Connect] but for its pipe, for clients that connect to
-// [Broker.URL]: the credentials, to reconnect without limit after about 20 ms each time, and 30
-// seconds for the server to answer. With TLS they need the certificate besides.
+// [Broker.URL]: the credentials, to reconnect without limit after about 20 ms each time, 30
+// seconds for the server to answer, and asynchronous errors to Config.Logger. With TLS they
+// need the certificate in addition.
 func (c Config) ClientOptions() []nats.Option {
 	opts := []nats.Option{
 		nats.Timeout(pipeTimeout),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(reconnectWait),
 		nats.ReconnectJitter(reconnectJitter, reconnectJitter),
+		nats.ErrorHandler(c.connectionError),
 	}
 	switch {
 	case c.Token != "":
@@ -233,6 +236,19 @@ func (c Config) ClientOptions() []nats.Option {
 		opts = append(opts, nats.UserInfo(c.User, c.Password))
 	}
 	return opts
+}
+
+// connectionError logs an asynchronous error of a client's connection. Without it nats.go
+// writes to standard error.
+func (c Config) connectionError(_ *nats.Conn, sub *nats.Subscription, err error) {
+	if c.Logger == nil {
+		return
+	}
+	attrs := []slog.Attr{slog.Any("err", err)}
+	if sub != nil {
+		attrs = append(attrs, slog.String("subject", sub.Subject))
+	}
+	c.Logger.LogAttrs(context.Background(), slog.LevelWarn, "NATS connection error", attrs...)
 }
 
 // InProcessConn opens a pipe to the server that currently runs. It makes Broker

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
@@ -58,5 +60,29 @@ func TestNotReady(t *testing.T) {
 	}
 	if strings.Contains(buf.String(), "is ready") || strings.Contains(buf.String(), "level=ERROR") {
 		t.Errorf("the log says\n%s", buf.String())
+	}
+}
+
+// What goes wrong on a client's connection is in the log, and not on standard error.
+func TestErrorsOfConnections(t *testing.T) {
+	var buf bytes.Buffer
+	b := start(t, embedded.Config{Logger: slog.New(slog.NewTextHandler(&buf, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	for range 2 {
+		nc, err := b.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sub, err := nc.SubscribeSync("orders")
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc.ErrorHandler()(nc, sub, nats.ErrSlowConsumer)
+		nc.ErrorHandler()(nc, nil, nats.ErrPermissionViolation)
+		nc.Close()
+	}
+	for _, want := range []string{nats.ErrSlowConsumer.Error(), "subject=orders", nats.ErrPermissionViolation.Error()} {
+		if strings.Count(buf.String(), want) != 2 {
+			t.Errorf("%q is not in the log twice:\n%s", want, buf.String())
+		}
 	}
 }

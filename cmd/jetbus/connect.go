@@ -51,7 +51,11 @@ func (a *app) connect() (*nats.Conn, error) {
 	if server == "" {
 		server = defaultServer
 	}
-	o := []nats.Option{nats.Name("jetbus"), nats.Timeout(a.timeout), nats.MaxReconnects(-1)}
+	o := []nats.Option{
+		nats.Name("jetbus"), nats.Timeout(a.timeout), nats.MaxReconnects(-1),
+		// nats.go would write to standard error; commands report their errors themselves.
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
+	}
 	user, password, token := a.env(a.user, "JETBUS_USER"), a.env(a.password, "JETBUS_PASSWORD"), a.env(a.token, "JETBUS_TOKEN")
 	switch {
 	case token != "" && (user != "" || password != "" || a.creds != "") || user != "" && a.creds != "":
