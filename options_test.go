@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -120,11 +121,11 @@ func TestSubscribeOptionsNormalizeTwice(t *testing.T) {
 func TestReceiveOptions(t *testing.T) {
 	type options = jetbus.ReceiveOptions
 	got, err := options{}.Normalize()
-	if want := (options{Max: 100, MaxBytes: 64 << 20, Wait: 5 * time.Second, MaxAttempts: 5}); got != want || err != nil {
+	if want := (options{Max: 100, MaxBytes: 64 << 20, Wait: 5 * time.Second, MaxAttempts: 5}); !reflect.DeepEqual(got, want) || err != nil {
 		t.Errorf("defaults: %+v, %v", got, err)
 	}
 	want := options{From: jetbus.Earliest(), Max: 10_000, MaxBytes: 1, Wait: -1, AckTimeout: 100 * time.Millisecond, MaxLease: 100 * time.Millisecond, MaxAttempts: -1}
-	if got, err := want.Normalize(); got != want || err != nil {
+	if got, err := want.Normalize(); !reflect.DeepEqual(got, want) || err != nil {
 		t.Errorf("bounds: %+v, %v", got, err)
 	}
 	checkRefused(t, []refused[options]{

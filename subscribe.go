@@ -82,6 +82,13 @@ type SubscribeOptions struct {
 	Filter Filter `json:"filter,omitzero"`
 	// FilterFunc selects further, in Go only. It must be quick and must not block.
 	FilterFunc func(*Event) bool `json:"-"`
+	// Reserve lets several members share one bound of memory. The bus calls it before a member
+	// requests more than [UnreservedBytes] of events at a time, for each topic and its retries; it
+	// reports whether the member may hold that many bytes more. Where it refuses, the member
+	// requests less, or waits for a second if the next event is larger. With a negative number
+	// the member gives bytes back. The bus calls it with locks held: it must return at once and not call
+	// the bus. Nil: MaxInFlightBytes is the only bound.
+	Reserve func(bytes int64) bool `json:"-"`
 	// ManualAck leaves settling to the handler or to others who know the delivery
 	// or the id. A handler that returns an error still refuses the event.
 	ManualAck bool `json:"manualAck,omitempty"`
@@ -116,6 +123,9 @@ const (
 	DefaultMaxLease         = 10 * time.Minute
 	DefaultMaxAttempts      = 5
 	DefaultShutdownTimeout  = 30 * time.Second
+
+	// UnreservedBytes is what a member requests without calling SubscribeOptions.Reserve.
+	UnreservedBytes = 16 << 10
 
 	minAckTimeout  = 100 * time.Millisecond
 	maxConcurrency = 10_000

@@ -50,6 +50,7 @@ type puller struct {
 	held      int                // leases of this topic
 	heldBytes int64              // of their messages
 	refused   int64              // room that the next event did not have; 0: none is known
+	reserved  int64              // granted by SubscribeOptions.Reserve, and not given back
 	looking   bool               // check looks soon whether that event is gone
 	first     bool               // no event has come since there was no open request
 	heard     time.Time          // last sign of the server
@@ -216,6 +217,7 @@ func (p *puller) status(m *nats.Msg) {
 		p.refused = max(p.refused, w.bytes, 1)
 	case w.kind == pullOver: // no event was there, so none that is too large
 		p.retry, p.missing, p.refused = 0, false, 0
+		p.giveBackLocked()
 	case w.kind == pullDone:
 	default: // it passes; or again nobody is there
 		p.backOffLocked()
@@ -469,6 +471,7 @@ func (p *puller) drain(ctx context.Context) {
 	sub := p.sub
 	p.sub = nil
 	p.pulls.reset()
+	p.giveBackLocked()
 	p.s.mu.Unlock()
 	if sub == nil {
 		return

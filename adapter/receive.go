@@ -264,7 +264,7 @@ func (c *receiveCall) collect(ctx context.Context, g *knownGroup, o jetbus.Recei
 	// A request that waits is renewed in time, so that what it brings is known to
 	// have been sent not long ago; see puller.
 	until := time.Now().Add(o.Wait)
-	for c.len() == 0 && time.Until(until) > 0 {
+	for c.len() == 0 && !c.full && time.Until(until) > 0 {
 		if err := c.pull(ctx, topic, 1, max(min(time.Until(until), c.r.ackTimeout/3), minPullExpiry)); err != nil {
 			return err
 		}
@@ -304,6 +304,8 @@ type receiveCall struct {
 	r           *handedOut
 	maxAttempts int
 	maxBytes    int64
+	reserve     func(int64) bool // ReceiveOptions.Reserve
+	reserved    int64            // granted by it
 	sub         *nats.Subscription
 	full        bool // there is no room for the next event
 	mu          sync.Mutex
@@ -319,7 +321,7 @@ type receiveCall struct {
 
 func (r *handedOut) open(o jetbus.ReceiveOptions) (*receiveCall, error) {
 	c := &receiveCall{
-		r: r, maxAttempts: o.MaxAttempts, maxBytes: o.MaxBytes, from: source{t: r.t}, over: make(chan pullWord, 1), first: make(chan struct{}, 1),
+		r: r, maxAttempts: o.MaxAttempts, maxBytes: o.MaxBytes, reserve: o.Reserve, from: source{t: r.t}, over: make(chan pullWord, 1), first: make(chan struct{}, 1),
 		leases: make([]*lease, 0, min(o.Max, 64)),
 	}
 	var err error
@@ -367,6 +369,9 @@ func (c *receiveCall) status(m *nats.Msg) {
 // bytes as there is room for. Where the first event is larger than all the room that there
 // is, it asks for that alone.
 func (c *receiveCall) pull(ctx context.Context, from source, n int, wait time.Duration) error {
+	if c.reserve != nil {
+		return c.pullReserved(ctx, from, n, wait)
+	}
 	if n > 1 || c.len() > 0 {
 		err := c.pullUpTo(ctx, from, n, c.maxBytes-c.size(), wait)
 		if err != nil || c.len() > 0 || !c.full {
@@ -375,6 +380,31 @@ func (c *receiveCall) pull(ctx context.Context, from source, n int, wait time.Du
 	}
 	c.full = false // but for this event
 	return c.pullUpTo(ctx, from, 1, 0, wait)
+}
+
+// pullReserved is pull with ReceiveOptions.Reserve. How large the next event is, the server does
+// not say: where there is no room for it, twice as many bytes are reserved.
+func (c *receiveCall) pullReserved(ctx context.Context, from source, n int, wait time.Duration) error {
+	for wanted := c.len() + n; ; {
+		c.full = false
+		have := jetbus.UnreservedBytes + c.reserved
+		n = wanted - c.len()
+		switch {
+		case c.len() > 0:
+			have, wait = min(have, c.maxBytes), 0
+		case have > c.maxBytes:
+			n = 1 // an event that is larger comes alone
+		}
+		err := c.pullUpTo(ctx, from, n, max(have-c.size(), 1), wait)
+		if err != nil || !c.full || c.len() >= wanted || c.len() > 0 && have >= c.maxBytes {
+			return err
+		}
+		more := jetbus.UnreservedBytes + c.reserved
+		if !c.reserve(more) {
+			return nil
+		}
+		c.reserved += more
+	}
 }
 
 // pullUpTo is pull of events that have so many bytes together, 0 for any. Without a wait it

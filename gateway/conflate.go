@@ -4,14 +4,17 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
 // box is where the events of a slow reader wait: the last one of each key, in the order of
 // their topic.
 type box struct {
-	limit int
-	ready chan struct{} // signaled when there is something to send; capacity 1
-	room  chan struct{} // signaled when something was sent; capacity 1
+	limit   int
+	account *budget.Account // of the connection; counts what waits
+	ready   chan struct{}   // signaled when there is something to send; capacity 1
+	room    chan struct{}   // signaled when something was sent; capacity 1
 
 	mu    sync.Mutex
 	items []boxed // some of them replaced since
@@ -30,8 +33,8 @@ type boxed struct {
 // boxOverhead is what an event without a payload counts for.
 const boxOverhead = 256
 
-func newBox(limit int) *box {
-	return &box{limit: limit, ready: make(chan struct{}, 1), room: make(chan struct{}, 1), last: map[string]uint64{}}
+func newBox(limit int, a *budget.Account) *box {
+	return &box{limit: limit, account: a, ready: make(chan struct{}, 1), room: make(chan struct{}, 1), last: map[string]uint64{}}
 }
 
 // putWithin adds an event, in place of the one of its key that waits. Where there is too much of other keys
@@ -43,6 +46,7 @@ func (b *box) putWithin(e *encoded, done <-chan struct{}, patience time.Duration
 		}
 		select {
 		case <-b.room:
+		case <-time.After(roomTick): // who gives back what fills the account does not signal b.room
 		case <-late:
 			return false, true
 		case <-done:
@@ -58,7 +62,8 @@ func (b *box) add(e *encoded) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	old, there := b.last[key]
-	if b.bytes >= b.limit && (!there || len(e.Payload) > b.sizeLocked(key, old)) {
+	grows := !there || len(e.Payload) > b.sizeLocked(key, old)
+	if grows && (b.bytes >= b.limit || b.bytes > 0 && !b.account.HasRoom(budget.Bytes, int64(len(e.Payload)))) {
 		return false // so that it is never more than the limit and one event
 	}
 	b.items = append(b.items, boxed{topic: e.Topic, key: key, e: e})
@@ -66,8 +71,15 @@ func (b *box) add(e *encoded) bool {
 		b.replaceLocked(key, old)
 	}
 	b.last[key] = e.Seq
-	b.bytes += len(e.Payload) + boxOverhead
+	b.countLocked(len(e.Payload) + boxOverhead)
 	return true
+}
+
+// countLocked counts bytes that wait, or with a negative number, that do not wait any more.
+func (b *box) countLocked(bytes int) {
+	b.bytes += bytes
+	b.account.Add(budget.Bytes, int64(bytes))
+	b.account.Release(budget.Bytes, int64(-bytes))
 }
 
 // sizeLocked is how long the payload of the event is that waits for a key.
@@ -85,7 +97,7 @@ func (b *box) sizeLocked(key string, seq uint64) int {
 func (b *box) replaceLocked(key string, seq uint64) {
 	for i := range b.items {
 		if it := &b.items[i]; it.key == key && it.e != nil && it.e.Seq == seq {
-			b.bytes -= len(it.e.Payload) + boxOverhead
+			b.countLocked(-len(it.e.Payload) - boxOverhead)
 			lost := gap{it.topic, seq, seq, gapConflated}
 			if it.lost.from != 0 {
 				lost.from = it.lost.from
@@ -127,7 +139,7 @@ func (b *box) take() (next boxed, ok bool) {
 	b.items = b.items[1:]
 	if next.e != nil {
 		delete(b.last, next.key)
-		b.bytes -= len(next.e.Payload) + boxOverhead
+		b.countLocked(-len(next.e.Payload) - boxOverhead)
 	}
 	signal(b.room)
 	return next, true

@@ -37,7 +37,7 @@ func TestBoxTellsWhatIsReplaced(t *testing.T) {
 		"a1x a| a2x a3x":          "a:1-1 a| a:2-2 a3",
 		"a7x b1x b2x a8y":         "a7 b:1-1 b2 a8",
 	} {
-		b := newBox(1 << 20)
+		b := newBox(1<<20, nil)
 		for p := range strings.FieldsSeq(puts) {
 			if p[1] == '|' {
 				b.mark(p[:1], []byte(p))
@@ -55,7 +55,7 @@ func TestBoxTellsWhatIsReplaced(t *testing.T) {
 // within a gap, and the last event of each key is no gap.
 func TestBoxAnyOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 8)) //nolint:gosec // repeatable
-	b := newBox(1 << 20)
+	b := newBox(1<<20, nil)
 	put, at, last, kept := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 	take := func() bool {
 		next, ok := b.take()

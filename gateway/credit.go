@@ -16,9 +16,10 @@ func (s *sub) startCredit() error {
 	}
 	b := s.ses.g.b
 	if _, err := b.Cursor(s.ctx, s.topics[0], s.group); errors.Is(err, jetbus.ErrNoGroup) {
-		o := s.receiveOptions(1, s.most)
+		o, reserved := s.receiveOptions(1, s.most)
 		o.Wait = -1
 		early, err := b.Receive(s.ctx, s.topics[0], s.group, o)
+		defer reserved.charge(nil)
 		for _, d := range early { // nobody has asked for it yet
 			_ = d.GiveBack(s.ctx) // else it comes again when the lease ends
 		}
@@ -50,10 +51,12 @@ func (s *sub) run(f func(ctx context.Context) error) error {
 	return nil
 }
 
-func (s *sub) receiveOptions(n, bytes int) jetbus.ReceiveOptions {
+func (s *sub) receiveOptions(n, bytes int) (jetbus.ReceiveOptions, *reservation) {
+	r := &reservation{account: s.member, had: s.unreserved()}
 	return jetbus.ReceiveOptions{
 		From: s.o.From, Max: n, MaxBytes: int64(min(bytes, maxHeldBytes)), Wait: creditWait, AckTimeout: groupAckTimeout, MaxAttempts: s.o.MaxAttempts,
-	}
+		Reserve: r.reserve,
+	}, r
 }
 
 // take asks the bus for what the client has credit for, and keeps the leases of what it holds.
@@ -84,9 +87,11 @@ func (s *sub) take(ctx context.Context) error {
 			stop()
 			return nil
 		}
-		got, err := s.ses.g.b.Receive(ctx, s.topics[0], s.group, s.receiveOptions(n, bytes))
+		o, reserved := s.receiveOptions(n, bytes)
+		got, err := s.ses.g.b.Receive(ctx, s.topics[0], s.group, o)
 		stop()
 		got = s.fit(ctx, got, bytes)
+		reserved.charge(got)
 		s.ses.mu.Lock()
 		for _, d := range got {
 			s.taken[d] = struct{}{}
@@ -96,9 +101,10 @@ func (s *sub) take(ctx context.Context) error {
 			s.receive(ctx, d)
 		}
 		switch {
-		case err == nil:
+		case err == nil && (len(got) > 0 || reserved.refused == nil):
 			wait = retryWait
 			continue
+		case err == nil: // there is no room for the next event
 		case s.ctx.Err() != nil:
 			return nil
 		case errors.Is(err, context.Canceled): // paused
@@ -139,6 +145,7 @@ func (s *sub) receive(ctx context.Context, d *jetbus.Delivery) {
 	if delivered {
 		return
 	}
+	s.discharge(sizeOf(d))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTime)
 	defer cancel()
 	if matches {

@@ -80,6 +80,7 @@ func (h *hold) takeLocked() {
 	ses := h.s.ses
 	ses.bytes -= h.size
 	h.s.bytes -= h.size
+	h.s.discharge(h.size)
 	ses.lightenLocked()
 	signal(h.s.freed)
 	if len(h.s.held) == 0 {

@@ -141,7 +141,7 @@ func TestClockGoesBack(t *testing.T) {
 // TestBoxIsBounded replaces small events by big ones.
 func TestBoxIsBounded(t *testing.T) {
 	const limit, big = 4 << 10, 100 << 10
-	b := newBox(limit)
+	b := newBox(limit, nil)
 	seq := uint64(0)
 	add := func(key string, size int) bool {
 		seq++

@@ -10,17 +10,17 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
 // Bounds of the events that clients hold over HTTP.
 const (
-	maxPulled      = 100_000         // by all clients
-	maxPulledBytes = 64 << 20        // by one subject, besides what its pulls under way bring
-	pullTick       = time.Second     // between looks at leases
-	pullGrace      = 5 * time.Second // for acknowledgements when the gateway stops: nobody can tell these clients to go
-	pullAtOnce     = 32              // leases that are extended, or end, at the same time
-	maxSaid        = 20_000          // settlements that are remembered, of all clients
-	saidTime       = 5 * time.Minute // for so long
+	maxPulled  = 100_000         // by all clients
+	pullTick   = time.Second     // between looks at leases
+	pullGrace  = 5 * time.Second // for acknowledgements when the gateway stops: nobody can tell these clients to go
+	pullAtOnce = 32              // leases that are extended, or end, at the same time
+	maxSaid    = 20_000          // settlements that are remembered, of all clients
+	saidTime   = 5 * time.Minute // for so long
 )
 
 // pulled is an event that a client took over HTTP and holds, until its deadline.
@@ -30,7 +30,7 @@ type pulled struct {
 	since, deadline       time.Time
 	kept                  time.Time     // until when the lease lasts whatever an extension says
 	lease                 time.Duration // of an extension that says nothing
-	size                  int           // what it counts for
+	size                  int64         // what it counts for
 	busy                  bool          // it is being settled
 }
 
@@ -52,10 +52,10 @@ func (s *settlement) is(v verdict) bool {
 type pulls struct {
 	mu      sync.Mutex
 	held    map[string]*pulled
-	said    map[string]settlement // of what was held: a client whose answer was lost asks again
-	order   []string              // the tokens of said, oldest first
-	of      map[string]int        // held or asked for, by subject
-	bytes   map[string]int        // of what is held, by subject
+	said    map[string]settlement      // of what was held: a client whose answer was lost asks again
+	order   []string                   // the tokens of said, oldest first
+	of      map[string]int             // held or asked for, by subject
+	account map[string]*budget.Account // what is held counts there, by subject
 	total   int
 	running bool          // keepPulled does
 	ended   bool          // it has, for good
@@ -64,36 +64,39 @@ type pulls struct {
 }
 
 func (p *pulls) init() {
-	p.held, p.of, p.bytes, p.over = map[string]*pulled{}, map[string]int{}, map[string]int{}, make(chan struct{})
+	p.held, p.of, p.account, p.over = map[string]*pulled{}, map[string]int{}, map[string]*budget.Account{}, make(chan struct{})
 	p.said = map[string]settlement{}
 }
 
-// reserve makes room for up to n events of a subject, and says how many bytes these may have.
-func (p *pulls) reserve(subject string, n, most int) (events, bytes int, err error) {
+// reserve makes room for up to n events of a subject.
+func (p *pulls) reserve(subject string, n, most int) (events int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n, bytes = min(n, most-p.of[subject], maxPulled-p.total), maxPulledBytes-p.bytes[subject]
-	if n <= 0 || bytes <= 0 {
-		return 0, 0, refuse(CodeTooManyInFlight, "%d events of %d bytes are held already; acknowledge some of them", p.of[subject], p.bytes[subject])
+	n = min(n, most-p.of[subject], maxPulled-p.total)
+	if n <= 0 {
+		return 0, refuse(CodeTooManyInFlight, "%d events are held already; acknowledge some of them", p.of[subject])
 	}
 	p.of[subject] += n
 	p.total += n
-	return n, bytes, nil
+	return n, nil
 }
 
 // putLocked has an event held, for which room was made.
-func (p *pulls) putLocked(token string, h *pulled) {
-	h.size = sizeOf(h.d)
+func (p *pulls) putLocked(token string, h *pulled, b *budget.Budget) {
+	h.size = int64(sizeOf(h.d))
 	p.held[token] = h
-	p.bytes[h.subject] += h.size
+	a := p.account[h.subject]
+	if a == nil {
+		a = b.Account(h.subject)
+		p.account[h.subject] = a
+	}
+	a.Add(budget.Bytes, h.size)
 }
 
-// removeLocked lets go of an event.
+// removeLocked forgets an event.
 func (p *pulls) removeLocked(token string, h *pulled) {
 	delete(p.held, token)
-	if p.bytes[h.subject] -= h.size; p.bytes[h.subject] == 0 {
-		delete(p.bytes, h.subject)
-	}
+	p.account[h.subject].Release(budget.Bytes, h.size)
 	p.unreserveLocked(h.subject, 1)
 }
 
@@ -101,6 +104,8 @@ func (p *pulls) unreserveLocked(subject string, n int) {
 	p.total -= n
 	if p.of[subject] -= n; p.of[subject] == 0 {
 		delete(p.of, subject)
+		p.account[subject].Close()
+		delete(p.account, subject)
 	}
 }
 
@@ -130,7 +135,7 @@ func (g *Gateway) holdPulled(ctx context.Context, h *pulled) string {
 		p.running = true
 		go g.keepPulled(context.WithoutCancel(ctx)) // ends when nothing is held, and Drain waits for it
 	}
-	p.putLocked(token, h)
+	p.putLocked(token, h, g.budget)
 	return token
 }
 

@@ -5,45 +5,40 @@ import (
 	"testing"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
-// What the clients of a subject hold is bounded in bytes, and that is nobody else's.
+// What the clients of a subject hold counts in its budget, and in nobody else's.
 func TestPulledBytes(t *testing.T) {
 	t.Parallel()
-	const quarter = maxPulledBytes / 4
+	const size = 1 << 20
+	limit := budget.Limit{Bytes: 4 * size, Calls: 1, Scans: 1}
+	all := budget.New(budget.Limit{Bytes: 16 * size, Calls: 1, Scans: 1}, limit, limit)
+	ann, bob := all.Account("ann"), all.Account("bob")
 	var p pulls
 	p.init()
-	room := func(subject string) int {
-		n, bytes, err := p.reserve(subject, 1, 1000)
-		if err != nil && codeOf(err) != CodeTooManyInFlight {
-			t.Fatal(err)
-		}
-		p.unreserve(subject, n)
-		return bytes
-	}
-	payload := make([]byte, quarter)
 	for i := range 4 {
-		if got, want := room("ann"), (4-i)*quarter-i*holdOverhead; got != want {
-			t.Errorf("with %d events there is room for %d bytes, not %d", i, got, want)
+		if !ann.HasRoom(budget.Bytes, int64(4-i)*size) || i > 0 && ann.HasRoom(budget.Bytes, int64(4-i)*size+1) {
+			t.Errorf("with %d events there is not room for %d more", i, 4-i)
 		}
-		if _, _, err := p.reserve("ann", 1, 1000); err != nil {
+		if _, err := p.reserve("ann", 1, 1000); err != nil {
 			t.Fatal(err)
 		}
 		p.mu.Lock()
-		p.putLocked(fmt.Sprint(i), &pulled{subject: "ann", d: &jetbus.Delivery{Event: jetbus.Event{Payload: payload}}})
+		p.putLocked(fmt.Sprint(i), &pulled{subject: "ann", d: &jetbus.Delivery{Event: jetbus.Event{Payload: make([]byte, size-holdOverhead)}}}, all)
 		p.mu.Unlock()
 	}
-	if ann, bob := room("ann"), room("bob"); ann != 0 || bob != maxPulledBytes {
-		t.Errorf("there is room for %d and %d bytes", ann, bob)
+	if ann.HasRoom(budget.Bytes, 1) || !bob.HasRoom(budget.Bytes, 4*size) {
+		t.Error("ann has room, or bob has not")
 	}
 	p.drop("0")
-	if got, want := room("ann"), quarter-3*holdOverhead; got != want {
-		t.Errorf("there is room for %d bytes again, not %d", got, want)
+	if !ann.HasRoom(budget.Bytes, size) {
+		t.Error("there is no room again")
 	}
 	for i := range 4 {
 		p.drop(fmt.Sprint(i))
 	}
-	if len(p.bytes)+len(p.of)+p.total > 0 {
-		t.Errorf("nothing is held, and %v, %v, %d are left", p.bytes, p.of, p.total)
+	if n := all.Used(budget.Bytes); n > 0 || len(p.account)+len(p.of)+p.total > 0 {
+		t.Errorf("nothing is held, and %d bytes, %v, %v, %d are left", n, p.account, p.of, p.total)
 	}
 }

@@ -88,12 +88,10 @@ func (g *Gateway) pull(w http.ResponseWriter, r *http.Request, a *budget.Account
 	kept := o.MaxLease
 	o.MaxLease = 0 // see keepPulled
 	p := &g.pulls
-	var bytes int
-	if o.Max, bytes, err = p.reserve(who.Subject, o.Max, g.c.Limits.InFlight); err != nil {
+	if o.Max, err = p.reserve(who.Subject, o.Max, g.c.Limits.InFlight); err != nil {
 		return err
 	}
-	o.MaxBytes = min(o.MaxBytes, int64(bytes))
-	got, err := g.receive(ctx, topic, group, o)
+	got, err := g.receive(ctx, a, topic, group, o)
 	p.unreserve(who.Subject, o.Max-len(got))
 	if ctx.Err() != nil || err != nil { // nobody is there to take them
 		giveBack(ctx, wrap(got))
@@ -117,6 +115,7 @@ func (g *Gateway) pull(w http.ResponseWriter, r *http.Request, a *budget.Account
 		}
 		b = appendPulled(b, streamOf(info), token, h)
 	}
+	a.Add(budget.Bytes, int64(len(b)))
 	answerText(w, http.StatusOK, append(b, "]}\n"...))
 	if http.NewResponseController(w).Flush() != nil { // the answer is not on its way
 		for _, token := range tokens {
@@ -170,8 +169,13 @@ func (g *Gateway) pullOptions(req pullRequest) (jetbus.ReceiveOptions, time.Dura
 	return o, lease, nil
 }
 
-// receive asks the bus, in pieces.
-func (g *Gateway) receive(ctx context.Context, topic, group string, o jetbus.ReceiveOptions) ([]*jetbus.Delivery, error) {
+// receive asks the bus, in pieces. The events are charged to the account.
+func (g *Gateway) receive(ctx context.Context, a *budget.Account, topic, group string, o jetbus.ReceiveOptions) (got []*jetbus.Delivery, err error) {
+	if err := acquire(ctx, a, budget.Bytes, jetbus.UnreservedBytes); err != nil {
+		return nil, err
+	}
+	reserved := &reservation{account: a, had: jetbus.UnreservedBytes}
+	o.Reserve = reserved.reserve
 	until := time.Now().Add(o.Wait)
 	for {
 		if o.Wait != -1 {
@@ -180,9 +184,14 @@ func (g *Gateway) receive(ctx context.Context, topic, group string, o jetbus.Rec
 				return nil, nil
 			}
 		}
-		got, err := g.b.Receive(ctx, topic, group, o)
-		if len(got) > 0 || err != nil || o.Wait == -1 {
+		got, err = g.b.Receive(ctx, topic, group, o)
+		switch {
+		case len(got) > 0 || err != nil:
 			return got, err
+		case reserved.refused != nil:
+			return nil, overBudget(reserved.refused)
+		case o.Wait == -1:
+			return nil, nil
 		}
 	}
 }

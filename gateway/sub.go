@@ -39,6 +39,7 @@ type sub struct {
 	headersOnly bool
 	o           frame.SubscribeOptions
 	account     *budget.Account // of its connection; for readers, which end with that
+	member      *budget.Account // what a member of a group has taken from the bus; nil for readers
 
 	ctx     context.Context //nolint:containedctx // of all that the subscription asks the bus for
 	cancel  context.CancelFunc
@@ -122,6 +123,7 @@ func (c *conn) newSub(req frame.Request) (*sub, error) {
 		if err := jetbus.ValidGroup(s.group); err != nil {
 			return nil, err
 		}
+		s.member = c.g.account(s.who)
 	}
 	if err := s.allowed(s.who); err != nil {
 		return nil, err
@@ -239,17 +241,20 @@ func (s *sub) enlist(most int, name string) error {
 
 // start lets events come. m becomes the answer.
 func (s *sub) start(m *frame.Message) error {
-	switch {
-	case s.group == "":
+	if s.group == "" {
 		return s.startReader(m)
-	case s.o.Gateway.Flow == "credit":
+	}
+	if err := s.member.TryAcquire(budget.Bytes, s.unreserved()); err != nil {
+		return overBudget(err)
+	}
+	if s.o.Gateway.Flow == "credit" {
 		return s.startCredit()
 	}
 	o := s.o.SubscribeOptions
 	o.Topics = s.topics[1:]
 	o.Concurrency, o.MaxInFlight = 1, s.inFlight
 	o.AckTimeout, o.MaxLease = groupAckTimeout, max(s.ses.g.c.Limits.LeaseTotal, groupAckTimeout)
-	o.ManualAck, o.ShutdownTimeout = true, stopTime
+	o.ManualAck, o.ShutdownTimeout, o.Reserve = true, stopTime, s.reserve
 	if err := s.lookUp(); err != nil {
 		return err
 	}
@@ -471,6 +476,7 @@ func (s *sub) end() {
 		if ran != nil {
 			<-ran
 		}
+		s.member.Close()
 	})
 }
 

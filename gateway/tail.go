@@ -46,7 +46,7 @@ func (s *sub) startReader(m *frame.Message) error {
 	s.heads = map[string][]byte{}
 	r := &reader{s: s, after: map[string]uint64{}, infos: map[string]jetbus.TopicInfo{}}
 	if s.o.Gateway.Slow == "conflate" {
-		r.box = newBox(s.ses.g.c.Limits.QueueBytes)
+		r.box = newBox(s.ses.g.c.Limits.QueueBytes, s.account)
 	}
 	for _, topic := range s.topics {
 		info, err := s.ses.g.b.TopicInfo(s.ctx, topic)

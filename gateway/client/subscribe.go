@@ -93,6 +93,9 @@ func (c *Client) newMember(ctx context.Context, topic, group string, h jetbus.Ha
 	case ctx.Err() != nil:
 		return nil, cause(ctx)
 	}
+	if o.Reserve != nil {
+		return nil, fmt.Errorf("%w: Reserve, through a gateway: its own limits bound what a member holds", jetbus.ErrUnsupported)
+	}
 	have := l.allowed()
 	switch {
 	case o.MaxLease < 0: // nothing extends what waits
