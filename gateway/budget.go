@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
@@ -27,11 +28,24 @@ func newBudget(c Config) *budget.Budget {
 	if c.Auth == nil {
 		l.BytesPerPrincipal, l.CallsPerPrincipal, l.ScansPerPrincipal = l.Bytes, l.Calls, l.Scans
 	}
+	// What parses large bodies leaves half of the processors to requests that take little.
+	work := max(1, runtime.GOMAXPROCS(0)/2)
 	return budget.New(
-		budget.Limit{Bytes: int64(l.Bytes), Calls: l.Calls, Scans: l.Scans},
-		budget.Limit{Bytes: int64(l.BytesPerPrincipal), Calls: l.CallsPerPrincipal, Scans: l.ScansPerPrincipal},
-		budget.Limit{Bytes: int64(l.BytesPerConnection), Calls: l.CallsPerPrincipal, Scans: l.ScansPerPrincipal},
+		budget.Limit{Bytes: int64(l.Bytes), Calls: l.Calls, Scans: l.Scans, Work: work},
+		budget.Limit{Bytes: int64(l.BytesPerPrincipal), Calls: l.CallsPerPrincipal, Scans: l.ScansPerPrincipal, Work: max(1, work/2)},
+		budget.Limit{Bytes: int64(l.BytesPerConnection), Calls: l.CallsPerPrincipal, Scans: l.ScansPerPrincipal, Work: max(1, work/2)},
 	)
+}
+
+// parse runs f, which parses a body of that size. Few large ones are parsed at the same time.
+func parse(ctx context.Context, a *budget.Account, size int, f func() error) error {
+	if size > smallBytes {
+		if err := acquire(ctx, a, budget.Work, 1); err != nil {
+			return err
+		}
+		defer a.Release(budget.Work, 1)
+	}
+	return f()
 }
 
 // account returns the account of one connection or request. The caller closes it.

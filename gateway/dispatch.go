@@ -5,12 +5,20 @@ import (
 	"errors"
 	"time"
 
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
 // receive handles one frame of the client.
 func (c *conn) receive(text []byte) {
+	large := len(text) > smallBytes
+	if large && c.account.Acquire(c.ctx, budget.Work, 1) != nil {
+		return // the connection is over
+	}
 	req, err := frame.ParseRequest(text)
+	if large {
+		c.account.Release(budget.Work, 1)
+	}
 	if errors.Is(err, frame.ErrUTF8) {
 		c.end(closeUTF8)
 		return

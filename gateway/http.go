@@ -150,6 +150,10 @@ func (g *Gateway) readJSON(w http.ResponseWriter, r *http.Request, a *budget.Acc
 	if err != nil || len(body) == 0 {
 		return err
 	}
+	return parse(r.Context(), a, len(body), func() error { return parseJSON(body, into) })
+}
+
+func parseJSON(body []byte, into any) error {
 	if err := validJSON(body); err != nil {
 		return err
 	}

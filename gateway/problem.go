@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
 // problemDocument is an error over HTTP (RFC 9457). Programs go by Code and Retryable.
@@ -56,7 +57,11 @@ func (g *Gateway) problem(w http.ResponseWriter, r *http.Request, err error) {
 	if d.Status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", challenge(d.Code))
 	}
-	if after := time.Duration(d.RetryAfterMS) * time.Millisecond; after > 0 {
+	after := time.Duration(d.RetryAfterMS) * time.Millisecond
+	if after == 0 && (d.Status == http.StatusTooManyRequests || d.Status == http.StatusServiceUnavailable) {
+		after = budget.RetryAfter
+	}
+	if after > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
 	}
 	w.WriteHeader(d.Status)

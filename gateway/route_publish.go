@@ -145,7 +145,11 @@ func (g *Gateway) readEvent(w http.ResponseWriter, r *http.Request, a *budget.Ac
 	if err != nil {
 		return jetbus.Event{}, err
 	}
-	e, err := g.parseEvent(topic, kind, r.Header, body)
+	var e jetbus.Event
+	err = parse(r.Context(), a, len(body), func() (err error) {
+		e, err = g.parseEvent(topic, kind, r.Header, body)
+		return err
+	})
 	if err != nil {
 		return e, err
 	}
@@ -388,12 +392,22 @@ func (g *Gateway) readBatch(w http.ResponseWriter, r *http.Request, a *budget.Ac
 	if err != nil {
 		return batch{}, err
 	}
+	var b batch
+	err = parse(r.Context(), a, len(body), func() (err error) {
+		b, err = g.parseBatch(body, r.Header, topic, clouds)
+		return err
+	})
+	return b, err
+}
+
+// parseBatch is readBatch of a body.
+func (g *Gateway) parseBatch(body []byte, h http.Header, topic string, clouds bool) (batch, error) {
 	items, err := split(body, clouds, g.c.Limits.BatchEvents)
 	if err != nil {
 		return batch{}, err
 	}
 	b := batch{make([]jetbus.Event, len(items)), make([]error, len(items))}
-	key := idempotencyKey(r.Header)
+	key := idempotencyKey(h)
 	seen := make(map[string]bool, len(items))
 	parse := lineEvent
 	if clouds {

@@ -32,6 +32,12 @@ func (g *Gateway) schemaRoutes(mux *http.ServeMux) {
 			g.problem(w, r, err)
 			return
 		}
+		if r.ContentLength < 0 || r.ContentLength > smallBytes {
+			if err := acquire(r.Context(), a, budget.Work, 1); err != nil {
+				g.problem(w, r, err)
+				return
+			}
+		}
 		r = r.WithContext(context.WithValue(r.Context(), principalKey{}, who))
 		r.Body = http.MaxBytesReader(w, r.Body, g.c.Limits.FrameBytes)
 		inner.ServeHTTP(w, r)

@@ -108,13 +108,17 @@ func (s *scanner) value(t reflect.Type, depth int) bool {
 	if depth > maxDepth {
 		return false
 	}
+	c := s.space()
+	if c != '{' && c != '[' { // there are no names in it
+		return s.skip()
+	}
 	for t != nil && t.Kind() == reflect.Pointer && !decodesItself(t) {
 		t = t.Elem()
 	}
 	if t == nil || decodesItself(t) {
 		return s.skip()
 	}
-	switch c := s.space(); {
+	switch {
 	case c == '{' && t.Kind() == reflect.Struct:
 		return s.object(structFields(t), nil, depth)
 	case c == '{' && t.Kind() == reflect.Map:

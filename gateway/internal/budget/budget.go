@@ -29,6 +29,7 @@ const (
 	Calls             // requests to the broker under way
 	Scans             // reads under way that go through a topic
 	Reads             // reads under way for one client alone, one for each MiB of Bytes
+	Work              // large bodies that are being parsed
 	kinds
 )
 
@@ -63,14 +64,14 @@ func (e *ExceededError) Error() string {
 	return fmt.Sprintf("the budget of the %s is used up", e.Level)
 }
 
-// Limit is the most that one level may hold. Its fields are positive.
+// Limit is the most that one level may hold. Its fields are positive; Work may be 0, for 1.
 type Limit struct {
-	Bytes        int64
-	Calls, Scans int
+	Bytes              int64
+	Calls, Scans, Work int
 }
 
 func (l Limit) of(k Kind) int64 {
-	return [...]int64{l.Bytes, int64(l.Calls), int64(l.Scans), max(1, l.Bytes>>20)}[k]
+	return [...]int64{l.Bytes, int64(l.Calls), int64(l.Scans), max(1, l.Bytes>>20), max(1, int64(l.Work))}[k]
 }
 
 // Budget is the root of the tree. It is safe for concurrent use.
