@@ -12,19 +12,34 @@ import (
 // its client ever sends one.
 const maxIdleConns = 1000
 
-// idleConns are the connections of a server that are without a request. Beyond most of them it closes the one
-// that has been so for longest, of the address that has most: a client with many connections closes its own.
+// idleConns are the connections of a server that are without a request. Beyond most of them it closes one
+// of the address that has most: the oldest one that never had a request, or else the one that has been
+// without one for longest. So a client with many connections closes its own.
 type idleConns struct {
 	most int
 
 	mu    sync.Mutex
 	count int
-	hosts map[string]*list.List      // of net.Conn, the longest idle first
-	at    map[net.Conn]*list.Element // in the list of its host
+	hosts map[string]*hostConns
+	at    map[net.Conn]idleConn
+}
+
+// hostConns are the connections of one address. The elements of the lists are net.Conn.
+type hostConns struct {
+	fresh list.List // never had a request; the oldest first
+	used  list.List // the longest idle first
+}
+
+func (h *hostConns) len() int { return h.fresh.Len() + h.used.Len() }
+
+// idleConn is where a connection is.
+type idleConn struct {
+	in *list.List
+	e  *list.Element
 }
 
 func newIdleConns(most int) *idleConns {
-	return &idleConns{most: most, hosts: map[string]*list.List{}, at: map[net.Conn]*list.Element{}}
+	return &idleConns{most: most, hosts: map[string]*hostConns{}, at: map[net.Conn]idleConn{}}
 }
 
 // observe is an http.Server's ConnState.
@@ -37,19 +52,27 @@ func (c *idleConns) observe(nc net.Conn, s http.ConnState) {
 	}
 	host := hostOf(nc)
 	if c.hosts[host] == nil {
-		c.hosts[host] = list.New()
+		c.hosts[host] = &hostConns{}
 	}
-	c.at[nc] = c.hosts[host].PushBack(nc)
+	in := &c.hosts[host].used
+	if s == http.StateNew {
+		in = &c.hosts[host].fresh
+	}
+	c.at[nc] = idleConn{in, in.PushBack(nc)}
 	if c.count++; c.count <= c.most {
 		return
 	}
 	largest := c.hosts[host]
-	for _, l := range c.hosts {
-		if l.Len() > largest.Len() {
-			largest = l
+	for _, h := range c.hosts {
+		if h.len() > largest.len() {
+			largest = h
 		}
 	}
-	oldest := largest.Front().Value.(net.Conn) //nolint:forcetypeassert // nothing else is in it
+	first := largest.fresh.Front()
+	if first == nil || largest.fresh.Len() == 1 && first.Value == nc && largest.used.Len() > 0 { // a new client may come
+		first = largest.used.Front()
+	}
+	oldest := first.Value.(net.Conn) //nolint:forcetypeassert // nothing else is in it
 	c.removeLocked(oldest)
 	if secure, ok := oldest.(*tls.Conn); ok { // its Close waits until the client takes an alert
 		oldest = secure.NetConn()
@@ -58,14 +81,13 @@ func (c *idleConns) observe(nc net.Conn, s http.ConnState) {
 }
 
 func (c *idleConns) removeLocked(nc net.Conn) {
-	e := c.at[nc]
-	if e == nil {
+	at, ok := c.at[nc]
+	if !ok {
 		return
 	}
 	delete(c.at, nc)
-	host := hostOf(nc)
-	l := c.hosts[host]
-	if l.Remove(e); l.Len() == 0 {
+	at.in.Remove(at.e)
+	if host := hostOf(nc); c.hosts[host].len() == 0 {
 		delete(c.hosts, host)
 	}
 	c.count--

@@ -6,18 +6,18 @@ import (
 	"testing"
 )
 
-// idleConn is a connection of an address.
-type idleConn struct {
+// fakeConn is a connection of an address.
+type fakeConn struct {
 	net.Conn
 	host   string
 	closed bool
 }
 
 // RemoteAddr implements net.Conn.
-func (c *idleConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.host), Port: 1} }
+func (c *fakeConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.host), Port: 1} }
 
 // Close implements net.Conn.
-func (c *idleConn) Close() error {
+func (c *fakeConn) Close() error {
 	c.closed = true
 	return nil
 }
@@ -27,15 +27,15 @@ func (c *idleConn) Close() error {
 func TestIdleConnsAreBounded(t *testing.T) {
 	t.Parallel()
 	c := newIdleConns(4)
-	connect := func(host string) *idleConn {
-		nc := &idleConn{host: host}
+	connect := func(host string) *fakeConn {
+		nc := &fakeConn{host: host}
 		c.observe(nc, http.StateNew)
 		return nc
 	}
 	bystander := connect("10.0.0.1")
 	busy := connect("10.0.0.2")
 	c.observe(busy, http.StateActive)
-	var crowd []*idleConn
+	var crowd []*fakeConn
 	for range 10 {
 		crowd = append(crowd, connect("10.0.0.2"))
 	}
@@ -57,5 +57,46 @@ func TestIdleConnsAreBounded(t *testing.T) {
 	}
 	if c.count != 0 || len(c.at) != 0 || len(c.hosts) != 0 {
 		t.Errorf("%d connections leak", c.count)
+	}
+}
+
+// TestUsedConnsOutliveUnusedOnes: a client that makes requests keeps its connection while others of its
+// address open connections that make none; but not all places are taken by such clients.
+func TestUsedConnsOutliveUnusedOnes(t *testing.T) {
+	t.Parallel()
+	c := newIdleConns(4)
+	connect := func() *fakeConn {
+		nc := &fakeConn{host: "10.0.0.1"}
+		c.observe(nc, http.StateNew)
+		return nc
+	}
+	request := func(nc *fakeConn) {
+		c.observe(nc, http.StateActive)
+		c.observe(nc, http.StateIdle)
+	}
+	client := connect()
+	request(client)
+	for range 10 {
+		connect()
+	}
+	if client.closed {
+		t.Error("the connection of a client is closed, and not one that never had a request")
+	}
+	clients := []*fakeConn{client}
+	for range 4 {
+		nc := connect()
+		if nc.closed {
+			t.Fatal("a new connection is closed at once")
+		}
+		request(nc)
+		clients = append(clients, nc)
+	}
+	if !client.closed {
+		t.Error("the connection that is idle for longest stays")
+	}
+	for _, nc := range clients[1:] {
+		if nc.closed {
+			t.Error("another one is closed")
+		}
 	}
 }
