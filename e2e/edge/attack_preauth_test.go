@@ -3,20 +3,11 @@
 package edge
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -41,7 +32,7 @@ const (
 // and from one address, as behind a reverse proxy. A client with a token connects within 5 seconds
 // each time.
 func TestSilentSocketsOverTCP(t *testing.T) {
-	s := startServe(t, fmt.Sprintf(`{"limits":{"connections":%d}}`, silentRoom))
+	s := startServe(t, serveOptions{settings: fmt.Sprintf(`{"limits":{"connections":%d}}`, silentRoom)})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var made atomic.Int64
@@ -64,7 +55,7 @@ func TestSilentSocketsOverTCP(t *testing.T) {
 		slowest = max(slowest, time.Since(began))
 		time.Sleep(100 * time.Millisecond)
 	}
-	rss := s.peakRSS()
+	rss := s.peakRSS() >> 20
 	cancel()
 	makers.Wait()
 	t.Logf("%d of %d tries of a client with a token, the slowest in %v, beside %d silent sockets; RSS at most %d MiB", in, silentTries, slowest, made.Load(), rss)
@@ -130,74 +121,4 @@ func authenticateWithin(ctx context.Context, address string, within time.Duratio
 			return fmt.Errorf("%s", text)
 		}
 	}
-}
-
-// serveProcess is jetbus serve with a gateway, and token as its only token.
-type serveProcess struct {
-	*testing.T
-	cmd     *exec.Cmd
-	address string // of the gateway
-}
-
-// startServe builds the command and runs it with these settings of the gateway, JSON. It ends with
-// the test.
-func startServe(t *testing.T, settings string) *serveProcess {
-	t.Helper()
-	dir := t.TempDir()
-	program := filepath.Join(dir, "jetbus")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/jetbus")
-	build.Dir = filepath.Join("..", "..") // it is of the other module
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v: %s", err, out)
-	}
-	tokens, config := filepath.Join(dir, "tokens.json"), filepath.Join(dir, "gateway.json")
-	list := `[{"token":"` + token + `","subject":"tool","scopes":["topic:read:>"]}]`
-	if err := errors.Join(os.WriteFile(tokens, []byte(list), 0o600), os.WriteFile(config, []byte(settings), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	var log bytes.Buffer // to be read when the process has ended
-	s := &serveProcess{T: t, cmd: exec.CommandContext(context.WithoutCancel(t.Context()), program, "serve", "--dir", filepath.Join(dir, "store"), "--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--tokens", tokens, "--gateway-config", config)}
-	s.cmd.Stderr = &log
-	stdout, err := s.cmd.StdoutPipe()
-	if err == nil {
-		err = s.cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		err := s.cmd.Process.Signal(os.Interrupt)
-		late := time.AfterFunc(limit, func() { _ = s.cmd.Process.Kill() })
-		defer late.Stop()
-		if err = errors.Join(err, s.cmd.Wait()); err != nil {
-			t.Errorf("end of jetbus serve: %v\n%.5000s", err, log.Bytes())
-		}
-	})
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	i := strings.LastIndex(line, " http://")
-	if err != nil || i < 0 {
-		t.Fatalf("jetbus serve printed %q: %v", line, err)
-	}
-	s.address = strings.TrimSpace(line[i+len(" http://"):])
-	return s
-}
-
-var peakLine = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)
-
-// peakRSS returns the most memory that the process had so far, in MiB.
-func (s *serveProcess) peakRSS() int {
-	s.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
-	if err != nil {
-		s.Fatal(err)
-	}
-	found := peakLine.FindSubmatch(text)
-	if found == nil {
-		s.Fatalf("there is no VmHWM in %s", text)
-	}
-	kib, err := strconv.Atoi(string(found[1]))
-	if err != nil {
-		s.Fatal(err)
-	}
-	return kib >> 10
 }

@@ -1,0 +1,184 @@
+//go:build linux
+
+package edge
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/e2e/internal/child"
+	"github.com/seed-63e9a637/jetbus/registry"
+)
+
+// What a process of jetbus serve with default limits takes at most, and what its other clients
+// notice, whatever clients without privileges do.
+const (
+	mostRSS     = 1 << 30
+	mostPublish = 50 * time.Millisecond // of a bystander, 99 of 100
+	mostConnect = 5 * time.Second       // until a client with a valid token has an answer
+)
+
+var (
+	attackTime = flag.Duration("attack", 3*time.Second, "how long each attack takes")
+	alone      = flag.Bool("alone", false, "nothing else runs on the machine: bound the time of a bystander's publish during one attack, too")
+)
+
+// attacks are what clients do until ctx ends, in the order of the test.
+var attacks = []struct {
+	name string
+	run  func(ctx context.Context, a *attackers)
+}{
+	{"subscriptions that nobody reads", deafSubscriptions},
+	{"conflated subscriptions", conflatedSubscriptions},
+	{"members of groups that settle nothing", deafMembers},
+	{"members with credit that settle nothing", creditedMembers},
+	{"pulls that settle nothing", heavyPulls},
+	{"event streams that nobody reads", deafStreams},
+	{"batches", heavyBatches},
+	{"dear validations", dearEvents},
+	{"settlements", heavySettlements},
+	{"schema look-ups", heavyLookUps},
+	{"snapshots", manySnapshots},
+	{"states", manyStates},
+	{"groups", manyOwnGroups},
+	{"silent sockets", silentSockets},
+	{"idle connections", idleConnections},
+	{"documents", documents},
+}
+
+// TestAttacks has attackers play each attack against one process, and then all of them at once.
+func TestAttacks(t *testing.T) {
+	s := startServe(t, serveOptions{})
+	s.furnish(96)
+	var names []string
+	for _, one := range attacks {
+		names = append(names, one.name)
+		t.Run(one.name, func(t *testing.T) { s.as(t).under(one.name) })
+	}
+	t.Run("all at once", func(t *testing.T) { s.as(t).under(names...) })
+}
+
+// as returns the process for a subtest.
+func (s *serveProcess) as(t *testing.T) *serveProcess {
+	sub := *s
+	sub.T = t
+	return &sub
+}
+
+// furnish makes the topics calm, bulk with that many MiB of events of 16 KiB, and one for each
+// schema of dear.
+func (s *serveProcess) furnish(mebibytes int) {
+	s.Helper()
+	bus := s.open()
+	for _, topic := range []string{"calm", "bulk"} {
+		if _, err := bus.EnsureTopic(s.Context(), jetbus.TopicConfig{Name: topic, KeyInSubject: true}); err != nil {
+			s.Fatal(err)
+		}
+	}
+	schemas, err := registry.Open(s.Context(), s.connect(), registry.Config{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer func() { _ = schemas.Close(context.WithoutCancel(s.Context())) }() // it is only asked
+	for name, of := range dear() {
+		if _, err := bus.EnsureTopic(s.Context(), jetbus.TopicConfig{Name: "dear." + name}); err != nil {
+			s.Fatal(err)
+		}
+		if _, err := schemas.Register(s.Context(), "dear."+name, of[0], registry.RegisterOptions{}); err != nil {
+			s.Fatal(err)
+		}
+	}
+	payload := []byte(`"` + strings.Repeat("x", 16<<10-2) + `"`)
+	for i := range mebibytes {
+		batch := make([]jetbus.Event, 64)
+		for k := range batch {
+			batch[k] = jetbus.Event{Topic: "bulk", Key: fmt.Sprintf("%d-%d", i, k), Payload: payload}
+		}
+		if _, err := bus.PublishBatch(s.Context(), batch, jetbus.BatchOptions{}); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// under starts attackers, and measures what becomes of the process and of others meanwhile.
+func (s *serveProcess) under(names ...string) {
+	s.Helper()
+	p, err := child.Start[report](attackRole, attackConfig{Address: s.address, Names: names, Time: *attackTime})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { p.Clean(s) })
+	ctx, cancel := context.WithTimeout(s.Context(), *attackTime)
+	defer cancel()
+	began, cpu, before := time.Now(), s.cpu(), s.rss()
+	var work sync.WaitGroup
+	most := 0
+	work.Go(func() {
+		for ctx.Err() == nil {
+			most = max(most, s.rss())
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	var publishes, connects []time.Duration
+	work.Go(func() {
+		c := newClient()
+		defer c.CloseIdleConnections()
+		for ctx.Err() == nil {
+			began := time.Now()
+			status, _, err := do(s.Context(), c, s.address, request{bystander, "POST", "/v1/topics/calm", `{"n":1}`, "application/json"})
+			if err != nil || status != http.StatusCreated {
+				s.Errorf("a bystander's publish: %d, %v", status, err)
+			}
+			publishes = append(publishes, time.Since(began))
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	work.Go(func() {
+		for ctx.Err() == nil {
+			began := time.Now()
+			if err := authenticateWithin(s.Context(), s.address, mostConnect); err != nil {
+				s.Errorf("a client with a valid token: %v", err)
+			}
+			connects = append(connects, time.Since(began))
+			time.Sleep(200 * time.Millisecond)
+		}
+	})
+	work.Wait()
+	late, stop := context.WithTimeout(s.Context(), limit)
+	defer stop()
+	if err := p.Wait(late); err != nil {
+		s.Errorf("the attackers: %v", err)
+	}
+	told, _ := p.Reports()
+	for _, r := range told {
+		s.Logf("%s: %d answered, %d refused", r.What, r.Answered, r.Refused)
+		if r.Untold > 0 {
+			s.Errorf("%s: %d refusals do not say when to try again", r.What, r.Untold)
+		}
+	}
+	if len(told) == 0 {
+		s.Error("no attack reports anything")
+	}
+	slices.Sort(publishes)
+	slices.Sort(connects)
+	if len(publishes) == 0 || len(connects) == 0 {
+		s.Fatal("nothing was measured")
+	}
+	p99, slowest := publishes[len(publishes)*99/100], connects[len(connects)-1]
+	s.Logf("RSS %d MiB (%d before), CPU %v in %v; publish p50 %v, p99 %v of %d; slowest of %d connects %v", most>>20, before>>20,
+		s.cpu()-cpu, time.Since(began).Round(time.Millisecond), publishes[len(publishes)/2], p99, len(publishes), len(connects), slowest)
+	if most > mostRSS {
+		s.Errorf("the process has %d MiB, want at most %d", most>>20, mostRSS>>20)
+	}
+	if *alone && len(names) == 1 && p99 > mostPublish {
+		s.Errorf("a bystander's publish takes %v (p99), want at most %v", p99, mostPublish)
+	}
+}
