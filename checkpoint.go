@@ -48,7 +48,7 @@ func CheckpointOf(e *Event) Checkpoint {
 // checkpoint's. So a restore remains undetected only if every event stored since then, up
 // to the position, has been removed too.
 //
-// It costs one message in most cases. Do not call it for a snapshot or for a topic that was
+// It costs one request in most cases. Do not call it for a snapshot or for a topic that was
 // deleted and declared again: compare [TopicInfo] Created for that.
 func (c Checkpoint) Verify(ctx context.Context, b CheckpointBus, topic string) error {
 	if c.Seq == 0 {

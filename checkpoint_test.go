@@ -116,6 +116,24 @@ func TestCheckpointOfAnEventThatIsGone(t *testing.T) {
 	})
 }
 
+func TestVerifyTakesOneRequest(t *testing.T) {
+	restorable(t, func(r *restoreRig) {
+		r.ensure(jetbus.TopicConfig{Name: "t"})
+		r.fill("t", "old", 1, 3)
+		events, err := r.read("t", jetbus.Checkpoint{})
+		r.ok(err)
+		requests, err := bustest.Connect(r.T, r.Restorable).SubscribeSync("$JS.API.>")
+		r.ok(err)
+		synctest.Wait()
+		last := jetbus.CheckpointOf(&events[1])
+		r.ok(last.Verify(r.Context(), r.bus, "t"))
+		synctest.Wait()
+		if n, _, err := requests.Pending(); n != 1 || err != nil {
+			r.Errorf("%d requests, %v; want 1", n, err)
+		}
+	})
+}
+
 func TestFollowingReaderNoticesRestore(t *testing.T) {
 	for name, stored := range map[string]int{"idle": 0, "shorter": 2, "longer": 9} {
 		for _, began := range []jetbus.Start{jetbus.Earliest(), jetbus.Latest()} {

@@ -491,11 +491,7 @@ func (r *tail) same(ctx context.Context, lost <-chan struct{}) error {
 	if info.State.LastSeq == r.last.Seq && info.State.LastTime.Equal(r.last.Stored) {
 		return nil
 	}
-	err = r.last.Verify(ctx, r.b, r.t.name())
-	if errors.Is(err, jetbus.ErrUnsupported) { // an adopted stream without direct gets
-		return nil
-	}
-	return err
+	return r.last.Verify(ctx, r.b, r.t.name())
 }
 
 // note records the newest event. The positions in a snapshot are those of another topic.

@@ -40,6 +40,14 @@ func (b *Bus) scan(ctx context.Context, name string, q jetbus.ScanQuery, yield f
 	if err != nil {
 		return err
 	}
+	if q.Limit == 1 && q.Filter.IsZero() {
+		if e, found, err := b.firstEvent(bounded, t, q.From); err != nil || found {
+			if err == nil {
+				yield(e, nil)
+			}
+			return err
+		}
+	}
 	next, err := b.startSequence(bounded, t, q.From)
 	if err != nil {
 		return err
@@ -62,6 +70,29 @@ func (b *Bus) scan(ctx context.Context, name string, q jetbus.ScanQuery, yield f
 		}
 		return left != 0
 	})
+}
+
+// firstEvent returns the first event after a sequence, or since a time, with one request to the
+// stream's leader. It does not find an event if there is none, if that message is not an event,
+// or for another kind of start.
+func (srv *server) firstEvent(ctx context.Context, t *topic, from jetbus.Start) (e jetbus.Event, found bool, err error) {
+	which := map[string]any{"next_by_subj": t.filter}
+	switch {
+	case t.config.SnapshotOf != "":
+		return e, false, nil
+	case from.Kind == jetbus.FromAfterSeq:
+		which["seq"] = from.Seq + 1
+	case from.Kind == jetbus.FromTime:
+		which["start_time"] = from.Time
+	default:
+		return e, false, nil
+	}
+	m, err := srv.leaderMessage(ctx, t.stream, which)
+	if err != nil || m.seq == 0 {
+		return e, false, srv.translate("", srv.api+"STREAM.MSG.GET."+t.stream, err)
+	}
+	e, err = ce.Decode(m.Header, m.Data, t.messagePlace(&m.Msg, m.seq, m.time))
+	return e, err == nil && !from.Excludes(&e), nil
 }
 
 // eachEvent reads the topic's events from next up to end, as many in the first request as

@@ -19,8 +19,9 @@
 //     While the sink is away events wait, and none becomes a dead letter.
 //   - A sink that is empty is filled first, from a snapshot of the topic, from the last
 //     event of each key, or from all events there are, and follows from there.
-//   - A topic that was deleted and made anew is noticed ([ErrNewStream]), also under a
-//     projection that runs: its positions begin anew, and every event would count as old.
+//   - A topic that was deleted and declared again, or that lost events because its broker was
+//     restored to an earlier state, ends the projection with [ErrNewStream]. Its sequences are
+//     used again, so that new events would count as old.
 //
 // Replicas share the events of the topic as a group of the projection's name. They
 // are read in batches; of each key only the newest event in a batch is mapped and

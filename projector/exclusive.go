@@ -77,6 +77,7 @@ func (p *Projection) turn(held context.Context) error {
 	if err != nil {
 		return err
 	}
+	w.last = at.checkpoint()
 	if !at.Known && p.o.From != "" {
 		p.count.enter(Filling)
 		if at.Seq, err = w.fill(held); err != nil {
@@ -123,10 +124,12 @@ func (p *Projection) readOn(held, hard context.Context, w *writer, at uint64) er
 		case held.Err() != nil:
 			return context.Cause(held)
 		case errors.Is(err, jetbus.ErrPositionUnknown), errors.Is(err, jetbus.ErrNoTopic):
-			if anew := w.sameStream(held); anew != nil {
+			if anew := w.sameHistory(held); anew != nil {
 				return anew
 			}
-			return err
+			if !isRestored(err) { // else only events that were not written are lost
+				return err
+			}
 		case err != nil && !isAway(err):
 			return err
 		}
@@ -142,15 +145,16 @@ func (p *Projection) readOn(held, hard context.Context, w *writer, at uint64) er
 
 // readFrom is readOn until reading fails. at moves with what is written.
 func (p *Projection) readFrom(held, hard context.Context, w *writer, at *uint64) error {
-	if err := w.sameStream(held); err != nil {
+	if err := w.sameHistory(held); err != nil {
 		return err
 	}
 	reading, stop := context.WithCancel(held)
+	after, last := *at, w.last
 	waiting := newBacklog() // closed by the reader
 	var readErr error       // set before that
 	go func() {             // ends with reading; waited for below
 		defer close(waiting.events)
-		readErr = p.read(reading, *at, waiting)
+		readErr = p.read(reading, after, last, waiting)
 	}()
 	defer func() {
 		stop()
@@ -161,11 +165,11 @@ func (p *Projection) readFrom(held, hard context.Context, w *writer, at *uint64)
 	for {
 		batch := g.next()
 		if len(batch) > 0 && held.Err() == nil {
-			if err := w.sameStream(hard); err != nil {
+			if _, err := w.sameTopic(hard); err != nil {
 				return err
 			}
 			upTo := batch[len(batch)-1].Seq
-			if err := w.store(hard, batch, upTo); err != nil {
+			if err := w.storeRead(hard, batch, upTo); err != nil {
 				return err
 			}
 			*at = upTo
@@ -176,11 +180,13 @@ func (p *Projection) readFrom(held, hard context.Context, w *writer, at *uint64)
 	}
 }
 
-// read passes on the events behind a sequence until ctx ends.
-func (p *Projection) read(ctx context.Context, after uint64, waiting *backlog) error {
+// read passes on the events after a sequence until ctx ends. It ends with a RestoredError if
+// the topic loses last, or an event that was passed on.
+func (p *Projection) read(ctx context.Context, after uint64, last jetbus.Checkpoint, waiting *backlog) error {
 	o := jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}
 	if after > 0 {
 		o.After = map[string]uint64{p.o.Topic: after}
+		o.Last = map[string]jetbus.Checkpoint{p.o.Topic: last}
 		o.Created = map[string]time.Time{p.o.Topic: p.source.Created}
 	}
 	for e, err := range p.b.Read(ctx, []string{p.o.Topic}, o) {

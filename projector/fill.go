@@ -1,28 +1,13 @@
 package projector
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 
 	"github.com/seed-63e9a637/jetbus"
 )
-
-// sameStream reports ErrNewStream where the topic was deleted and made anew: what
-// came before that was known is of the stream that the sink was opened for. It asks
-// until the broker answers.
-func (w *writer) sameStream(ctx context.Context) error {
-	info, err := w.info(ctx)
-	switch {
-	case err != nil:
-		return err
-	case info.Stream != w.source.Stream || !info.Created.Equal(w.source.Created):
-		return fmt.Errorf("%w: stream %s was made %v, the sink knows %s, made %v: rebuild the sink",
-			ErrNewStream, info.Stream, info.Created, w.source.Stream, w.source.Created)
-	}
-	return nil
-}
 
 func (w *writer) info(ctx context.Context) (info jetbus.TopicInfo, err error) {
 	err = w.insist(ctx, func() error {
@@ -55,13 +40,13 @@ func (w *writer) fill(ctx context.Context) (asOf uint64, err error) {
 	} else {
 		asOf, err = w.fillLog(ctx, 0, info.LastSeq)
 	}
-	if err == nil {
-		err = w.sameStream(ctx)
+	if err != nil {
+		return asOf, err
 	}
-	if err == nil && asOf > 0 {
-		err = w.store(ctx, nil, asOf)
+	if info.LastSeq > w.last.Seq { // it may be the event of another topic in the stream
+		w.last = jetbus.Checkpoint{Seq: info.LastSeq, Stored: info.LastTime}
 	}
-	return asOf, err
+	return asOf, w.store(ctx, nil, asOf)
 }
 
 // latest reports whether a sink is filled with the last event of each key, which is
@@ -106,6 +91,8 @@ func (w *writer) fillLatest(ctx context.Context, from string) (asOf uint64, err 
 	err = w.insist(ctx, func() error {
 		g := &gathering{w: w}
 		w.refusals = map[string]uint64{}
+		w.undated = from != w.source.Topic
+		defer func() { w.undated = false }()
 		asOf, err = w.b.ScanLatest(ctx, from, jetbus.LatestQuery{}, func(e jetbus.Event) error {
 			delete(w.refusals, e.Key) // it has changed since
 			if err := g.add(ctx, &e); err != nil {
@@ -172,5 +159,8 @@ func (w *writer) fillLog(ctx context.Context, after, last uint64) (uint64, error
 		}
 		return g.flush(ctx)
 	})
+	if errors.Is(err, jetbus.ErrPositionUnknown) {
+		err = cmp.Or(w.sameHistory(ctx), err)
+	}
 	return last, err
 }

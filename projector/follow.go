@@ -117,7 +117,7 @@ func (p *Projection) follow(ctx context.Context) (err error) {
 func (p *Projection) left(ctx context.Context) error {
 	err := p.sub.Err()
 	if errors.Is(err, jetbus.ErrNoTopic) || errors.Is(err, jetbus.ErrNoGroup) {
-		if anew := p.writer.sameStream(ctx); errors.Is(anew, ErrNewStream) {
+		if anew := p.writer.sameHistory(ctx); errors.Is(anew, ErrNewStream) {
 			return anew
 		}
 	}
@@ -162,13 +162,20 @@ func (p *Projection) loop(ctx, live context.Context) error {
 	}
 }
 
-// report tells the sink how far the group has got. It is a hint, and not tried again.
+// report verifies that the topic has the history that was written, and tells the sink how far
+// the group has got. That is a hint, and not retried.
 func (p *Projection) report(ctx, live context.Context) error {
+	if _, err := p.writer.learn(live, p.writer.last); isFinal(err) {
+		return err
+	}
+	if err := p.writer.sameHistory(live); err != nil {
+		return err
+	}
 	upTo := p.settledTo(live)
 	if upTo == 0 {
 		return nil
 	}
-	b := Batch{UpTo: upTo}
+	b := Batch{UpTo: upTo, Last: p.writer.last}
 	out, err := p.writer.write(ctx, b)
 	switch {
 	case err == nil:
@@ -198,7 +205,7 @@ func (p *Projection) settledTo(ctx context.Context) uint64 {
 func (p *Projection) project(ctx, live context.Context, batch []*jetbus.Delivery, upTo uint64) error {
 	h := &hand{p: p, batch: batch}
 	defer func() { h.release(ctx) }()
-	if err := p.writer.sameStream(live); err != nil {
+	if err := p.writer.sameHistory(live); err != nil {
 		return err
 	}
 	events, err := h.events(live)
@@ -207,9 +214,10 @@ func (p *Projection) project(ctx, live context.Context, batch []*jetbus.Delivery
 	}
 	p.count.events.Add(uint64(len(events)))
 	f := fold(events, &p.o)
+	newest := h.newest()
 	p.writer.failed = h.failed
 	for rejected := []Rejection{{}}; len(rejected) > 0 && (len(f.changes) > 0 || upTo > 0); {
-		if rejected, err = p.writer.persist(ctx, Batch{Changes: f.changes, UpTo: upTo}); err != nil {
+		if rejected, err = p.writer.persist(ctx, Batch{Changes: f.changes, UpTo: upTo, Last: newest}); err != nil {
 			return err
 		}
 		f.refuse(rejected)
@@ -260,12 +268,24 @@ func (h *hand) failed(ctx context.Context, away time.Duration, err error) error 
 	return nil
 }
 
-// events are those of the batch. A replay of a dead letter of a stream that is no
-// more has a sequence that means nothing in this one, and is refused.
+// events returns the events of the batch. A replay of a dead letter from another history of
+// the topic has a sequence that means nothing in this one, and is refused. A delivery from
+// before a restore is given back if the batch has others from after it.
 func (h *hand) events(ctx context.Context) ([]jetbus.Event, error) {
 	events := make([]jetbus.Event, 0, len(h.batch))
 	kept := make([]*jetbus.Delivery, 0, len(h.batch))
+	mixed := !isOneHistory(h.batch)
 	for _, d := range h.batch {
+		if mixed && d.ReplayOf == 0 {
+			err := h.p.writer.verify(ctx, jetbus.CheckpointOf(&d.Event))
+			if isRestored(err) {
+				giveBack(ctx, []*jetbus.Delivery{d})
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
 		if d.ReplayOf > 0 {
 			is, err := h.p.ofThisStream(ctx, d)
 			if err != nil {
@@ -282,6 +302,18 @@ func (h *hand) events(ctx context.Context) ([]jetbus.Event, error) {
 	}
 	h.batch = kept
 	return events, nil
+}
+
+// newest is the checkpoint of the newest event that was written or is in hand. Replays do not
+// count: when their events were stored is not known.
+func (h *hand) newest() jetbus.Checkpoint {
+	last := h.p.writer.last
+	for _, d := range h.batch {
+		if d.ReplayOf == 0 {
+			last = later(last, &d.Event)
+		}
+	}
+	return last
 }
 
 // settle makes dead letters of what was refused and acknowledges the rest.
@@ -326,8 +358,8 @@ func giveBack(ctx context.Context, deliveries []*jetbus.Delivery) {
 	}
 }
 
-// ofThisStream reports whether a replay's event was stored in the present stream. It
-// asks until the broker answers.
+// ofThisStream reports whether the topic has, or had, the event of a replay. It asks until
+// the broker answers.
 func (p *Projection) ofThisStream(ctx context.Context, d *jetbus.Delivery) (is bool, err error) {
 	dead := jetbus.DeadLetterTopic(d.Topic)
 	_ = p.writer.insist(ctx, func() error { // one that is not there any more is not known
@@ -337,7 +369,12 @@ func (p *Projection) ofThisStream(ctx context.Context, d *jetbus.Delivery) (is b
 			}
 			if e.Seq == d.ReplayOf {
 				letter, err := jetbus.ParseDeadLetter(e)
-				is = err == nil && letter.Stream == p.source.Stream && letter.StreamCreated.Equal(p.source.Created)
+				if err != nil || letter.Stream != p.source.Stream || !letter.StreamCreated.Equal(p.source.Created) {
+					break
+				}
+				err = jetbus.Checkpoint{Seq: letter.Event.Seq, ID: letter.Event.ID}.Verify(ctx, p.b, p.o.Topic)
+				is = err == nil
+				return err
 			}
 			break
 		}

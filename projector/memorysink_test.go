@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
@@ -39,6 +40,7 @@ type memorySource struct {
 	created int64
 	seq     uint64
 	known   bool
+	last    jetbus.Checkpoint
 }
 
 func newMemory() *memory {
@@ -87,7 +89,7 @@ func (s *memorySink) Open(ctx context.Context, source projector.Source) (project
 	have := s.m.sources[source.Stream]
 	have.created = source.Created.UnixNano()
 	s.m.owner, s.m.sources[source.Stream], s.source, s.at = source.Projection, have, source, have.seq
-	return projector.Position{Known: have.known, Seq: have.seq}, nil
+	return projector.Position{Known: have.known, Seq: have.seq, Last: have.last}, nil
 }
 
 // Position implements projector.Positioner.
@@ -100,7 +102,7 @@ func (s *memorySink) Position(ctx context.Context, source projector.Source) (pro
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
 	at := s.m.sources[source.Stream]
-	return projector.Position{Known: at.known, Seq: at.seq}, nil
+	return projector.Position{Known: at.known, Seq: at.seq, Last: at.last}, nil
 }
 
 // Write implements projector.Sink.
@@ -120,6 +122,10 @@ func (s *memorySink) Write(ctx context.Context, b projector.Batch) (projector.Ou
 	if s.source.Exclusive && b.UpTo > 0 && (b.UpTo < at.seq || at.seq != s.at) {
 		s.m.mu.Unlock()
 		return out, fmt.Errorf("memory: %w", projector.ErrFenced)
+	}
+	if b.Last.Seq > at.last.Seq {
+		at.last = b.Last
+		s.m.sources[s.source.Stream] = at
 	}
 	for i, c := range b.Changes {
 		switch err := s.m.put(s, c); {

@@ -60,8 +60,9 @@ type Options struct {
 	// batch. It needs Exclusive, and a rebuild swaps only while no replica runs. Default
 	// false.
 	Every bool
-	// OnNewStream says what to do where the topic was deleted and made anew. Default
-	// Refuse.
+	// OnNewStream says what Start does if the topic was deleted and declared again, or its
+	// broker was restored to an earlier state, since the sink was filled. A projection that is
+	// running ends with ErrNewStream. Default RefuseNewStream.
 	OnNewStream NewStream
 	// ShutdownTimeout is how long Stop lets a batch in hand be written. Default 30
 	// seconds.
@@ -71,10 +72,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// NewStream says what a projection does when its topic was made anew.
+// NewStream says what a projection does if its topic has another history than the sink.
 type NewStream string
 
-// The ways to meet a topic that was made anew.
+// The ways to meet a topic with another history.
 const (
 	// RefuseNewStream: Start fails with ErrNewStream.
 	RefuseNewStream NewStream = ""

@@ -19,8 +19,8 @@ type Backend interface {
 	jetbus.Reader
 	jetbus.Burier
 	jetbus.Keys // of the lock of an exclusive projection, and of a rebuild
+	jetbus.CheckpointBus
 	ScanLatest(ctx context.Context, topic string, q jetbus.LatestQuery, each func(jetbus.Event) error) (asOf uint64, err error)
-	TopicInfo(ctx context.Context, topic string) (jetbus.TopicInfo, error)
 	Groups(ctx context.Context, topic string) ([]jetbus.GroupInfo, error)
 }
 
@@ -79,7 +79,7 @@ func (p *Projection) start(ctx context.Context, sink Sink) error {
 	if err != nil {
 		return err
 	}
-	position, err := open(ctx, sink, source)
+	position, err := openVerified(ctx, p.b, sink, source)
 	if errors.Is(err, ErrNewStream) && p.o.OnNewStream == RebuildOnNewStream {
 		position, err = p.rebuild(ctx, sink, source, err)
 	}
@@ -87,7 +87,7 @@ func (p *Projection) start(ctx context.Context, sink Sink) error {
 		return err
 	}
 	p.source = source
-	p.writer = writer{b: p.b, sink: sink, source: source, o: &p.o, count: &p.count}
+	p.writer = writer{b: p.b, sink: sink, source: source, o: &p.o, count: &p.count, last: position.checkpoint()}
 	p.count.upTo.Store(position.Seq)
 	hard, kill := context.WithCancelCause(context.WithoutCancel(ctx))
 	p.hard, p.kill = hard, kill
@@ -143,6 +143,16 @@ func open(ctx context.Context, sink Sink, s Source) (Position, error) {
 	return at, nil
 }
 
+// openVerified is open that returns ErrNewStream if the topic no longer has the history that
+// the sink was filled from.
+func openVerified(ctx context.Context, b Backend, sink Sink, s Source) (Position, error) {
+	at, err := open(ctx, sink, s)
+	if err == nil {
+		err = asNewStream(at.checkpoint().Verify(ctx, b, s.Topic))
+	}
+	return at, err
+}
+
 // askPosition asks a sink for its position; a panic becomes an error.
 func askPosition(call func() (Position, error)) (at Position, err error) {
 	defer func() {
@@ -160,7 +170,7 @@ func (p *Projection) rebuild(ctx context.Context, sink Sink, source Source, why 
 		return Position{}, fmt.Errorf("%w; and OnNewStream is %s, but the sink cannot be rebuilt", why, p.o.OnNewStream)
 	}
 	needed := func(ctx context.Context) (bool, error) { // another replica may have done it
-		_, err := open(ctx, sink, source)
+		_, err := openVerified(ctx, p.b, sink, source)
 		if errors.Is(err, ErrNewStream) {
 			return true, nil
 		}
@@ -258,8 +268,8 @@ func (p *Projection) stop() {
 // Done is closed when the replica has ended, for whatever reason.
 func (p *Projection) Done() <-chan struct{} { return p.done }
 
-// Err returns why it ended: nil while it runs and after Stop. It is [ErrNewStream]
-// where the topic was deleted and made anew, [jetbus.ErrNoTopic] or
+// Err returns why it ended: nil while it runs and after Stop. It is [ErrNewStream] if the
+// topic was deleted and declared again, or restored to an earlier state, [jetbus.ErrNoTopic] or
 // [jetbus.ErrNoGroup] where it or the group was deleted.
 func (p *Projection) Err() error {
 	p.mu.Lock()

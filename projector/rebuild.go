@@ -70,7 +70,7 @@ const (
 // A sink or a broker that is away is waited for, once the shadow is open. Events that
 // cannot be projected become dead letters, as they do in the projection. The error
 // wraps those of the options, of the sink's Shadow, Open and Swap ([ErrSwapRefused]),
-// [ErrNewStream] where the topic is made anew meanwhile, the cause of ctx, and, with
+// [ErrNewStream] if the topic is declared again or restored in the meantime, the cause of ctx, and, with
 // Options.Every, [jetbus.ErrLockLost] and [context.DeadlineExceeded] where the swap takes
 // longer than the replicas may be kept from projecting, which is five minutes.
 func Rebuild(ctx context.Context, b Backend, sink Rebuilder, o Options, ro RebuildOptions) (RebuildStats, error) {
@@ -232,10 +232,7 @@ func (r *rebuild) catchUp(ctx context.Context, at uint64) (now, behind uint64, e
 			return at, 0, err
 		}
 	}
-	if err = r.w.sameStream(ctx); err == nil && now > 0 {
-		err = r.w.store(ctx, nil, now)
-	}
-	return now, now - at, err
+	return now, now - at, r.w.store(ctx, nil, now)
 }
 
 // swapAlone swaps while no replica projects. Where each event is handed to the sink, a

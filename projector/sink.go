@@ -44,6 +44,18 @@ type Position struct {
 	// Seq is the sequence up to which every event is in the sink for certain. It may
 	// be behind, except for an exclusive projection, where it is exact.
 	Seq uint64
+	// Last is the newest event that may be in the sink; see [Batch]. Start returns [ErrNewStream]
+	// if the topic does not have it, because its broker was restored to an earlier state. Zero:
+	// not known, as of a sink that an older version filled; then only Seq is compared.
+	Last jetbus.Checkpoint
+}
+
+// checkpoint is what is compared with the topic.
+func (p Position) checkpoint() jetbus.Checkpoint {
+	if p.Last.Seq == 0 {
+		return jetbus.Checkpoint{Seq: p.Seq}
+	}
+	return p.Last
 }
 
 // Batch is what a sink writes at once.
@@ -58,6 +70,12 @@ type Batch struct {
 	// not store it: it comes again without that change, which is a dead letter by
 	// then. Zero: not known.
 	UpTo uint64
+	// Last is the newest event of this batch and all batches before it, or a later end of the
+	// topic. A sink that outlives the process stores it before the changes or together with
+	// them, unless what it has stored is newer, and returns it as Position.Last. If replicas
+	// share the events, it should be a [Positioner], so that each replica learns of the newest
+	// event of the others. Zero: not known.
+	Last jetbus.Checkpoint
 }
 
 // Change is what an event makes of its key.
@@ -112,9 +130,10 @@ func (e *ChangeError) Unwrap() error { return e.Err }
 var (
 	// ErrOwned: what the sink holds belongs to another projection.
 	ErrOwned = errors.New("owned by another projection")
-	// ErrNewStream: the topic was deleted and made anew since the sink was filled;
-	// its sequences begin anew, so that every new event would count as old. Rebuild it.
-	ErrNewStream = errors.New("the topic was made anew")
+	// ErrNewStream: the topic was deleted and declared again since the sink was filled, or
+	// restored to an earlier state, which the error says by wrapping a [jetbus.RestoredError].
+	// Sequences are used again, so that new events would count as old. Rebuild the sink.
+	ErrNewStream = errors.New("the topic has another history")
 	// ErrFenced: another replica has written to the sink in the meantime.
 	ErrFenced = errors.New("another replica took over")
 )

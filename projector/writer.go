@@ -31,18 +31,31 @@ type writer struct {
 	wrote  func()          // called with each batch that is written; nil: nothing
 	live   context.Context //nolint:containedctx // ends the waits between tries before ctx does; nil: ctx alone
 
+	last    jetbus.Checkpoint // the newest event that the sink may have
+	undated bool              // events are read from a snapshot, which has stored them at other times
+
 	refusals map[string]uint64 // by key of an event that became a dead letter, its sequence; nil: not noted
 }
 
 // writeTimeout is how long one Write may take.
 func (o *Options) writeTimeout() time.Duration { return max(2*o.AckTimeout, minWriteTimeout) }
 
-// store folds events and writes them, through all that passes. What can never be
-// written becomes a dead letter before the position moves past it. It returns the
-// errors that more tries would not change, and that of ctx.
+// store is storeRead of events that were read without a check of the topic's history, which
+// it checks first.
 func (w *writer) store(ctx context.Context, events []jetbus.Event, upTo uint64) error {
+	if err := w.sameHistory(ctx); err != nil {
+		return err
+	}
+	return w.storeRead(ctx, events, upTo)
+}
+
+// storeRead folds events and writes them, and retries until the sink has them. What can never
+// be written becomes a dead letter before the position moves past it. It returns errors that
+// a retry would not change, and the cause of ctx.
+func (w *writer) storeRead(ctx context.Context, events []jetbus.Event, upTo uint64) error {
 	w.count.events.Add(uint64(len(events)))
 	f := fold(events, w.o)
+	newest := w.newest(events)
 	buried := 0
 	for {
 		for _, r := range f.refusals[buried:] {
@@ -58,7 +71,7 @@ func (w *writer) store(ctx context.Context, events []jetbus.Event, upTo uint64) 
 		if len(f.changes) == 0 && upTo == 0 {
 			break
 		}
-		rejected, err := w.persist(ctx, Batch{Changes: f.changes, UpTo: upTo})
+		rejected, err := w.persist(ctx, Batch{Changes: f.changes, UpTo: upTo, Last: newest})
 		if err != nil {
 			return err
 		}
@@ -78,10 +91,22 @@ func (w *writer) persist(ctx context.Context, b Batch) ([]Rejection, error) {
 	failures := map[int]int{} // by change
 	for attempt := 1; ; attempt++ {
 		tried := time.Now()
-		out, err := w.write(ctx, b)
+		var out Outcome
+		isNew, err := w.learn(ctx, b.Last)
+		if isNew {
+			if err := w.sameHistory(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if err == nil {
+			out, err = w.write(ctx, b)
+		}
 		switch {
 		case err == nil:
 			w.count.wrote(out, b, w.source.Exclusive)
+			if b.Last.Seq > w.last.Seq {
+				w.last = b.Last
+			}
 			if w.wrote != nil {
 				w.wrote()
 			}
@@ -169,6 +194,18 @@ func (w *writer) write(ctx context.Context, b Batch) (out Outcome, err error) {
 		last = r.Index
 	}
 	return out, nil
+}
+
+// newest is the checkpoint of the newest event that was written or is in events.
+func (w *writer) newest(events []jetbus.Event) jetbus.Checkpoint {
+	last := w.last
+	for i := range events {
+		last = later(last, &events[i])
+	}
+	if w.undated && last != w.last {
+		last.Stored = time.Time{}
+	}
+	return last
 }
 
 // bury makes a dead letter of an event that no delivery holds, through all that

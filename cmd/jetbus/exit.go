@@ -72,6 +72,8 @@ func exitCode(err error) int {
 	switch {
 	case is(jetbus.ErrInvalidTopic, jetbus.ErrInvalidGroup, jetbus.ErrInvalidEvent, jetbus.ErrInvalidHeader, jetbus.ErrInvalidOption):
 		return exitUsage
+	case is(projector.ErrNewStream): // may wrap ErrPositionUnknown
+		return exitConflict
 	case is(jetbus.ErrNoTopic, jetbus.ErrNoGroup, jetbus.ErrPositionUnknown, jetbus.ErrNoDeadLetters):
 		return exitNotFound
 	case is(jetbus.ErrConflict, jetbus.ErrNoPartitions, jetbus.ErrWrongSequence, jetbus.ErrGroupBusy, embedded.ErrInUse):
@@ -82,7 +84,7 @@ func exitCode(err error) int {
 		return exitNotFound
 	case is(registry.ErrIncompatible, registry.ErrReferenced, registry.ErrReadOnly, registry.ErrNotDeleted, registry.ErrContended, registry.ErrBackfillDiffers):
 		return exitConflict
-	case is(projector.ErrOwned, projector.ErrNewStream, mongosink.ErrIndexConflict):
+	case is(projector.ErrOwned, mongosink.ErrIndexConflict):
 		return exitConflict
 	case is(outbox.ErrNoTable, errNoCollection, errNoRow, errNoFeed, partition.ErrNoMember):
 		return exitNotFound

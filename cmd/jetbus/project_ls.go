@@ -35,6 +35,7 @@ their sequences too. DOCUMENTS has those of deleted keys in it.`,
 const (
 	projectionGone       = "topic is gone"
 	projectionNewStream  = "topic was made anew"
+	projectionRestored   = "topic was restored"
 	projectionRebuilding = "rebuilding"
 	projectionFilling    = "filling"
 	projectionRunning    = "running"
@@ -85,7 +86,7 @@ func (a *app) listProjections(cmd *cobra.Command, f *projectFlags) error {
 }
 
 // examine asks the database and the bus about a collection and its topics.
-func examine(ctx context.Context, bus jetbus.Topics, db *mongo.Database, s mongosink.Status) ([]projectedCollection, error) {
+func examine(ctx context.Context, bus topicReader, db *mongo.Database, s mongosink.Status) ([]projectedCollection, error) {
 	documents, err := db.Collection(s.Collection).EstimatedDocumentCount(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("count the documents of %s: %w", s.Collection, err)
@@ -110,8 +111,14 @@ func examine(ctx context.Context, bus jetbus.Topics, db *mongo.Database, s mongo
 	return rows, nil
 }
 
+// topicReader is what ls needs of a bus.
+type topicReader interface {
+	jetbus.Topics
+	jetbus.CheckpointBus
+}
+
 // follow compares the collection with its topic.
-func (p *projectedCollection) follow(ctx context.Context, bus jetbus.Topics, source mongosink.SourceStatus) error {
+func (p *projectedCollection) follow(ctx context.Context, bus topicReader, source mongosink.SourceStatus) error {
 	info, err := bus.TopicInfo(ctx, p.Topic)
 	switch {
 	case errors.Is(err, jetbus.ErrNoTopic):
@@ -124,6 +131,14 @@ func (p *projectedCollection) follow(ctx context.Context, bus jetbus.Topics, sou
 	if info.Stream != source.Stream || !info.Created.Equal(source.Created) {
 		p.State = projectionNewStream
 		return nil
+	}
+	err = source.Position.Last.Verify(ctx, bus, p.Topic)
+	if _, restored := errors.AsType[*jetbus.RestoredError](err); restored {
+		p.State = projectionRestored
+		return nil
+	}
+	if err != nil {
+		return err
 	}
 	if p.LastSeq > p.Position {
 		p.Lag = p.LastSeq - p.Position

@@ -390,7 +390,7 @@ func TestProjectRefused(t *testing.T) {
 	b.ok(t, "", "topics", "create", "orders")
 	b.put(t, "orders", "b", `{"n":2}`)
 	r = b.project(t, "orders", "shop", "--index", "n")
-	if r.code != exitConflict || !strings.Contains(r.errOut, "made anew") || !strings.Contains(r.errOut, "jetbus project --rebuild") {
+	if r.code != exitConflict || !strings.Contains(r.errOut, "another history") || !strings.Contains(r.errOut, "jetbus project --rebuild") {
 		t.Errorf("%+v", r)
 	}
 	b.shows(t, "topic was made anew", b.args("ls")[2:]...)
@@ -398,6 +398,17 @@ func TestProjectRefused(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	b.become(t, "shop", map[string]string{"b": `{"n":2}`})
+
+	// Neither is one that was restored to a state before the newest event of the collection.
+	restored := bson.D{{Key: "$set", Value: bson.D{{Key: "sources.orders.last.seq", Value: 99}}}}
+	if _, err := b.db.Collection("_projections").UpdateByID(t.Context(), "shop", restored); err != nil {
+		t.Fatal(err)
+	}
+	b.shows(t, "topic was restored", b.args("ls")[2:]...)
+	r = b.project(t, "orders", "shop", "--index", "n")
+	if r.code != exitConflict || !strings.Contains(r.errOut, "restored to an earlier state") || !strings.Contains(r.errOut, "jetbus project --rebuild") {
+		t.Errorf("%+v", r)
+	}
 }
 
 func TestProjectRebuild(t *testing.T) {

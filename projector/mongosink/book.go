@@ -51,6 +51,8 @@ type entry struct {
 	Created int64     `bson:"created"`       // when the stream was made, in nanoseconds since 1970
 	Seq     *int64    `bson:"seq,omitempty"` // up to which every event is in the collection; nil: it was not filled yet
 	At      time.Time `bson:"at,omitempty"`  // when Seq was written
+	// Last is the newest event that may be in the collection; nil: not known.
+	Last *lastEvent `bson:"last,omitempty"`
 }
 
 // openBook returns the book of a database. What is read from it is never behind
@@ -137,10 +139,11 @@ func (p *page) topics() string {
 // position is how far a page has got with a topic.
 func (p *page) position(topic string) projector.Position {
 	e := p.Sources[sourceField(topic)]
-	if e.Seq == nil {
-		return projector.Position{}
+	at := projector.Position{Last: e.Last.checkpoint()}
+	if e.Seq != nil {
+		at.Known, at.Seq = true, uint64(max(*e.Seq, 0)) //nolint:gosec // not negative
 	}
-	return projector.Position{Known: true, Seq: uint64(max(*e.Seq, 0))} //nolint:gosec // not negative
+	return at
 }
 
 // claim enters the source in its page, which has one owner, and reads the position.
@@ -205,7 +208,7 @@ func (m *bookmark) advance(ctx context.Context, upTo uint64) error {
 	case err != nil:
 		return err
 	case r.MatchedCount > 0:
-		m.pos = projector.Position{Known: true, Seq: upTo}
+		m.pos.Known, m.pos.Seq = true, upTo
 		return nil
 	case m.src.Exclusive:
 		return m.fenced()

@@ -22,15 +22,15 @@ import (
 // replica that lost its lock without knowing it from bringing deleted keys back.
 //
 // A write that the server refuses ends a transaction; it is run again, see transactParked.
-func (w *writer) commit(ctx context.Context, writes []*guarded, upTo uint64, out *projector.Outcome) error {
-	if len(writes) == 0 && (upTo == 0 || len(out.Rejected) > 0) {
+func (w *writer) commit(ctx context.Context, writes []*guarded, b projector.Batch, out *projector.Outcome) error {
+	if len(writes) == 0 && (b.UpTo == 0 || len(out.Rejected) > 0) {
 		return nil
 	}
 	var moves bool
 	var stale int
 	err := w.transactParked(ctx, func(ctx context.Context, roots []string) error {
-		moves = upTo > 0 && len(out.Rejected) == 0
-		err := w.mark.hold(ctx, upTo, moves)
+		moves = b.UpTo > 0 && len(out.Rejected) == 0
+		err := w.mark.hold(ctx, b, moves)
 		if err == nil {
 			stale, err = w.replace(ctx, writes, out.Rejected, roots)
 		}
@@ -44,7 +44,10 @@ func (w *writer) commit(ctx context.Context, writes []*guarded, upTo uint64, out
 		return err
 	}
 	if moves {
-		w.mark.pos = projector.Position{Known: true, Seq: upTo}
+		w.mark.pos.Known, w.mark.pos.Seq = true, b.UpTo
+	}
+	if b.Last.Seq > w.mark.pos.Last.Seq {
+		w.mark.pos.Last = b.Last
 	}
 	out.Stale = stale
 	out.Applied = len(writes) - stale - rejectedOf(writes, out.Rejected)
@@ -117,13 +120,17 @@ func (e *refusalError) Error() string { return e.Err.Error() }
 
 // hold makes the position part of a transaction, which so fails if another replica
 // moves it, and moves it.
-func (m *bookmark) hold(ctx context.Context, upTo uint64, moves bool) error {
+func (m *bookmark) hold(ctx context.Context, b projector.Batch, moves bool) error {
+	upTo := b.UpTo
 	if m.pos.Known && moves && upTo < m.pos.Seq {
 		return fmt.Errorf("%w: position %d is behind %d, which is stored", projector.ErrFenced, upTo, m.pos.Seq)
 	}
 	set := bson.D{{Key: m.field("at"), Value: time.Now()}}
 	if moves {
 		set = append(set, bson.E{Key: m.field("seq"), Value: int64(upTo)}) //nolint:gosec // sequences are far below 2^63
+	}
+	if b.Last.Seq > m.pos.Last.Seq {
+		set = append(set, bson.E{Key: m.field("last"), Value: lastOf(b.Last)})
 	}
 	r, err := m.book.UpdateOne(ctx, append(m.filter(), bson.E{Key: m.field("seq"), Value: m.stored()}), bson.D{{Key: "$set", Value: set}})
 	if err != nil || r.MatchedCount > 0 {

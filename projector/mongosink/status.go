@@ -105,7 +105,7 @@ func statusOf(docs []bson.Raw) ([]Status, error) {
 func (p *position) status() SourceStatus {
 	return SourceStatus{
 		Topic: p.Topic, Stream: p.Stream, Created: time.Unix(0, p.Created).UTC(), At: p.At,
-		Position: projector.Position{Known: p.Seq >= 0, Seq: uint64(max(p.Seq, 0))}, //nolint:gosec // not negative
+		Position: p.known(),
 	}
 }
 

@@ -129,11 +129,12 @@ func (t *Transaction) write(ctx context.Context, sess *mongo.Session, b projecto
 	begin, rounds := t.after(b.Changes, 0), 0
 	for limit := t.size; begin < len(b.Changes) || t.at < int64(b.UpTo); { //nolint:gosec // sequences fit
 		part := b.Changes[begin:min(begin+limit, len(b.Changes))]
-		to := b.UpTo
+		to, last := b.UpTo, b.Last
 		if begin+len(part) < len(b.Changes) {
-			to = part[len(part)-1].Event.Seq
+			e := &part[len(part)-1].Event
+			to, last = e.Seq, jetbus.CheckpointOf(e)
 		}
-		err := t.transact(ctx, sess, part, int64(to)) //nolint:gosec // sequences fit
+		err := t.transact(ctx, sess, part, int64(to), last) //nolint:gosec // sequences fit
 		bad, blamed := errors.AsType[*projector.ChangeError](err)
 		switch {
 		case err == nil:
@@ -202,9 +203,9 @@ func (t *Transaction) after(changes []projector.Change, from int) int {
 // errMoved says that the stored position is not what it was.
 var errMoved = errors.New("the position has moved")
 
-// transact runs one transaction: the changes, and the position from t.at to that
-// one. A ChangeError counts from the first of these changes.
-func (t *Transaction) transact(ctx context.Context, sess *mongo.Session, changes []projector.Change, to int64) error {
+// transact runs one transaction: the changes, and the position from t.at to to, with the
+// newest event up to there. A ChangeError counts from the first of these changes.
+func (t *Transaction) transact(ctx context.Context, sess *mongo.Session, changes []projector.Change, to int64, last jetbus.Checkpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, t.o.Timeout)
 	defer cancel()
 	err := sess.StartTransaction(options.Transaction().
@@ -212,7 +213,7 @@ func (t *Transaction) transact(ctx context.Context, sess *mongo.Session, changes
 	if err != nil {
 		return fmt.Errorf("start a transaction: %w", err)
 	}
-	if err := t.apply(mongo.NewSessionContext(ctx, sess), changes, to); err != nil {
+	if err := t.apply(mongo.NewSessionContext(ctx, sess), changes, to, last); err != nil {
 		short, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		_ = sess.AbortTransaction(short) // one that stays open is ended by the session's next
@@ -235,17 +236,18 @@ func (t *Transaction) transact(ctx context.Context, sess *mongo.Session, changes
 
 // apply is what is inside a transaction. The position comes first: it is the
 // fence, and of two replicas one meets the other there.
-func (t *Transaction) apply(ctx context.Context, changes []projector.Change, to int64) error {
+func (t *Transaction) apply(ctx context.Context, changes []projector.Change, to int64, last jetbus.Checkpoint) error {
 	filter := bson.D{
 		{Key: "_id", Value: positionID(t.source.Projection)},
 		{Key: "stream", Value: t.source.Stream},
 		{Key: "created", Value: t.source.Created.UnixNano()},
 		{Key: "seq", Value: t.at},
 	}
-	update := bson.D{{Key: "$set", Value: bson.D{
-		{Key: "seq", Value: to}, {Key: "at", Value: time.Now()}, {Key: "writer", Value: t.writer},
-	}}}
-	moved, err := t.book.UpdateOne(ctx, filter, update)
+	set := bson.D{{Key: "seq", Value: to}, {Key: "at", Value: time.Now()}, {Key: "writer", Value: t.writer}}
+	if last.Seq > 0 {
+		set = append(set, bson.E{Key: "last", Value: lastOf(last)})
+	}
+	moved, err := t.book.UpdateOne(ctx, filter, bson.D{{Key: "$set", Value: set}})
 	switch {
 	case err != nil:
 		return fmt.Errorf("store position %d: %w", to, err)

@@ -26,6 +26,8 @@ type position struct {
 	Seq        int64     `bson:"seq"`     // up to which every event counts; -1: nothing was written yet
 	At         time.Time `bson:"at"`      // when that was written
 	Writer     string    `bson:"writer"`  // the replica that did
+	// Last is the newest event that counts; nil: not known.
+	Last *lastEvent `bson:"last,omitempty"`
 }
 
 // positionID is the _id of a position. No collection that a sink is asked for has
@@ -122,7 +124,9 @@ func (t *Transaction) Position(ctx context.Context, s projector.Source) (project
 
 // known is the position as a projection has it.
 func (p *position) known() projector.Position {
-	return projector.Position{Known: p.Seq >= 0, Seq: uint64(max(p.Seq, 0))} //nolint:gosec // not negative
+	at := projector.Position{Known: p.Seq >= 0, Last: p.Last.checkpoint()}
+	at.Seq = uint64(max(p.Seq, 0)) //nolint:gosec // not negative
+	return at
 }
 
 func (t *Transaction) open(ctx context.Context, s projector.Source) (position, error) {

@@ -53,7 +53,10 @@ func (w *writer) write(ctx context.Context, b projector.Batch) (out projector.Ou
 		slices.SortFunc(out.Rejected, func(a, b projector.Rejection) int { return cmp.Compare(a.Index, b.Index) })
 	}()
 	if w.o.HardDelete {
-		err = w.commit(ctx, writes, b.UpTo, &out)
+		err = w.commit(ctx, writes, b, &out)
+		return out, err
+	}
+	if err := w.mark.note(ctx, b.Last); err != nil {
 		return out, err
 	}
 	for len(writes) > 0 {
