@@ -22,6 +22,9 @@ const (
 	// HeaderCompactedCreated is when the stream was made that this is a position in, in
 	// milliseconds since 1970. Events without it are taken for ones of the present stream.
 	HeaderCompactedCreated = "x-compacted-created"
+	// HeaderCompactedLast is the newest source event that was compacted when the event was
+	// published: its Seq and, in nanoseconds since 1970, its Stored.
+	HeaderCompactedLast = "x-compacted-last"
 )
 
 // Compactor keeps, in a compacted topic, the last event of each key of another
@@ -33,8 +36,8 @@ const (
 // others stand by. It goes on where it was, or whoever ran it before.
 //
 // An event of the target is that of the source with another Key, an ID of its
-// own, the source event's in CausedBy, [HeaderCompactedSeq] and
-// [HeaderCompactedCreated]. A source event
+// own, the source event's in CausedBy, [HeaderCompactedSeq],
+// [HeaderCompactedCreated] and [HeaderCompactedLast]. A source event
 // whose payload is the JSON value null deletes its key in the target. What is in
 // the target never gives way to an older event of the source, also when the group
 // is moved back with SetCursor, crashes, or two work at once. All events of a source that
@@ -79,7 +82,7 @@ type CompactorBus interface {
 	Receiver
 	StateStore
 	Keys
-	TopicInfo(ctx context.Context, topic string) (TopicInfo, error)
+	CheckpointBus
 }
 
 // Defaults and bounds of Compactor.
@@ -133,7 +136,8 @@ func (c Compactor) normalize() (Compactor, error) {
 // other failures, 10 in a row at most. The error wraps [ErrNoState] where Target
 // is not compacted, [ErrNoTopic], [ErrPositionUnknown] where Target was made of a later Source
 // than the one that is there, or [ErrInvalidOption], also for a Target whose
-// TombstoneTTL is below 1 hour.
+// TombstoneTTL is below 1 hour. It is a [RestoredError] if Source was restored to an earlier
+// state and Target still has what was made of the lost events: delete Target and the group.
 func (c Compactor) Run(ctx context.Context, b CompactorBus) error {
 	c, err := c.normalize()
 	if err == nil {
@@ -151,6 +155,9 @@ type compaction struct {
 	b       CompactorBus
 	checked bool      // the target is as it must be
 	created time.Time // the source's stream; zero: not known yet
+
+	loaded bool       // last is known
+	last   Checkpoint // the newest source event that the target may have been made of
 }
 
 // check looks at the target, once.
@@ -172,9 +179,68 @@ func (c *compaction) check(ctx context.Context) error {
 	return nil
 }
 
+// sameHistory reports whether the source has the events that the target was made of. It must
+// be asked after a batch was received and before the batch is stored; see projector/history.go.
+// If the source was restored and the target was too, both may agree again: the batch is of
+// neither history for certain, and must be given back. If they do not agree, the error is a
+// RestoredError.
+func (c *compaction) sameHistory(ctx context.Context) (same bool, err error) {
+	if !c.loaded {
+		if err := c.load(ctx); err != nil {
+			return false, err
+		}
+	}
+	err = c.last.Verify(ctx, c.b, c.Source)
+	if _, restored := errors.AsType[*RestoredError](err); !restored {
+		return err == nil, err
+	}
+	if err := c.load(ctx); err != nil {
+		return false, err
+	}
+	return false, c.last.Verify(ctx, c.b, c.Source)
+}
+
+// load reads the newest source event that the target was made of. The last event that a
+// compactor published tells it; others may have published after that.
+func (c *compaction) load(ctx context.Context) error {
+	c.last, c.loaded = Checkpoint{}, false
+	info, err := c.b.TopicInfo(ctx, c.Target)
+	if err != nil {
+		return err
+	}
+	for step := uint64(1); !c.loaded; step *= 4 {
+		after := info.LastSeq - min(step, info.LastSeq)
+		for e, err := range c.b.Scan(ctx, c.Target, ScanQuery{From: AfterSeq(after)}) {
+			if errors.Is(err, ErrPositionUnknown) {
+				return fmt.Errorf("%w: %s was restored while its end was read", ErrUnavailable, c.Target)
+			}
+			if err != nil {
+				return err
+			}
+			if last := c.lastOf(&e); last.Seq > c.last.Seq {
+				c.last = last
+			}
+		}
+		c.loaded = c.last.Seq > 0 || after == 0
+	}
+	return nil
+}
+
+// lastOf reads HeaderCompactedLast. It is zero if e was made of another stream, or by others.
+func (c *compaction) lastOf(e *Event) (last Checkpoint) {
+	var stored int64
+	_, err := fmt.Sscanf(e.Headers[HeaderCompactedLast], "%d %d", &last.Seq, &stored)
+	if err != nil || e.Headers[HeaderCompactedCreated] != strconv.FormatInt(c.created.UnixMilli(), 10) {
+		return Checkpoint{}
+	}
+	last.Stored = time.Unix(0, stored).UTC()
+	return last
+}
+
 func (c *compaction) run(ctx context.Context) (err error) {
 	for err == nil {
 		err = c.Lock.Hold(ctx, c.b, func(ctx context.Context, _ Held) (bool, error) {
+			c.loaded = false // another process may have worked in the meantime
 			err := c.work(ctx)
 			return err == nil, err
 		})
@@ -247,20 +313,22 @@ func (c *compaction) step(ctx context.Context) (n int, err error) {
 	batch, err := c.b.Receive(ctx, c.Source, c.Group, ReceiveOptions{
 		From: Earliest(), Max: c.BatchSize, AckTimeout: compactorLease, MaxAttempts: -1,
 	})
-	if err != nil || len(batch) == 0 {
+	if err != nil {
 		return 0, err
 	}
-	var last map[string]Event
+	same := false
 	anew, err := c.madeAnew(ctx)
-	if err == nil && !anew { // else it is not known of which stream they are
-		if last, err = c.fold(batch); err == nil {
-			err = c.apply(ctx, last)
-		}
+	if err == nil {
+		c.loaded = c.loaded && !anew
+		same, err = c.sameHistory(ctx)
+	}
+	if same = same && !anew; same { // else it is not known of which stream the events are
+		err = c.store(ctx, batch)
 	}
 	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), compactorSettle)
 	defer cancel()
 	for _, d := range batch {
-		if err != nil || anew {
+		if err != nil || !same {
 			_ = d.GiveBack(settling) // it comes back in any case
 			continue
 		}
@@ -269,6 +337,20 @@ func (c *compaction) step(ctx context.Context) (n int, err error) {
 		}
 	}
 	return len(batch), err
+}
+
+// store compacts a batch.
+func (c *compaction) store(ctx context.Context, batch []*Delivery) error {
+	for _, d := range batch {
+		if d.ReplayOf == 0 && d.Seq > c.last.Seq && !d.Stored.IsZero() { // when the event of a replay was stored is not known
+			c.last = CheckpointOf(&d.Event)
+		}
+	}
+	last, err := c.fold(batch)
+	if err != nil {
+		return err
+	}
+	return c.apply(ctx, last)
 }
 
 // madeAnew looks when the source's stream was made, and reports whether that is another one than
@@ -474,6 +556,9 @@ func (c *compaction) record(key string, e Event) Event {
 	}
 	e.Headers[HeaderCompactedSeq] = strconv.FormatUint(e.Seq, 10)
 	e.Headers[HeaderCompactedCreated] = strconv.FormatInt(c.created.UnixMilli(), 10)
+	if c.last.Seq > 0 {
+		e.Headers[HeaderCompactedLast] = fmt.Sprint(c.last.Seq, c.last.Stored.UnixNano())
+	}
 	if e.IsTombstone() {
 		e.Headers[HeaderTombstone] = "1"
 	}

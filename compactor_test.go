@@ -182,6 +182,10 @@ func TestCompactorRecord(t *testing.T) {
 		want.ID, want.Topic, want.Key, want.CausedBy, want.Partition, want.Seq = got.ID, "customers", "ann", []string{"o-7"}, jetbus.NoPartition, 1
 		want.Stored = got.Stored // which is later than that of the source
 		want.Headers = map[string]string{"x-shop": "north", "content-type": "text/plain", jetbus.HeaderCompactedSeq: fmt.Sprint(seq), jetbus.HeaderCompactedCreated: r.created("orders")}
+		for e, err := range r.bus.Scan(r.Context(), "orders", jetbus.ScanQuery{From: jetbus.AfterSeq(seq - 1)}) {
+			r.ok(err)
+			want.Headers[jetbus.HeaderCompactedLast] = fmt.Sprint(seq, e.Stored.UnixNano())
+		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			r.Error(diff)
 		}

@@ -50,6 +50,16 @@ func (r *Restorable) Restore(t testing.TB, b Backup, down func()) {
 	})
 }
 
+// RestoreStream is Restore of one stream, as after a loss of power that others survived.
+func (r *Restorable) RestoreStream(t testing.TB, b Backup, stream string) {
+	t.Helper()
+	dir := filepath.Join("$G", "streams", stream)
+	r.replace(t, func() error {
+		there := filepath.Join(r.store(), dir)
+		return errors.Join(os.RemoveAll(there), os.CopyFS(there, os.DirFS(filepath.Join(string(b), dir))))
+	})
+}
+
 func (r *Restorable) store() string { return filepath.Join(r.dir, "broker", "jetstream") }
 
 // replace calls f while the broker is down.
