@@ -21,12 +21,13 @@ RUN      ?= .
 RUNS     ?= 1
 SEED     ?= $(shell date +%s)
 SEEDS    ?= 2000
+RESTORES ?= 200
 SIM      ?= 200x1024
 SUITE    ?= test
 TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions chaos-elections contract-elections kills order model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
+.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions chaos-elections contract-elections kills restores order model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
@@ -96,6 +97,9 @@ chaos-elections: ## Have a random leader of a cluster step down each 300 ms, and
 
 kills: ## Kill a projector KILLS=100 times under load, and rebuilds; the collection must be exact
 	cd e2e && go test ./projections -run '^Test(Projector|Rebuild)Killed$$' -count=1 -timeout 0 -v -kills $(KILLS)
+
+restores: ## Restore a broker RESTORES=200 times to an earlier state; what is derived from its topic reports or repairs it
+	cd e2e && go test ./restore -run '^TestRestore$$' -count=1 -timeout 0 -v -restores $(RESTORES)
 
 order: ## Stop and kill the active member of an ordered group in 100,000 events, of whose runs a fifth fail; each key's are in order
 	cd e2e && go test ./jobs -run '^TestOrderPerKey$$' -count=1 -timeout 0 -v -each 100
