@@ -75,7 +75,7 @@ func TestTopicMadeAnewUnderAFeed(t *testing.T) {
 	r.wants("gap, copy a, copy b, copied")
 }
 
-// A position that does not say in which topic it is, as older versions saved it, counts.
+// A position that does not identify its topic and its event, as older versions saved it, counts.
 func TestPositionWithoutCreated(t *testing.T) {
 	r := newRig(t)
 	o := r.options()
@@ -92,7 +92,7 @@ func TestPositionWithoutCreated(t *testing.T) {
 	if p.Created.UnixMilli() != info.Created.UnixMilli() {
 		t.Errorf("the position is in a topic of %v, which was made at %v", p.Created, info.Created)
 	}
-	p.Created = time.Time{}
+	p.Created, p.Last = time.Time{}, jetbus.Checkpoint{}
 	_, err = o.TokenStore.Save(t.Context(), o.Name, p)
 	r.must(err)
 	r.insert("b")

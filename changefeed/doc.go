@@ -21,6 +21,9 @@
 //     say, and by default becomes a dead letter or ends the feed with an error
 //     (Feed.Err, Feed.Done); lost history is never skipped without a gap event. A topic
 //     that was deleted and made anew has lost it, too.
+//   - A topic that was restored to an earlier state gets the events that it lost a second
+//     time, as long as MongoDB has their changes. The feed compares the topic with the newest
+//     event that it published when it starts and each ProgressInterval.
 //   - Memory is bounded: while the broker is away, the feed stops reading.
 //   - Filtered changes, and a quiet collection in a busy deployment, move the position
 //     as well: it is saved in a [TokenStore] at most every ProgressInterval.
@@ -43,6 +46,8 @@
 // forgets, the same holds for all that it has read. And while the TokenStore is away,
 // nothing is published. The window should be longer than a publish may take: the
 // default of 2 minutes is.
+// If the broker is restored while a batch or an event is in flight, it may store that after events
+// that are missing. The feed finds out, and treats it as lost history (OnHistoryLost).
 //
 // # Limits
 //
@@ -57,4 +62,7 @@
 // does not fit into a topic that is full (DiscardNew) waits for room for all of it.
 // Whether a topic was made anew is told by its stream: in one that others share it cannot be
 // told from a topic whose events have all left it, and the feed goes on where it was.
+// A restore of the broker is not noticed if the TokenStore, which is in the broker by default, is
+// restored with the topic and the feed dies at that moment with an event in flight (Atomic and
+// Serial); dead letters that the broker loses are only made again with their topic's events.
 package changefeed

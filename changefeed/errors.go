@@ -14,8 +14,8 @@ import (
 var (
 	// ErrHistoryLost: MongoDB no longer has the changes behind the feed's position
 	// (its oplog is too small for how long the feed was away), or has not come that far
-	// (it is another deployment, or one that was restored), or the topic was deleted and made
-	// anew, so that it has nothing of them, and OnHistoryLost is Fail.
+	// (it is another deployment, or one that was restored), or the topic no longer has what was
+	// published (see OnHistoryLost), and OnHistoryLost is Fail.
 	// Start the feed with another OnHistoryLost to go on with a gap.
 	ErrHistoryLost = errors.New("the history behind the feed's position is lost")
 	// ErrInvalidated: the collection was dropped or renamed, or its database dropped,

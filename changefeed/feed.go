@@ -48,6 +48,9 @@ type Feed struct {
 	// now is where MongoDB was in Start, which is where a feed without a position begins.
 	// It is empty if MongoDB did not answer, and once there is a position.
 	now Token
+	// lost is what a turn found to be missing in the topic: the next one compares its position
+	// with it. One turn at a time uses it.
+	lost *Progress
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed when nothing of the feed runs any more
@@ -258,12 +261,13 @@ type position struct {
 	copy  *CopyProgress // nil: no copy is under way
 	// unsaid: the topic ends with the event for which a copy is made, and the gap event
 	// is still to come.
-	unsaid bool
-	at     *bson.Timestamp // instead of token: the first time that is wanted
-	upTo   Token           // what was seen already, when at is earlier than that
-	// created is when the topic was made that has what was published up to token: another
-	// time than the topic's says that it has nothing of that.
-	created time.Time
+	unsaid  bool
+	at      *bson.Timestamp   // instead of token: the first time that is wanted
+	upTo    Token             // what was seen already, when at is earlier than that
+	created time.Time         // when the topic was created that has what was published up to token
+	last    jetbus.Checkpoint // the newest event when that was published; saved with token
+	end     mark              // the newest event that the topic has
+	lost    error             // why the topic does not have what was published up to token; nil: it does
 	chain   jetbus.Chain
 	saved   Progress
 }
@@ -271,8 +275,8 @@ type position struct {
 // made is when the topic was made, as precisely as all stores and buses say it.
 func (f *Feed) made() time.Time { return f.created.UTC().Truncate(time.Millisecond) }
 
-// locate finds the position: that of the topic's last event, or that of the store
-// if it is ahead.
+// locate finds the position: after the topic's last event, or the saved one if that is later and
+// the topic still has what was published up to it.
 func (f *Feed) locate(ctx context.Context) (position, error) {
 	var p position
 	info, err := f.b.TopicInfo(ctx, f.o.Topic)
@@ -293,7 +297,9 @@ func (f *Feed) locate(ctx context.Context) (position, error) {
 	if mode == Chain || info.Events > 0 { // other modes only say by it that there is something
 		p.chain.AfterSeq = info.LastSeq
 	}
+	var last *jetbus.Event
 	if found {
+		last = &e
 		if e.Headers[HeaderFeed] != f.o.Name {
 			return p, fmt.Errorf("%w: topic %s ends with event %s, which is not of feed %s", ErrForeign, f.o.Topic, e.ID, f.o.Name)
 		}
@@ -310,13 +316,7 @@ func (f *Feed) locate(ctx context.Context) (position, error) {
 	if err := f.ours(p.saved); err != nil {
 		return p, err
 	}
-	if p.saved.Token.Compare(p.token) > 0 {
-		p.token, p.copy, p.unsaid = p.saved.Token, p.saved.Copy, false
-	}
-	if !found && p.saved.Token != "" && !p.saved.Created.IsZero() { // older versions did not save it
-		p.created = p.saved.Created
-	}
-	return p, nil
+	return p, f.resume(ctx, &p, last)
 }
 
 // goBehind makes the position the one behind an event of the feed.
@@ -346,7 +346,8 @@ func (f *Feed) lead(ctx context.Context) error {
 	defer writing.Wait() // where something panics
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := &writer{f: f, in: make(chan batch), chain: p.chain, saved: p.saved, holder: jetbus.NewID(), token: p.token, copy: p.copy, created: p.created}
+	w := newWriter(f, &p)
+	w.in, w.saved = make(chan batch), p.saved
 	r := &reader{f: f, w: w, pos: p}
 	writing.Go(func() {
 		if err := w.run(ctx); err != nil {

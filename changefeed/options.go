@@ -124,12 +124,13 @@ type Options struct {
 	Map func(*Change, *jetbus.Event) error
 	// Format defaults to Relaxed.
 	Format Format
-	// Start is for a feed without a position; FromCopy also for one whose topic was
-	// deleted and made anew. Defaults to FromLatest.
+	// Start is for a feed without a position. FromCopy is also for a feed whose topic was deleted
+	// and created again, or restored to the state before its first event. Defaults to FromLatest.
 	Start StartPoint
-	// OnHistoryLost is Fail (the default), Resync or Latest. It also says what becomes of a
-	// feed whose topic was deleted and made anew, so that it has nothing of what was
-	// published, unless Start is FromCopy.
+	// OnHistoryLost is Fail (the default), Resync or Latest. It also applies if the topic no
+	// longer has what was published and the feed cannot publish it again: the topic was deleted and
+	// created again, or restored to the state before its first event, and Start is not FromCopy;
+	// or an event in flight while the broker was restored was stored after events that are missing.
 	OnHistoryLost Policy
 	// OnInvalidate, for a drop or rename, is Continue (the default): the collection of that
 	// name may come again; Fail; or Resync: a gap event, and then a copy of all documents of

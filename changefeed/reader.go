@@ -48,9 +48,6 @@ var errEnded = errors.New("MongoDB has ended the change stream without an error"
 // errAhead: MongoDB has not come to the position, and would say nothing until then.
 var errAhead = errors.New("MongoDB is not as far as the feed's position, which is of another deployment, or from before this one was restored")
 
-// errAnew: the topic has nothing of what was published up to the position.
-var errAnew = errors.New("the topic was deleted and made anew since the position was saved")
-
 // aheadSlack is how many seconds the routers of a sharded cluster may differ by.
 const aheadSlack = 60
 
@@ -105,7 +102,7 @@ func (r *reader) judge(ctx context.Context, err error) error {
 		ts := r.pos.token.Timestamp()
 		r.pos.at, r.pos.upTo = &ts, r.pos.token
 		return nil
-	case code == codeHistoryLost, code == codeCappedLost, code == codeStreamFatal, errors.Is(err, errAhead), errors.Is(err, errAnew):
+	case code == codeHistoryLost, code == codeCappedLost, code == codeStreamFatal, errors.Is(err, errAhead), errors.Is(err, errTopicLost):
 		return r.historyLost(ctx, err)
 	}
 	return nil // 260, too: the driver resumes behind an invalidate token in a way that is refused, and we do not
@@ -123,7 +120,7 @@ func (r *reader) historyLost(ctx context.Context, err error) error {
 		f.status.reading(err)
 		return nil // it will be found out again
 	}
-	r.pos.token, r.pos.at, r.pos.upTo, r.pos.copy, r.pos.created, r.fatals = token, nil, "", nil, f.made(), 0
+	r.pos.token, r.pos.at, r.pos.upTo, r.pos.copy, r.pos.lost, r.fatals = token, nil, "", nil, nil, 0
 	if f.o.OnHistoryLost == Resync {
 		r.pos.copy = &CopyProgress{Start: token}
 	}
@@ -156,11 +153,11 @@ func (r *reader) gap(ctx context.Context, from Token, policy Policy) error {
 // here on would be missed otherwise, if the feed ended before the first one.
 func (r *reader) begin(ctx context.Context) error {
 	start := r.f.o.Start
-	if made := r.f.made(); !r.pos.created.Equal(made) {
-		if start.mode != startCopy {
-			return fmt.Errorf("%w: %s, made at %s", errAnew, r.f.o.Topic, made.Format(time.RFC3339Nano))
+	if r.pos.lost != nil {
+		if start.mode != startCopy || r.pos.end.at.Seq > 0 {
+			return r.pos.lost
 		}
-		r.pos.token, r.pos.copy, r.pos.created = "", nil, made // a copy has what is missing
+		r.pos.token, r.pos.copy, r.pos.lost = "", nil, nil // the topic has no event: a copy has what is missing
 	}
 	if r.pos.token != "" || r.pos.at != nil {
 		return nil

@@ -118,7 +118,7 @@ func (f *Feed) reset(ctx context.Context, begin bool) (Token, error) {
 		return "", err
 	}
 	if p.chain.AfterSeq > 0 {
-		if err := f.putGap(ctx, p, progress); err != nil {
+		if progress.Last, err = f.putGap(ctx, p, progress); err != nil {
 			return "", err
 		}
 		if err := f.o.TokenStore.Delete(ctx, f.o.Name); err != nil { // what publishing has left there
@@ -149,27 +149,28 @@ func (f *Feed) ends(ctx context.Context) (p position, wait time.Duration, err er
 	return p, wait, err
 }
 
-// putGap publishes the event that says where the feed goes on.
-func (f *Feed) putGap(ctx context.Context, p position, to Progress) error {
+// putGap publishes the event that tells where the feed resumes, and returns its checkpoint.
+func (f *Feed) putGap(ctx context.Context, p position, to Progress) (jetbus.Checkpoint, error) {
 	payload, err := json.Marshal(map[string]any{
 		"operationType": OpGap, "from": string(p.token), "fromTime": p.token.Time(), "to": string(to.Token), "toTime": to.Token.Time(), "policy": "reset",
 	})
 	if err != nil {
-		return err
+		return jetbus.Checkpoint{}, err
 	}
 	c := &Change{Op: OpGap, Database: f.o.Database, Collection: f.o.Collection, ClusterTime: to.Token.Timestamp(), Token: to.Token}
 	e, err := f.event(c, time.Now())
 	if err != nil {
-		return err
+		return jetbus.Checkpoint{}, err
 	}
 	e.ID, e.Payload = f.eventID("reset."+jetbus.NewID()), payload
 	if to.Copy != nil {
 		if e.Headers[HeaderCopy], err = copyHeader(to.Copy); err != nil {
-			return err
+			return jetbus.Checkpoint{}, err
 		}
 	}
-	w := &writer{f: f, chain: p.chain, holder: jetbus.NewID(), token: p.token, copy: p.copy, created: p.created}
-	return w.publish(ctx, []outgoing{{event: e, change: c}})
+	w := newWriter(f, &p)
+	err = w.publish(ctx, []outgoing{{event: e, change: c}})
+	return w.end.at, err
 }
 
 // startingToken is the token of Options.Start.

@@ -73,8 +73,13 @@ func newRig(t *testing.T) *rig {
 
 func newRigOn(t *testing.T, s server) *rig {
 	t.Helper()
+	return newRigWith(t, s, bustest.Start(t, embedded.Config{}))
+}
+
+func newRigWith(t *testing.T, s server, broker *embedded.Broker) *rig {
+	t.Helper()
 	inParallel(t)
-	r := &rig{T: t, broker: bustest.Start(t, embedded.Config{}), server: s, topic: "things.changed"}
+	r := &rig{T: t, broker: broker, server: s, topic: "things.changed"}
 	r.bus = bustest.Open(t, r.broker, adapter.Config{})
 	r.client = r.connect(2 * time.Second)
 	if _, refuses := s.(elsewhere); !refuses { // else the first call of a feed has these two seconds to find the server

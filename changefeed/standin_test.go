@@ -31,6 +31,7 @@ var standInOnly = []string{
 	"TestChangeInTheMomentOfTheStart",
 	"TestConnectionCutInAuthentication",
 	"TestCredentials",
+	"TestRestoreAndHistoryLost",
 	"TestStandalone",
 }
 

@@ -26,6 +26,11 @@ type Progress struct {
 	// Created is when the topic was made that has what was published up to Token, to the
 	// millisecond: one that was made anew since has not. Zero: not known.
 	Created time.Time `json:"created,omitzero" bson:"created,omitempty"`
+	// Last is the newest event of the feed in the topic when Token was reached. The topic of a
+	// broker that was restored to an earlier state ends before it or has another event there, and
+	// Token does not count. Zero: not known, as older versions did not save it; Token counts then. A
+	// TokenStore must keep the nanoseconds of Stored, which a BSON date does not.
+	Last jetbus.Checkpoint `json:"last,omitzero" bson:"-"`
 	// Revision is what the store knows it by; 0: there is none yet.
 	Revision uint64 `json:"-" bson:"-"`
 }
@@ -110,9 +115,17 @@ func StoreInMongo(c *mongo.Collection) TokenStore {
 type mongoStore struct{ c *mongo.Collection }
 
 type storedProgress struct {
-	Feed     string   `bson:"_id"`
-	Progress Progress `bson:",inline"`
-	Revision int64    `bson:"rev"`
+	Feed     string           `bson:"_id"`
+	Progress Progress         `bson:",inline"`
+	Revision int64            `bson:"rev"`
+	Last     storedCheckpoint `bson:"last,omitempty"`
+}
+
+// storedCheckpoint is Progress.Last.
+type storedCheckpoint struct {
+	Seq    int64  `bson:"seq"`
+	ID     string `bson:"id"`
+	Stored int64  `bson:"stored"` // nanoseconds since 1970; 0: not known
 }
 
 // Load implements TokenStore.
@@ -123,12 +136,20 @@ func (s mongoStore) Load(ctx context.Context, feed string) (Progress, error) {
 		return Progress{}, nil
 	}
 	d.Progress.Revision = uint64(d.Revision)
+	d.Progress.Last = jetbus.Checkpoint{Seq: uint64(d.Last.Seq), ID: d.Last.ID}
+	if d.Last.Stored != 0 {
+		d.Progress.Last.Stored = time.Unix(0, d.Last.Stored).UTC()
+	}
 	return d.Progress, err
 }
 
 // Save implements TokenStore.
 func (s mongoStore) Save(ctx context.Context, feed string, p Progress) (uint64, error) {
 	d := storedProgress{Feed: feed, Progress: p, Revision: int64(p.Revision) + 1}
+	d.Last = storedCheckpoint{Seq: int64(p.Last.Seq), ID: p.Last.ID}
+	if !p.Last.Stored.IsZero() {
+		d.Last.Stored = p.Last.Stored.UnixNano()
+	}
 	if p.Revision == 0 {
 		_, err := s.c.InsertOne(ctx, d)
 		if mongo.IsDuplicateKeyError(err) {

@@ -40,9 +40,21 @@ type writer struct {
 	holder string
 	fenced time.Time // when the position was saved to find out whether the turn is over
 
-	token   Token // behind which everything is published
-	copy    *CopyProgress
-	created time.Time // when the topic was made into which that was published
+	token    Token // everything up to it is published
+	copy     *CopyProgress
+	created  time.Time         // when the topic was created into which that was published
+	recorded jetbus.Checkpoint // the newest event then
+
+	end   mark      // the newest event now
+	known time.Time // when the topic certainly had it
+}
+
+// newWriter returns a writer that publishes after a position.
+func newWriter(f *Feed, p *position) *writer {
+	return &writer{
+		f: f, chain: p.chain, holder: jetbus.NewID(),
+		token: p.token, copy: p.copy, created: p.created, recorded: p.last, end: p.end,
+	}
 }
 
 // run publishes until in is closed. When ctx ends, nothing more is published, and
@@ -94,10 +106,14 @@ func (w *writer) batch(ctx context.Context, b batch) error {
 		return err
 	}
 	w.f.status.count(func(s *Stats) { s.InFlight -= b.changes })
-	w.token, w.copy, w.created = b.upTo, b.copy, w.f.made()
+	w.end.token, w.f.lost = b.upTo, nil
+	w.token, w.copy, w.created, w.recorded = b.upTo, b.copy, w.f.made(), w.end.at
 	if b.saved == nil && time.Since(w.last) < w.f.o.ProgressInterval {
 		w.f.status.written(w.token)
 		return nil
+	}
+	if err := w.checkEnd(ctx); err != nil {
+		return err
 	}
 	err := w.save(ctx)
 	if err == nil || b.saved == nil {
@@ -116,7 +132,9 @@ func (w *writer) batch(ctx context.Context, b batch) error {
 
 // save stores the position, if it has moved.
 func (w *writer) save(ctx context.Context) error {
-	same := w.token == w.saved.Token && w.copy == nil && w.saved.Copy == nil && w.created.Equal(w.saved.Created)
+	last := w.saved.Last
+	same := w.token == w.saved.Token && w.copy == nil && w.saved.Copy == nil && w.created.Equal(w.saved.Created) &&
+		w.recorded.Seq == last.Seq && w.recorded.ID == last.ID && w.recorded.Stored.Equal(last.Stored)
 	if w.token == "" || w.isLong() || same {
 		return nil
 	}
@@ -133,14 +151,12 @@ func (w *writer) isLong() bool {
 }
 
 func (w *writer) saveNow(ctx context.Context) error {
-	token, progress, created := w.token, w.copy, w.created
+	p := Progress{Token: w.token, Copy: w.copy, Created: w.created, Last: w.recorded}
 	if w.isLong() {
-		token, progress, created = w.saved.Token, w.saved.Copy, w.saved.Created
+		p = w.saved
 	}
-	p := Progress{
-		Token: token, Source: w.f.source(), Topic: w.f.o.Topic, Copy: progress, Holder: w.holder,
-		Saved: time.Now().UTC().Truncate(time.Millisecond), Created: created, Revision: w.saved.Revision,
-	}
+	p.Source, p.Topic, p.Holder, p.Revision = w.f.source(), w.f.o.Topic, w.holder, w.saved.Revision
+	p.Saved = time.Now().UTC().Truncate(time.Millisecond)
 	revision, err := w.f.o.TokenStore.Save(ctx, w.f.o.Name, p)
 	if err != nil {
 		return fmt.Errorf("save the position: %w", err)
@@ -164,12 +180,15 @@ func (w *writer) publishIn(ctx context.Context, out []outgoing, mode func() Mode
 			return err
 		}
 		var done result
-		if unsure && m != Chain { // by now the broker may have forgotten its id
+		if unsure && m != Chain { // by now the broker may have forgotten its ID, or was restored
+			if err := w.retry(ctx, func() error { return w.verifyEnd(ctx) }); err != nil {
+				return err
+			}
 			done.n, _, done.err = w.found(ctx, part)
 			done.final = isRefused(done.err)
 		}
 		if done.n == 0 && done.err == nil {
-			done = w.sendPart(ctx, part, m)
+			done = w.sendVerified(ctx, part, m)
 		}
 		unsure = done.err != nil
 		if out = out[done.n:]; done.n > 0 {
@@ -210,6 +229,9 @@ func (w *writer) sendPart(ctx context.Context, part []outgoing, m Mode) result {
 	}
 	receipts, err := w.f.b.PublishBatch(ctx, events, o)
 	n := w.stored(receipts)
+	if n > 0 {
+		w.end.token = part[n-1].change.Token
+	}
 	switch {
 	case err == nil, ctx.Err() != nil:
 		return result{n: n, err: err}
@@ -241,16 +263,26 @@ func (w *writer) fence(ctx context.Context, m Mode) error {
 	if m == Chain || m == Serial && time.Since(w.fenced) < serialFence {
 		return nil
 	}
-	for attempt := 1; ; attempt++ {
+	return w.retry(ctx, func() error {
 		began := time.Now()
 		err := w.saveNow(ctx)
+		if err == nil {
+			w.fenced = began
+		}
+		return err
+	})
+}
+
+// retry calls do until it succeeds, fails for good, or ctx ends.
+func (w *writer) retry(ctx context.Context, do func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := do()
 		switch {
 		case err == nil:
-			w.fenced = began
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, ErrFenced), isRefused(err):
+		case errors.Is(err, ErrFenced), errors.Is(err, jetbus.ErrPositionUnknown), isRefused(err):
 			return err
 		}
 		w.f.status.writing(err)
@@ -271,6 +303,7 @@ func (w *writer) found(ctx context.Context, part []outgoing) (n int, last jetbus
 	}
 	for i := range part {
 		if part[i].event.ID == last.ID {
+			w.end = mark{jetbus.CheckpointOf(&last), part[i].change.Token}
 			w.f.status.count(func(s *Stats) { s.Duplicates += uint64(i + 1) })
 			return i + 1, last, nil
 		}
@@ -302,6 +335,7 @@ func (w *writer) stored(receipts []jetbus.Receipt) (n int) {
 			break
 		}
 		w.chain = jetbus.Chain{AfterID: r.Event.ID, AfterSeq: r.Event.Seq}
+		w.end.at = jetbus.Checkpoint{Seq: r.Event.Seq, ID: r.Event.ID}
 		n++
 		if r.Duplicate {
 			duplicates++
