@@ -184,7 +184,7 @@ func (h *hold) text() []byte {
 		b = strconv.AppendUint(append(b, `,"epoch":`...), d.Epoch, 10)
 	}
 	b = append(b, `},`...)
-	b, err := frame.AppendEvent(b, &e, offset{s.streams[e.Topic], e.Seq}.String())
+	b, err := frame.AppendEvent(b, &e, offsetOf(s.streams[e.Topic], &e).String())
 	if err != nil { // a string of the event that is no UTF-8: no event has one
 		return nil
 	}

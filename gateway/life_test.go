@@ -84,15 +84,38 @@ func TestTrack(t *testing.T) {
 }
 
 func TestOffset(t *testing.T) {
-	o := offset{stream: 1 << 63, seq: 1<<53 + 1}
+	o := offset{stream: 1 << 63, seq: 1<<53 + 1, stored: 1<<62 + 1}
 	if got, err := parseOffset(o.String()); err != nil || got != o {
 		t.Errorf("%+v, %v", got, err)
 	}
-	for _, token := range []string{"", "x", o.String() + "A", o.String()[:20], "AAAAAAAAAAAAAAAAAAAAAAA", "../../../../etc/passwd"} {
+	older := offset{stream: o.stream, seq: o.seq} // by a gateway of version 1
+	if got, err := parseOffset("AYAAAAAAAAAAACAAAAAAAAE"); err != nil || got != older || got.checkpoint().Seq != 0 {
+		t.Errorf("a token of version 1: %+v, %v", got, err)
+	}
+	for _, token := range []string{
+		"", "x", o.String() + "A", o.String()[:20], "AAAAAAAAAAAAAAAAAAAAAAA", "AoAAAAAAAAAAACAAAAAAAAE", "B" + o.String()[1:], "../../../../etc/passwd",
+	} {
 		if _, err := parseOffset(token); codeOf(err) != CodeBadRequest {
 			t.Errorf("%q: %v", token, err)
 		}
 	}
+}
+
+func FuzzOffset(f *testing.F) {
+	f.Add(offset{stream: 1, seq: 2, stored: 3}.String())
+	f.Add("AYAAAAAAAAAAACAAAAAAAAE")
+	f.Fuzz(func(t *testing.T, token string) {
+		o, err := parseOffset(token)
+		if err != nil {
+			return
+		}
+		if again, err := parseOffset(o.String()); err != nil || again != o {
+			t.Errorf("%q is %+v, and its token is that of %+v, %v", token, o, again, err)
+		}
+		if c := o.checkpoint(); c.Seq != 0 && (c.Seq != o.seq || c.Stored.UnixNano() != o.stored) {
+			t.Errorf("%+v has the checkpoint %+v", o, c)
+		}
+	})
 }
 
 func TestQueueIsBounded(t *testing.T) {

@@ -1,27 +1,71 @@
 package gateway
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// offset is a position in a topic as clients have it: a token that says nothing to them.
-// It belongs to one topic, as it was created once.
+// offset is a position in a topic, which clients hold as an opaque token. Its topic is
+// identified by name and time of creation, and its event by the time at which it was stored: a
+// broker that is restored to an earlier state assigns sequences again.
 type offset struct {
 	stream uint64 // streamOf the topic
-	seq    uint64 // of an event: reading goes on behind it
+	seq    uint64 // of an event: reading resumes after it
+	stored int64  // when the broker stored the event, in nanoseconds since 1970; 0: not known
 }
 
+// Tokens of version 1, of older gateways, do not have the time.
 const (
-	offsetVersion = 1
-	offsetBytes   = 1 + 8 + 8
+	offsetVersion = 2
+	offsetBytes   = 1 + 8 + 8 + 8
+	offsetBytesV1 = 1 + 8 + 8
 )
 
-// streamOf tells a topic from another, and from one of the same name that was made anew.
+// newOffset returns the offset of a position, with the time of the event there if c is its checkpoint.
+func newOffset(stream, seq uint64, c jetbus.Checkpoint) offset {
+	o := offset{stream: stream, seq: seq}
+	if c.Seq == seq && !c.Stored.IsZero() {
+		o.stored = c.Stored.UnixNano()
+	}
+	return o
+}
+
+// offsetOf returns the offset of an event.
+func offsetOf(stream uint64, e *jetbus.Event) offset {
+	return newOffset(stream, e.Seq, jetbus.CheckpointOf(e))
+}
+
+// endOf returns the checkpoint of the end of a topic's stream.
+func endOf(info jetbus.TopicInfo) jetbus.Checkpoint {
+	return jetbus.Checkpoint{Seq: info.LastSeq, Stored: info.LastTime}
+}
+
+// checkpoint returns what must be at the position, the zero Checkpoint if that is not known.
+func (o offset) checkpoint() jetbus.Checkpoint {
+	if o.stored == 0 {
+		return jetbus.Checkpoint{}
+	}
+	return jetbus.Checkpoint{Seq: o.seq, Stored: time.Unix(0, o.stored)}
+}
+
+// verify checks that a topic still has the history that the offset is of. The error matches
+// [jetbus.ErrPositionUnknown] if the topic was restored to an earlier state.
+func (o offset) verify(ctx context.Context, b jetbus.Backend, topic string) error {
+	err := o.checkpoint().Verify(ctx, b, topic)
+	if errors.Is(err, jetbus.ErrUnsupported) { // the stream takes no direct gets
+		return nil
+	}
+	return err
+}
+
+// streamOf returns a hash of a topic's name and time of creation.
 func streamOf(info jetbus.TopicInfo) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(info.Config.Name)) // it never fails
@@ -29,7 +73,7 @@ func streamOf(info jetbus.TopicInfo) uint64 {
 	return h.Sum64()
 }
 
-// notReached refuses a position behind the end of a topic: what comes would be skipped.
+// notReached refuses a position after the end of a topic: the next events would be skipped.
 func notReached(info jetbus.TopicInfo, seq uint64) error {
 	return fmt.Errorf("read %s: %w: its last event is at %d, and none is at %d", info.Config.Name, jetbus.ErrPositionUnknown, info.LastSeq, seq)
 }
@@ -43,15 +87,21 @@ func (o offset) appendTo(b []byte) []byte {
 	raw[0] = offsetVersion
 	binary.BigEndian.PutUint64(raw[1:], o.stream)
 	binary.BigEndian.PutUint64(raw[9:], o.seq)
+	binary.BigEndian.PutUint64(raw[17:], uint64(o.stored)) //nolint:gosec // its bits
 	return base64.RawURLEncoding.AppendEncode(b, raw[:])
 }
 
-// parseOffset reads a token. Whether it is one of the topic that is read is for the caller
-// to see. The error is a failure.
+// parseOffset reads a token. The caller compares it with the topic. The error is a failure.
 func parseOffset(token string) (offset, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(raw) != offsetBytes || raw[0] != offsetVersion {
-		return offset{}, refuse(CodeBadRequest, "the offset is none that this gateway gave out")
+	var o offset
+	switch {
+	case err == nil && len(raw) == offsetBytes && raw[0] == offsetVersion:
+		o.stored = int64(binary.BigEndian.Uint64(raw[17:])) //nolint:gosec // its bits
+	case err == nil && len(raw) == offsetBytesV1 && raw[0] == 1:
+	default:
+		return o, refuse(CodeBadRequest, "invalid offset: use one that a gateway returned")
 	}
-	return offset{stream: binary.BigEndian.Uint64(raw[1:]), seq: binary.BigEndian.Uint64(raw[9:])}, nil
+	o.stream, o.seq = binary.BigEndian.Uint64(raw[1:]), binary.BigEndian.Uint64(raw[9:])
+	return o, nil
 }

@@ -206,7 +206,7 @@ func appendPulled(b []byte, stream uint64, token string, h *pulled) []byte {
 		Attempt: d.Attempt, MaxAttempts: d.MaxAttempts, AckDeadlineMs: time.Until(h.deadline).Milliseconds(),
 		Redelivered: d.Redelivered, ReplayOf: d.ReplayOf, Epoch: d.Epoch,
 	})...)
-	b, err := frame.AppendEvent(append(b, ','), &d.Event, offset{stream, d.Seq}.String())
+	b, err := frame.AppendEvent(append(b, ','), &d.Event, offsetOf(stream, &d.Event).String())
 	if err != nil { // a string of the event that is no UTF-8: no event has one
 		return append(b[:start], `{"ack_id":`+strconv.Quote(token)+`}`...)
 	}

@@ -31,6 +31,9 @@ func (c *conn) seek(req frame.Request) {
 			if err == nil && at.stream != streamOf(info) {
 				err = refuse(CodeOffsetGone, "the offset is of another topic, or of one that was made anew")
 			}
+			if err == nil {
+				err = at.verify(c.ctx, c.g.b, topic)
+			}
 			if err != nil {
 				c.refuse(req.Corr, err)
 				return

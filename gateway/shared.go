@@ -44,12 +44,13 @@ type liveEnd struct {
 
 	mu       sync.Mutex
 	events   []*encoded
-	bytes    int    // of events
-	gone     uint64 // events that are not in events any more
-	base     uint64 // the sequence behind which events begin
-	at       uint64 // the sequence that was read up to
-	full     bool   // it waits for readers
-	err      error  // why it does not go on
+	bytes    int               // of events
+	gone     uint64            // events that are not in events any more
+	base     uint64            // the sequence behind which events begin
+	at       uint64            // the sequence that was read up to
+	last     jetbus.Checkpoint // the newest event up to there; zero: not known
+	full     bool              // it waits for readers
+	err      error             // why it does not go on
 	watchers map[*watcher]struct{}
 }
 
@@ -64,16 +65,16 @@ type watcher struct {
 // errBehind tells a watcher to read alone.
 var errBehind = errors.New("the reader is behind the live end")
 
-// watch joins the live end of a topic behind a sequence. Where that is too far back it
-// returns nil, and the sequence up to which to read alone.
-func (l *live) watch(ctx context.Context, b jetbus.Backend, key liveKey, after uint64, ready chan struct{}) (*watcher, uint64) {
+// watch joins the live end of a topic after a sequence; last is the newest event that the caller
+// knows up to there. If that is too far back it returns nil, and the sequence up to which to read alone.
+func (l *live) watch(ctx context.Context, b jetbus.Backend, key liveKey, after uint64, last jetbus.Checkpoint, ready chan struct{}) (*watcher, uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.ends[key]
 	if e == nil || e.failed() {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		e = &liveEnd{
-			b: b, liveKey: key, cancel: cancel, base: after, at: after, ended: make(chan struct{}),
+			b: b, liveKey: key, cancel: cancel, base: after, at: after, last: last, ended: make(chan struct{}),
 			room: make(chan struct{}, 1), watchers: map[*watcher]struct{}{},
 		}
 		l.ends[key] = e
@@ -211,7 +212,10 @@ func (e *liveEnd) read(ctx context.Context) error {
 	if streamOf(info) != e.stream {
 		return fmt.Errorf("read %s: %w", e.topic, jetbus.ErrPositionUnknown)
 	}
-	o := jetbus.ReadOptions{Follow: true, After: map[string]uint64{e.topic: e.at}, Created: map[string]time.Time{e.topic: info.Created}}
+	o := jetbus.ReadOptions{
+		Follow: true, After: map[string]uint64{e.topic: e.at}, Last: map[string]jetbus.Checkpoint{e.topic: e.last},
+		Created: map[string]time.Time{e.topic: info.Created},
+	}
 	for ev, err := range e.b.Read(ctx, []string{e.topic}, o) {
 		if err != nil {
 			return err
@@ -234,7 +238,7 @@ func (e *liveEnd) add(ctx context.Context, ev *encoded) bool {
 	}
 	e.events = append(e.events, ev)
 	e.bytes += ev.size()
-	e.at = ev.Seq
+	e.at, e.last = ev.Seq, jetbus.CheckpointOf(&ev.Event)
 	e.wakeLocked()
 	return true
 }

@@ -178,7 +178,7 @@ func (b *logBus) join(t *testing.T, g *Gateway, after uint64, key string) *logRe
 	close(s.started)
 	s.o.Filter.Key = key
 	s.ctx, s.cancel = context.WithCancel(t.Context())
-	r := &reader{s: s, after: map[string]uint64{"orders": after}, infos: map[string]jetbus.TopicInfo{"orders": info}}
+	r := &reader{s: s, after: map[string]uint64{"orders": after}, last: map[string]jetbus.Checkpoint{}, infos: map[string]jetbus.TopicInfo{"orders": info}}
 	l := &logReader{T: t, b: b, r: r, c: c, from: after, at: after, over: make(chan struct{}), cancel: sync.OnceFunc(func() {
 		close(s.done)
 		s.cancel()

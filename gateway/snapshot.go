@@ -107,6 +107,9 @@ func (g *Gateway) snapshot(w http.ResponseWriter, r *http.Request) {
 		if err == nil && at.stream != streamOf(info) {
 			err = refuse(CodeOffsetGone, "the topic was made anew; begin with its first page")
 		}
+		if err == nil && info.Config.SnapshotOf == "" { // the events of a snapshot have times of their own
+			err = at.verify(ctx, g.b, topic)
+		}
 		if err != nil {
 			g.problem(w, r, err)
 			return
@@ -125,13 +128,33 @@ func (g *Gateway) snapshot(w http.ResponseWriter, r *http.Request) {
 	}
 	slices.SortFunc(page.events, func(a, b jetbus.Event) int { return cmp.Compare(a.Seq, b.Seq) })
 	if more {
-		next := offset{streamOf(info), page.events[len(page.events)-1].Seq}.String()
+		next := offsetOf(streamOf(info), &page.events[len(page.events)-1]).String()
 		w.Header().Set("X-Next", next)
 		g.answerEvents(w, r, page.events, fmt.Appendf(nil, `"next":"%s"`, next))
 		return
 	}
+	at, err := g.offsetAt(ctx, origin, asOf)
+	if err != nil {
+		g.problem(w, r, cause(ctx, err))
+		return
+	}
 	w.Header().Set("X-As-Of", fmt.Sprint(asOf))
-	g.answerEvents(w, r, page.events, fmt.Appendf(nil, `"as_of":%d,"offset":"%s"`, asOf, offset{streamOf(origin), asOf}))
+	g.answerEvents(w, r, page.events, fmt.Appendf(nil, `"as_of":%d,"offset":"%s"`, asOf, at))
+}
+
+// offsetAt returns the offset of a position in a topic, with the time of its event if the topic still has it.
+func (g *Gateway) offsetAt(ctx context.Context, info jetbus.TopicInfo, seq uint64) (offset, error) {
+	at := newOffset(streamOf(info), seq, endOf(info))
+	if at.stored != 0 || seq == 0 {
+		return at, nil
+	}
+	for e, err := range g.b.Scan(ctx, info.Config.Name, jetbus.ScanQuery{From: jetbus.AfterSeq(seq - 1), Limit: 1}) {
+		if err != nil && !errors.Is(err, jetbus.ErrUnsupported) {
+			return at, err
+		}
+		at = newOffset(at.stream, seq, jetbus.CheckpointOf(&e))
+	}
+	return at, nil
 }
 
 // keysAtOnce is how many keys count for a request, and are read before it is looked at how much

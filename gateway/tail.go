@@ -27,7 +27,8 @@ const (
 // acknowledgement.
 type reader struct {
 	s     *sub
-	after map[string]uint64 // by topic: read up to here. Not there: not known yet
+	after map[string]uint64            // by topic: read up to here. Not there: not known yet
+	last  map[string]jetbus.Checkpoint // by topic: the newest event up to there that is known
 	infos map[string]jetbus.TopicInfo
 	box   *box // nil: the client is not conflated
 	gaps  []gap
@@ -44,7 +45,7 @@ type gap struct {
 // startReader finds where to begin, and reads.
 func (s *sub) startReader(m *frame.Message) error {
 	s.heads = map[string][]byte{}
-	r := &reader{s: s, after: map[string]uint64{}, infos: map[string]jetbus.TopicInfo{}}
+	r := &reader{s: s, after: map[string]uint64{}, last: map[string]jetbus.Checkpoint{}, infos: map[string]jetbus.TopicInfo{}}
 	if s.o.Gateway.Slow == "conflate" {
 		r.box = newBox(s.ses.g.c.Limits.QueueBytes, s.account)
 	}
@@ -93,12 +94,12 @@ func (r *reader) begin(m *frame.Message) error {
 	}
 	if from.Kind == jetbus.FromLatest || from.Kind == "" {
 		for topic, info := range r.infos {
-			r.after[topic] = info.LastSeq
+			r.after[topic], r.last[topic] = info.LastSeq, endOf(info)
 		}
 	}
 	if from.Kind == jetbus.FromAfterSeq {
 		for topic := range r.infos {
-			if err := r.from(topic, from.Seq); err != nil {
+			if err := r.from(topic, offset{seq: from.Seq}); err != nil {
 				return err
 			}
 		}
@@ -106,14 +107,19 @@ func (r *reader) begin(m *frame.Message) error {
 	if err := r.goOn(tokens); err != nil {
 		return err
 	}
-	if at, known := r.after[r.s.topics[0]]; known && len(r.s.topics) == 1 {
-		m.Offset = offset{r.s.streams[r.s.topics[0]], at}.String()
+	if _, known := r.after[r.s.topics[0]]; known && len(r.s.topics) == 1 {
+		m.Offset = r.token(r.s.topics[0])
 	}
 	if len(tokens) > 0 {
 		recovered := len(r.gaps) == 0
 		m.Recovered = &recovered
 	}
 	return nil
+}
+
+// token is the position in a topic.
+func (r *reader) token(topic string) string {
+	return newOffset(r.s.streams[topic], r.after[topic], r.last[topic]).String()
 }
 
 // goOn begins behind offsets. One of no topic as it is now means that a topic was made anew:
@@ -137,7 +143,7 @@ func (r *reader) goOn(tokens []string) error {
 			continue
 		}
 		found[topic] = true
-		if err := r.from(topic, at.seq); err != nil {
+		if err := r.from(topic, at); err != nil {
 			return err
 		}
 	}
@@ -148,21 +154,25 @@ func (r *reader) goOn(tokens []string) error {
 		if !found[topic] {
 			r.gaps = append(r.gaps, gap{topic, lost[0].seq, r.infos[topic].FirstSeq, gapReset})
 			r.after[topic] = max(r.infos[topic].FirstSeq, 1) - 1
+			delete(r.last, topic)
 			lost = append(lost[1:], lost[0])
 		}
 	}
 	return nil
 }
 
-// from begins behind a sequence that the topic has reached.
-func (r *reader) from(topic string, seq uint64) error {
+// from begins after a position that the topic has reached, in the same history.
+func (r *reader) from(topic string, at offset) error {
 	info := r.infos[topic]
-	if seq > info.LastSeq {
-		return notReached(info, seq)
+	if at.seq > info.LastSeq {
+		return notReached(info, at.seq)
 	}
-	r.after[topic] = seq
-	if info.FirstSeq > seq+1 {
-		r.gaps = append(r.gaps, gap{topic, seq + 1, info.FirstSeq - 1, gapRetention})
+	if err := at.verify(r.s.ctx, r.s.ses.g.b, topic); err != nil {
+		return err
+	}
+	r.after[topic], r.last[topic] = at.seq, at.checkpoint()
+	if info.FirstSeq > at.seq+1 {
+		r.gaps = append(r.gaps, gap{topic, at.seq + 1, info.FirstSeq - 1, gapRetention})
 		r.after[topic] = info.FirstSeq - 1 // the client is told of those before
 	}
 	return nil
@@ -211,7 +221,7 @@ func (r *reader) run(ctx context.Context) error {
 // backlog sends what there was when the client subscribed, and says when it has.
 func (r *reader) backlog(ctx context.Context) error {
 	for wait := retryWait; r.behind(); {
-		err := r.read(ctx, r.s.topics, jetbus.ReadOptions{From: r.start(), After: maps.Clone(r.after), Created: r.created()}, nil)
+		err := r.read(ctx, r.s.topics, jetbus.ReadOptions{From: r.start(), After: maps.Clone(r.after), Last: maps.Clone(r.last), Created: r.created()}, nil)
 		if err == nil {
 			break
 		}
@@ -224,9 +234,10 @@ func (r *reader) backlog(ctx context.Context) error {
 		if err := r.missed(ctx, topic, r.infos[topic].LastSeq+1); err != nil { // retention was faster than the client
 			return err
 		}
-		r.after[topic] = max(r.after[topic], r.infos[topic].LastSeq)
-		at := r.after[topic]
-		m := &frame.Message{Op: frame.CaughtUp, Sub: r.s.id, Topic: topic, Offset: offset{r.s.streams[topic], at}.String(), Seq: at}
+		if info := r.infos[topic]; r.after[topic] <= info.LastSeq {
+			r.after[topic], r.last[topic] = info.LastSeq, endOf(info)
+		}
+		m := &frame.Message{Op: frame.CaughtUp, Sub: r.s.id, Topic: topic, Offset: r.token(topic), Seq: r.after[topic]}
 		if r.s.ses.sketch { // no frame of the first clients
 			continue
 		}
@@ -278,7 +289,10 @@ func (r *reader) follow(ctx context.Context) error {
 			return fmt.Errorf("read %s: %w", topic, jetbus.ErrPositionUnknown)
 		}
 		key, caughtUp := liveKey{topic, r.s.streams[topic]}, false
-		o := jetbus.ReadOptions{After: map[string]uint64{topic: r.after[topic]}, Created: map[string]time.Time{topic: info.Created}}
+		o := jetbus.ReadOptions{
+			After: map[string]uint64{topic: r.after[topic]}, Last: map[string]jetbus.Checkpoint{topic: r.last[topic]},
+			Created: map[string]time.Time{topic: info.Created},
+		}
 		if err := r.read(ctx, []string{topic}, o, func() bool {
 			caughtUp = r.s.ses.g.live.covers(key, r.after[topic])
 			return caughtUp
@@ -306,7 +320,7 @@ func (r *reader) watch(ctx context.Context) (topic string, upTo uint64, err erro
 		}
 	}()
 	for _, topic := range r.s.topics {
-		w, upTo := live.watch(ctx, r.s.ses.g.b, liveKey{topic, r.s.streams[topic]}, r.after[topic], ready)
+		w, upTo := live.watch(ctx, r.s.ses.g.b, liveKey{topic, r.s.streams[topic]}, r.after[topic], r.last[topic], ready)
 		if w == nil {
 			return topic, upTo, nil
 		}
@@ -366,13 +380,10 @@ func (r *reader) read(ctx context.Context, topics []string, o jetbus.ReadOptions
 		if !r.s.ses.pushEvent(r.s.done, func() []byte { return nil }) { // there is room again
 			return nil
 		}
-		o.After = maps.Clone(o.After)
-		if o.After == nil {
-			o.After = map[string]uint64{}
-		}
+		o.After, o.Last = map[string]uint64{}, map[string]jetbus.Checkpoint{}
 		for _, topic := range topics {
 			if at, known := r.after[topic]; known {
-				o.After[topic] = at
+				o.After[topic], o.Last[topic] = at, r.last[topic]
 			}
 		}
 	}
@@ -410,7 +421,7 @@ func (r *reader) event(ctx context.Context, e *encoded) (bool, error) {
 			return false, err
 		}
 	}
-	r.after[e.Topic] = e.Seq
+	r.after[e.Topic], r.last[e.Topic] = e.Seq, jetbus.CheckpointOf(&e.Event)
 	return true, nil
 }
 

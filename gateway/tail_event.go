@@ -43,7 +43,7 @@ func (e *encoded) members(headersOnly bool) []byte {
 		if headersOnly {
 			copied.Payload = nil
 		}
-		b, err := frame.AppendEvent(make([]byte, 0, 384+len(copied.Payload)), &copied, offset{e.stream, e.Seq}.String())
+		b, err := frame.AppendEvent(make([]byte, 0, 384+len(copied.Payload)), &copied, offsetOf(e.stream, &e.Event).String())
 		if err == nil { // else a string of the event is no UTF-8: no event has one
 			b = append(b, '}')
 			f.text = b

@@ -22,6 +22,7 @@ type tail struct {
 	from   jetbus.Start // where the client begins; its events are left out that were stored before a time
 	known  bool
 	after  uint64
+	last   jetbus.Checkpoint    // the newest event at or before after that is known; zero: none is
 	gap    *gapEvent            // what is missing in front; nil: nothing
 	lost   func(gapEvent) error // told of what is missing behind that; an error ends reading
 
@@ -68,9 +69,11 @@ func (g *Gateway) openTail(ctx context.Context, r *http.Request, topic string) (
 		t.known, t.after = true, max(t.info.FirstSeq, 1)-1
 		t.gap = &gapEvent{at.seq, t.info.FirstSeq, gapReset}
 	case token != "":
-		err = t.begin(at.seq)
+		if err = t.begin(at.seq); err == nil {
+			t.last, err = at.checkpoint(), at.verify(ctx, g.b, topic)
+		}
 	case from.Kind == jetbus.FromLatest || from.Kind == "":
-		t.known, t.after = true, t.info.LastSeq
+		t.known, t.after, t.last = true, t.info.LastSeq, endOf(t.info)
 	case from.Kind == jetbus.FromAfterSeq:
 		err = t.begin(from.Seq)
 	case from.Kind == jetbus.FromEarliest:
@@ -111,7 +114,7 @@ func (t *tail) begin(seq uint64) error {
 }
 
 // token is the position that was read up to.
-func (t *tail) token() string { return offset{t.stream, t.after}.String() }
+func (t *tail) token() string { return newOffset(t.stream, t.after, t.last).String() }
 
 // behind reports whether there may be events that were there when the tail was opened.
 func (t *tail) behind() bool { return !t.known || t.after < t.info.LastSeq }
@@ -119,10 +122,13 @@ func (t *tail) behind() bool { return !t.known || t.after < t.info.LastSeq }
 // caughtUp notes that all of them were read, or tells of those that retention took first.
 func (t *tail) caughtUp(ctx context.Context) error {
 	err := t.missed(ctx, t.info.LastSeq+1)
-	if err == nil {
-		t.known, t.after = true, max(t.after, t.info.LastSeq)
+	if err != nil {
+		return err
 	}
-	return err
+	if !t.known || t.after < t.info.LastSeq {
+		t.known, t.after, t.last = true, t.info.LastSeq, endOf(t.info)
+	}
+	return nil
 }
 
 // read calls each with the events behind the position that are there now, until it returns false, or enough returns
@@ -136,6 +142,7 @@ func (t *tail) read(ctx context.Context, enough func() bool, each func(*jetbus.E
 	o := jetbus.ReadOptions{From: t.from}
 	if t.known {
 		o.After = map[string]uint64{topic: t.after}
+		o.Last = map[string]jetbus.Checkpoint{topic: t.last}
 		o.Created = map[string]time.Time{topic: t.info.Created}
 	}
 	for e, err := range t.g.b.Read(ctx, []string{topic}, o) {
@@ -160,7 +167,7 @@ func (t *tail) pass(ctx context.Context, e *jetbus.Event, each func(*jetbus.Even
 	if err := t.missed(ctx, e.Seq); err != nil {
 		return false, err
 	}
-	t.known, t.after = true, e.Seq
+	t.known, t.after, t.last = true, e.Seq, jetbus.CheckpointOf(e)
 	return t.from.Excludes(e) || !t.filter.Match(e) || each(e), nil
 }
 
@@ -175,7 +182,7 @@ func (t *tail) follow(ctx context.Context, each func(*jetbus.Event) bool) error 
 		return !ended
 	}
 	for ready := make(chan struct{}, 1); ; {
-		w, upTo := live.watch(ctx, t.g.b, key, t.after, ready)
+		w, upTo := live.watch(ctx, t.g.b, key, t.after, t.last, ready)
 		if w != nil {
 			err := t.watch(ctx, w, wants)
 			live.leave(w)
@@ -253,7 +260,7 @@ func (t *tail) current(ctx context.Context) error {
 // appendItem appends an event as clients over HTTP get it: {event, offset, seq}.
 func (t *tail) appendItem(b []byte, e *jetbus.Event) ([]byte, error) {
 	start := len(b)
-	b, err := frame.AppendEvent(append(b, '{'), e, offset{t.stream, e.Seq}.String())
+	b, err := frame.AppendEvent(append(b, '{'), e, offsetOf(t.stream, e).String())
 	if err != nil {
 		return b[:start], err
 	}

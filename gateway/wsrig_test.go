@@ -39,9 +39,15 @@ type wsRig struct {
 // inBubble runs f with a gateway, and the topic "orders".
 func inBubble(t *testing.T, c gateway.Config, f func(r *wsRig)) {
 	t.Helper()
+	inBubbleOn(t, c, func(t *testing.T) *embedded.Broker { return bustest.Start(t, embedded.Config{}) }, f)
+}
+
+// inBubbleOn is inBubble with a broker of the test's own.
+func inBubbleOn(t *testing.T, c gateway.Config, start func(*testing.T) *embedded.Broker, f func(r *wsRig)) {
+	t.Helper()
 	bustest.Run(t, func(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Second) }) // what the server writes behind
-		r := &wsRig{T: t, broker: bustest.Start(t, embedded.Config{})}
+		r := &wsRig{T: t, broker: start(t)}
 		r.bus = bustest.Open(t, r.broker, adapter.Config{})
 		r.ensure(jetbus.TopicConfig{Name: "orders"})
 		r.serve(c)
