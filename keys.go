@@ -37,4 +37,9 @@ type KeyEntry struct {
 	Revision uint64 // ascending over the bucket
 	Deleted  bool   // the key was deleted or expired
 	Synced   bool   // marks the end of the present entries; no key
+	// Lost is set in an entry without a value, or in the one that is Synced, where the bucket was
+	// deleted or purged within the last hour: an absent key may have existed, and its writer may
+	// not have noticed yet. Only a caller that watches the bucket, or sets keys with a ttl in it, is
+	// told. In an entry that is Synced, Revision changes with each loss.
+	Lost bool
 }

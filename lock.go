@@ -329,17 +329,27 @@ func runHeld(ctx context.Context, h Held, f func(context.Context, Held) (bool, e
 	return f(ctx, h)
 }
 
-// mark notes for good that the lock was held once, and reports whether this is
-// the first time: a lock that expired leaves nothing else behind.
+// mark writes a key that stays, and reports whether the lock is held for the first time: a lock
+// that expired leaves nothing else behind. Where the bucket has lost its keys, another process may
+// hold the lock, which has not noticed yet. It stops within a TTL after the loss, and mark waits
+// for that long. It writes the key only then, because a process that finds it does not wait.
 func (h *holder) mark(ctx context.Context) (fresh bool, err error) {
+	waited := false
 	for {
 		entry, err := h.keys.KeyGet(ctx, h.Bucket, h.Key+lockMark)
 		if err == nil && entry.Revision != 0 {
-			return string(entry.Value) == h.nonce, nil
+			return string(entry.Value) == h.nonce && !waited, nil
+		}
+		if err == nil && entry.Lost && !waited {
+			waited = true
+			if sleep(ctx, h.TTL); ctx.Err() == nil {
+				continue
+			}
+			return false, context.Cause(ctx)
 		}
 		if err == nil {
 			if _, err = h.keys.KeySet(ctx, h.Bucket, h.Key+lockMark, []byte(h.nonce), 0, 0); err == nil {
-				return true, nil
+				return !waited, nil
 			}
 		}
 		if ctx.Err() != nil {

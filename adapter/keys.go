@@ -29,6 +29,9 @@ type buckets struct {
 	reached sync.Map    // buckets of another domain that were seen to be there
 	narrow  atomic.Bool // the log has been told that streams could not be widened
 
+	living sync.Mutex
+	lives  map[string]bucketLife // by bucket; guarded by living
+
 	wide     sync.Mutex
 	replicas int // of what the bus keeps, see needReplicas; 0: nobody has asked yet. Guarded by wide
 }
@@ -40,30 +43,32 @@ func (b *Bus) KeyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, 
 		return jetbus.KeyEntry{}, fmt.Errorf("%s: %w", op, err)
 	}
 	defer b.calls.end()
-	return b.readKey(ctx, op, bucketOf(b.cfg.Prefix, bucket), key)
-}
-
-func (kv *buckets) readKey(ctx context.Context, op, bucket, key string) (jetbus.KeyEntry, error) {
-	ctx, cancel := kv.bound(ctx)
-	defer cancel()
-	entry, err := kv.keyGet(ctx, bucket, key)
-	if err != nil {
-		return jetbus.KeyEntry{}, kv.translate(op, kv.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
+	bucket = bucketOf(b.cfg.Prefix, bucket)
+	entry, marker, err := b.readKey(ctx, op, bucket, key)
+	if _, used := b.lifeOf(bucket); err == nil && used && entry.Revision == 0 && marker == 0 { // it may have been lost
+		var life bucketLife
+		if life, err = b.readLife(ctx, bucket); err != nil {
+			return jetbus.KeyEntry{}, fmt.Errorf("%s: %w", op, err)
+		}
+		entry.Lost = life.hasLost()
 	}
-	return entry, nil
-}
-
-// keyGet asks the stream's leader, as a conditional write must build on what is
-// there and not on what a replica has heard of.
-func (kv *buckets) keyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, error) {
-	entry, _, err := kv.keyGetMarker(ctx, bucket, key)
 	return entry, err
 }
 
-// keyGetMarker is keyGet that says for a key that was deleted or expired, too, at
-// which sequence the server noted that. Two requests could not: between them the
-// key may come to life, and a write on condition of the second answer would
-// replace it.
+// readKey is keyGetMarker for a caller of the bus.
+func (kv *buckets) readKey(ctx context.Context, op, bucket, key string) (entry jetbus.KeyEntry, marker uint64, err error) {
+	ctx, cancel := kv.bound(ctx)
+	defer cancel()
+	if entry, marker, err = kv.keyGetMarker(ctx, bucket, key); err != nil {
+		return jetbus.KeyEntry{}, 0, kv.translate(op, kv.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
+	}
+	return entry, marker, nil
+}
+
+// keyGetMarker asks the stream's leader, because a conditional write must build on the present
+// value and not on that of a replica. For a key that was deleted or expired it returns the
+// sequence of the server's marker. Two requests could not: between them the key may be written,
+// and a write on condition of the second answer would replace it.
 func (kv *buckets) keyGetMarker(ctx context.Context, bucket, key string) (entry jetbus.KeyEntry, marker uint64, err error) {
 	m, err := kv.keyMessage(ctx, bucket, key)
 	switch {
@@ -163,7 +168,17 @@ func (b *Bus) KeySet(ctx context.Context, bucket, key string, value []byte, revi
 	if ttl != 0 && ttl < time.Second {
 		return 0, fmt.Errorf("%s: %w: ttl is %v, use at least 1 second, or 0 for none", op, jetbus.ErrInvalidOption, ttl)
 	}
-	return b.keyWrite(ctx, op, bucket, key, value, expiring(ttl), revision)
+	if err := b.enterKeys(ctx, bucket, key); err != nil {
+		return 0, fmt.Errorf("%s: %w", op, err)
+	}
+	defer b.calls.end()
+	bucket = bucketOf(b.cfg.Prefix, bucket)
+	if ttl != 0 {
+		if err := b.startLife(ctx, bucket); err != nil {
+			return 0, fmt.Errorf("%s: %w", op, err)
+		}
+	}
+	return b.writeKey(ctx, op, bucket, key, value, expiring(ttl), revision)
 }
 
 // expiring is the header of a value with a TTL; 0: it has none.
@@ -177,7 +192,12 @@ func expiring(ttl time.Duration) nats.Header {
 
 // KeyDelete implements jetbus.Keys.
 func (b *Bus) KeyDelete(ctx context.Context, bucket, key string, revision uint64) error {
-	_, err := b.keyWrite(ctx, "delete key "+bucket+"/"+key, bucket, key, nil, purging(), revision)
+	op := "delete key " + bucket + "/" + key
+	if err := b.enterKeys(ctx, bucket, key); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer b.calls.end()
+	_, err := b.writeKey(ctx, op, bucketOf(b.cfg.Prefix, bucket), key, nil, purging(), revision)
 	return err
 }
 
@@ -186,17 +206,8 @@ func purging() nats.Header {
 	return nats.Header{"KV-Operation": {"PURGE"}, "Nats-Rollup": {"sub"}, "Nats-TTL": {markerTTL.String()}}
 }
 
-// keyWrite publishes to a key's subject on condition that its revision is the
-// given one.
-func (b *Bus) keyWrite(ctx context.Context, op, bucket, key string, value []byte, h nats.Header, revision uint64) (uint64, error) {
-	if err := b.enterKeys(ctx, bucket, key); err != nil {
-		return 0, fmt.Errorf("%s: %w", op, err)
-	}
-	defer b.calls.end()
-	return b.writeKey(ctx, op, bucketOf(b.cfg.Prefix, bucket), key, value, h, revision)
-}
-
-// writeKey is keyWrite for what a call writes that is under way, and that Close waits for.
+// writeKey publishes to a key's subject on condition that its revision is the given one. It is for
+// calls that have begun, for which Close waits.
 func (kv *buckets) writeKey(ctx context.Context, op, bucket, key string, value []byte, h nats.Header, revision uint64) (uint64, error) {
 	ctx, cancel := kv.bound(ctx)
 	defer cancel()
@@ -316,6 +327,7 @@ func (kv *buckets) createBucket(ctx context.Context, bucket string) error {
 		MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxMsgSize: -1, MaxBytes: 64 << 20, MaxConsumers: maxConsumers,
 		Discard: jetstream.DiscardNew, Storage: storage, Replicas: kv.needReplicas(0), Duplicates: 2 * time.Minute,
 		AllowRollup: true, DenyDelete: true, AllowDirect: true, AllowMsgTTL: true, SubjectDeleteMarkerTTL: markerTTL,
+		FirstSeq: kv.firstRevision(bucket),
 	}
 	create := func(ctx context.Context) (jetstream.Stream, error) { return kv.js.CreateStream(ctx, config) }
 	_, err := ask(ctx, kv.server, kv.api+"STREAM.CREATE."+config.Name, create)

@@ -48,6 +48,7 @@ func (b *Bus) KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[jet
 var (
 	errWatchLost  = fmt.Errorf("%w: the connection was lost; watch again", jetbus.ErrUnavailable)
 	errWatchEnded = fmt.Errorf("%w: the server ended it; watch again", jetbus.ErrUnavailable)
+	errKeysLost   = fmt.Errorf("%w: the bucket was deleted or purged; watch again", jetbus.ErrUnavailable)
 )
 
 // keyWatch is one watch of keys, on one connection: nats.go's watcher would go on with the
@@ -59,22 +60,27 @@ type keyWatch struct {
 	created        time.Time       // the bucket
 	lost           <-chan struct{} // closed when the connection is
 	seen           uint64          // revision: the newest that came
+	life           bucketLife
 	cancel         context.CancelFunc
 }
 
-// watchKeys begins a watch, anew where the connection is lost before all that is present
-// has come.
+// watchKeys begins a watch. It begins again where the connection is lost, or the bucket loses its
+// keys, before all present entries have come: those may be from before the loss.
 func (kv *buckets) watchKeys(ctx context.Context, bucket, prefix string) (*keyWatch, []jetbus.KeyEntry, error) {
 	for {
 		w, err := kv.openWatch(ctx, bucket, prefix)
 		var present []jetbus.KeyEntry
 		if err == nil {
-			if present, err = w.present(ctx); err == nil {
+			present, err = w.present(ctx)
+			if err == nil {
+				err = w.checkLife(ctx)
+			}
+			if err == nil {
 				return w, present, nil
 			}
 			w.end()
 		}
-		if !errors.Is(err, errWatchLost) {
+		if !errors.Is(err, errWatchLost) && !errors.Is(err, errKeysLost) {
 			return nil, nil, err
 		}
 	}
@@ -88,6 +94,7 @@ func (kv *buckets) openWatch(ctx context.Context, bucket, prefix string) (*keyWa
 	if err != nil {
 		return nil, kv.translate("open bucket", info, err)
 	}
+	kv.noteLife(bucket, func(*bucketLife) {}) // for firstRevision
 	watched, err := kv.js.KeyValue(bounded, bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		if err = kv.createBucket(bounded, bucket); err == nil {
@@ -101,7 +108,11 @@ func (kv *buckets) openWatch(ctx context.Context, bucket, prefix string) (*keyWa
 	if err != nil {
 		return nil, kv.translate("open bucket", info, err)
 	}
-	w := &keyWatch{kv: kv, bucket: bucket, prefix: prefix, created: stream.Created, lost: lost}
+	life, err := kv.readLife(bounded, bucket)
+	if err != nil {
+		return nil, fmt.Errorf("open bucket: %w", err)
+	}
+	w := &keyWatch{kv: kv, bucket: bucket, prefix: prefix, created: stream.Created, lost: lost, life: life}
 	if err := w.begin(ctx, watched); err != nil {
 		return nil, kv.translate("watch", kv.api+"CONSUMER.CREATE."+bucketStream(bucket)+".", err) // the name and the filter follow
 	}
@@ -142,7 +153,7 @@ func (w *keyWatch) end() { link.EndWatch(w.cancel, w.KeyWatcher) }
 func (w *keyWatch) follow(ctx context.Context, yield func(jetbus.KeyEntry, error) bool) error {
 	look := time.NewTicker(bucketLook)
 	defer look.Stop()
-	for entry, ok := (jetbus.KeyEntry{Synced: true}), true; ; {
+	for entry, ok := (jetbus.KeyEntry{Synced: true, Revision: w.life.revision, Lost: w.life.hasLost()}), true; ; {
 		if ok && !yield(entry, nil) {
 			return nil
 		}
@@ -238,9 +249,10 @@ func (w *keyWatch) over(ctx context.Context) error {
 	}
 }
 
-// check ends a watch whose bucket was deleted and made anew, or set back: nats.go's watcher
-// would wait until that has as many messages as it has seen. What cannot be found out now,
-// as in an election, the next look will show.
+// check returns an error that ends the watch where its bucket was deleted, created again, set back
+// or purged: nats.go's watcher would wait until a new bucket has as many messages as it has seen,
+// and the server tells no watcher of a purge. Where the questions fail, as in an election, the next
+// check asks again.
 func (w *keyWatch) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -248,10 +260,28 @@ func (w *keyWatch) check(ctx context.Context) error {
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return fmt.Errorf("%w: the bucket was deleted; watch again", jetbus.ErrUnavailable)
-	case err == nil && (!info.Created.Equal(w.created) || info.State.LastSeq < w.seen):
-		return fmt.Errorf("%w: the bucket was made anew, or set back; watch again", jetbus.ErrUnavailable)
+	case err != nil:
+		return nil
+	case !info.Created.Equal(w.created) || info.State.LastSeq < w.seen:
+		return fmt.Errorf("%w: the bucket was created again, or set back; watch again", jetbus.ErrUnavailable)
+	}
+	if err = w.checkLife(ctx); errors.Is(err, errKeysLost) {
+		return err
 	}
 	return nil
+}
+
+// checkLife returns errKeysLost where the bucket lost its keys since the watch began.
+func (w *keyWatch) checkLife(ctx context.Context) error {
+	life, err := w.kv.readLife(ctx, w.bucket)
+	switch {
+	case err != nil || life.revision == w.life.revision:
+	case w.life.revision != 0 || life.hasLost():
+		return errKeysLost
+	default: // the first key that expires was set in the meantime
+		w.life = life
+	}
+	return err
 }
 
 // lastWritten is the revision of the last message of all keys with the prefix; 0 where there is none.
@@ -286,7 +316,7 @@ func keyEntry(update jetstream.KeyValueEntry, prefix string) (jetbus.KeyEntry, b
 		return jetbus.KeyEntry{}, false
 	}
 	key, ok := parseBucketKey(update.Key())
-	if !ok || !strings.HasPrefix(key, prefix) {
+	if !ok || !strings.HasPrefix(key, prefix) || key == lifeKey {
 		return jetbus.KeyEntry{}, false
 	}
 	return jetbus.KeyEntry{

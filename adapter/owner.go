@@ -70,7 +70,7 @@ func ownerKey(t *topic, group string) string {
 
 // isOwned reports whether some member has a topic of an ordered group.
 func (kv *buckets) isOwned(ctx context.Context, t *topic, group string) (bool, error) {
-	entry, err := kv.readKey(ctx, "look for an owner", ownersBucket, ownerKey(t, group))
+	entry, _, err := kv.readKey(ctx, "look for an owner", ownersBucket, ownerKey(t, group))
 	if err != nil || entry.Revision == 0 {
 		return false, err
 	}

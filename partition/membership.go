@@ -42,7 +42,8 @@ type Membership struct {
 	seen  chan struct{}           // closed when the others were seen for the first time
 
 	mu       sync.Mutex
-	view     *view // nil: not known at present
+	view     *view              // nil: not known at present
+	unwatch  context.CancelFunc // ends the present watch, after which the next one begins
 	session  *session
 	turns    map[int]*Turn
 	taking   map[int]bool      // partitions whose lease is being changed
@@ -220,7 +221,14 @@ func (m *Membership) watch() {
 		next := newView()
 		synced := false
 		var config *jetbus.KeyEntry // the last one that came so far
-		for e, err := range m.keys.KeyWatch(m.life, m.o.Bucket, m.group+groupKeys) {
+		ctx, cancel := context.WithCancel(m.life)
+		m.mu.Lock()
+		m.unwatch = cancel
+		m.mu.Unlock()
+		for e, err := range m.keys.KeyWatch(ctx, m.o.Bucket, m.group+groupKeys) {
+			if ctx.Err() != nil {
+				break
+			}
 			if err != nil {
 				m.cannotSee(err)
 				break
@@ -229,14 +237,22 @@ func (m *Membership) watch() {
 			switch {
 			case e.Synced:
 				next.resumed(last, now)
-				m.askAfter(next, last)
+				lost := e.Lost && e.Revision != last.life || next.missesAll(last)
+				if lost {
+					next.lostKeys(last, now.Add(m.o.TTL))
+				}
+				next.life = e.Revision
+				m.askAfter(next, last, lost)
 				synced, last = true, next
 				closeOnce(m.seen)
-				m.tried(m.life, watching, nil)
+				m.tried(m.life, watching, nil) //nolint:contextcheck // ctx is of one watch
 				m.mu.Lock()
-				m.view = next
-				m.inspectLocked()
-				kicked := m.goneLocked()
+				var kicked *session
+				if ctx.Err() == nil {
+					m.view = next
+					m.inspectLocked()
+					kicked = m.goneLocked()
+				}
 				m.notify()
 				m.mu.Unlock()
 				if kicked != nil {
@@ -264,10 +280,22 @@ func (m *Membership) watch() {
 				}
 			}
 		}
+		cancel()
 		m.mu.Lock()
 		m.view = nil
 		m.mu.Unlock()
 		sleep(m.life, retryPause)
+	}
+}
+
+// watchAgain ends the present watch and forgets what it told. A member whose session is gone may
+// be in a bucket that was purged, which no watcher is told.
+func (m *Membership) watchAgain() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.view = nil
+	if m.unwatch != nil {
+		m.unwatch()
 	}
 }
 
@@ -299,10 +327,14 @@ func (m *Membership) sees() bool {
 	return m.view != nil
 }
 
-// askAfter finds out what became of sessions that ended, or seem to have, between a watch and
-// the next one: nobody tells of them any more. What cannot be found out, view.over waits for.
-func (m *Membership) askAfter(now, before *view) {
+// askAfter finds out what became of sessions that ended, or seem to have ended, between a watch
+// and the next one, since no watch tells of them. What cannot be found out, view.over waits for.
+// Where the bucket lost its keys, the absent session of another member may go on.
+func (m *Membership) askAfter(now, before *view, lost bool) {
 	for id, old := range now.unseen(before) {
+		if lost && id != m.o.Member {
+			continue
+		}
 		e, err := m.keys.KeyGet(m.life, m.o.Bucket, m.group+memberPrefix+id)
 		var s sessionValue
 		switch {
@@ -336,6 +368,9 @@ func (m *Membership) kickedLocked(e jetbus.KeyEntry) *session {
 // inspectLocked gives up what somebody else has written a lease of: an operator, as
 // no member does while the session that it names goes on.
 func (m *Membership) inspectLocked() {
+	if m.view == nil { // the next watch is about to begin
+		return
+	}
 	for p, t := range m.turns {
 		l, there := m.view.leases[p]
 		if t.lost || t.ended || there && l.revision <= t.revision || !there && m.view.removed[p] <= t.revision {
@@ -443,6 +478,9 @@ func (m *Membership) revoke(t *Turn) {
 // free returns the lease of a partition if it can be taken, or when to ask again.
 func (m *Membership) free(p int, now time.Time) (*seenLease, time.Time) {
 	l := m.view.leases[p]
+	if l.revision == 0 && m.view.isDoubtful(now) {
+		return nil, m.view.doubt
+	}
 	if l.Owner == "" || l.Owner == m.o.Member { // ours: of the past, or taken without our knowing
 		return &l, time.Time{}
 	}

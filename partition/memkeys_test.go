@@ -29,6 +29,8 @@ type memKeys struct {
 	endless  bool // keys cannot expire
 	writes   int  // that were stored
 	told     int  // changes that are for watchers
+	life     uint64
+	lost     bool // the keys were lost
 }
 
 type memKey struct {
@@ -40,6 +42,7 @@ type memWatcher struct {
 	prefix string
 	next   int           // of the log, as if nothing had been cut off
 	wake   chan struct{} // capacity 1
+	end    chan struct{} // closed when the bucket has ended the watch
 }
 
 func newMemKeys() *memKeys {
@@ -148,7 +151,7 @@ func (k *memKeys) news(w *memWatcher, out []jetbus.KeyEntry) []jetbus.KeyEntry {
 
 func (k *memKeys) KeyWatch(ctx context.Context, _, prefix string) iter.Seq2[jetbus.KeyEntry, error] {
 	return func(yield func(jetbus.KeyEntry, error) bool) {
-		w := &memWatcher{prefix: prefix, wake: make(chan struct{}, 1)}
+		w := &memWatcher{prefix: prefix, wake: make(chan struct{}, 1), end: make(chan struct{})}
 		k.mu.Lock()
 		var news []jetbus.KeyEntry
 		for key, e := range k.keys {
@@ -156,7 +159,7 @@ func (k *memKeys) KeyWatch(ctx context.Context, _, prefix string) iter.Seq2[jetb
 				news = append(news, e.KeyEntry)
 			}
 		}
-		news = append(news, jetbus.KeyEntry{Synced: true})
+		news = append(news, jetbus.KeyEntry{Synced: true, Revision: k.life, Lost: k.lost})
 		w.next = k.trimmed + len(k.log)
 		k.watchers[w] = struct{}{}
 		k.mu.Unlock()
@@ -174,12 +177,48 @@ func (k *memKeys) KeyWatch(ctx context.Context, _, prefix string) iter.Seq2[jetb
 			select {
 			case <-w.wake:
 				news = k.news(w, news[:0])
+			case <-w.end:
+				yield(jetbus.KeyEntry{}, errAway)
+				return
 			case <-ctx.Done():
 				yield(jetbus.KeyEntry{}, context.Cause(ctx))
 				return
 			}
 		}
 	}
+}
+
+// purge removes all keys. As at the server, no watcher is told; the adapter ends the watches a
+// while later.
+func (k *memKeys) purge() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, e := range k.keys {
+		if e.expiry != nil {
+			e.expiry.Stop()
+		}
+	}
+	clear(k.keys)
+	k.revision++
+	k.life, k.lost = k.revision, true
+	for w := range k.watchers {
+		time.AfterFunc(10*time.Second, func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			if _, watches := k.watchers[w]; watches {
+				delete(k.watchers, w)
+				close(w.end)
+			}
+		})
+	}
+}
+
+// recreate is purge of a bucket that somebody deleted, and that begins with higher revisions.
+func (k *memKeys) recreate() {
+	k.mu.Lock()
+	k.revision += 1 << 40
+	k.mu.Unlock()
+	k.purge()
 }
 
 var errAway = errors.New("the broker does not answer")

@@ -55,6 +55,7 @@ func (m *Membership) attend(ctx context.Context) {
 			return
 		}
 		before = s.nonce
+		m.watchAgain()
 		m.o.Log.LogAttrs(ctx, slog.LevelWarn, "a member lost its session and joins anew", slog.String("group", m.group), slog.String("member", m.o.Member))
 	}
 }
@@ -86,12 +87,17 @@ func (m *Membership) enter(ctx context.Context, lost string) (*session, error) {
 		case !m.sees(): // it cannot any more
 		default:
 			s.known = s.known || there.State == stateAway
+			if lost != "" { // what the group agrees on may be lost with the session
+				if err = agree(ctx, m.keys, m.group, m.o, m.on); err != nil {
+					break
+				}
+			}
 			if err = m.begin(s.ctx, s, there.revision); err == nil { //nolint:contextcheck // derived from it
 				m.tried(ctx, entering, nil)
 				return s, nil
 			}
 		}
-		if isFinal(err) {
+		if isFinal(err) || errors.Is(err, jetbus.ErrConflict) {
 			s.end()
 			return nil, err
 		}

@@ -77,9 +77,7 @@ func (m *Membership) acquire(p int, l seenLease, s *session) *Turn {
 	revision, err := m.writeLease(ctx, p, l.revision, leaseValue{Owner: m.o.Member, Session: s.nonce, After: t.Clean})
 	m.tried(s.ctx, taking, err)
 	if err != nil {
-		if !errors.Is(err, jetbus.ErrWrongSequence) {
-			sleep(s.ctx, retryPause)
-		}
+		sleep(s.ctx, retryPause) // the view is about to change, or its watch about to end
 		return nil
 	}
 	t.Epoch, t.revision = revision, revision

@@ -67,6 +67,9 @@ type view struct {
 	ended   map[string]time.Time // sessions that are over for sure, and when that was learned
 	missing map[string]time.Time // sessions that a lease names and nobody has seen, and since when
 	ghosts  map[string]ghost     // static members that have just died, and may be back in a moment
+	life    uint64               // changes with each loss of the bucket's keys ([jetbus.KeyEntry].Lost)
+	doubt   time.Time            // until then a partition without a lease may have an owner; see lostKeys
+	unaware map[string]string    // sessions, by member, that may not have noticed the loss; nil: not known
 }
 
 // ghost is a member that is counted for a moment longer than it lives.
@@ -133,9 +136,12 @@ func (v *view) applyMember(id string, e jetbus.KeyEntry, now time.Time, fresh bo
 	if had && old.Nonce != next.Nonce {
 		v.ended[old.Nonce] = now
 	}
-	if _, ghost := v.ghosts[id]; !had && !ghost && fresh {
+	_, ghost := v.ghosts[id]
+	_, unaware := v.unaware[id]
+	if !had && !ghost && !unaware && fresh {
 		next.since = now
 	}
+	v.noticed(id, next.Nonce)
 	delete(v.ghosts, id)
 	v.members[id] = next
 	return !had || old.Nonce != next.Nonce || old.State != next.State || old.Weight != next.Weight
@@ -160,7 +166,9 @@ func (v *view) resumed(before *view, now time.Time) {
 			v.removed[p] = l.revision + 1
 		}
 	}
+	v.doubt, v.unaware = before.doubt, before.unaware
 	for id, m := range v.members {
+		v.noticed(id, m.Nonce)
 		old, had := before.members[id]
 		m.since = old.since
 		if _, ghost := v.ghosts[id]; !had && !ghost && len(before.members) > 0 { // it came meanwhile
@@ -172,6 +180,53 @@ func (v *view) resumed(before *view, now time.Time) {
 			v.ended[old.Nonce] = now
 		}
 	}
+}
+
+// lostKeys notes that the bucket lost keys of the group. Members do not notice at the same time,
+// and one that renewed its session just before the loss owns its partitions until it notices, for a
+// TTL at most. No lease tells which partitions these are. The doubt ends sooner when all members
+// that the view before had have begun new sessions, which they do when they have noticed.
+func (v *view) lostKeys(before *view, until time.Time) {
+	v.doubt = until
+	if len(before.members) == 0 {
+		v.unaware = nil
+		return
+	}
+	unaware := maps.Clone(before.unaware)
+	if unaware == nil {
+		unaware = map[string]string{}
+	}
+	for id, m := range before.members {
+		unaware[id] = m.Nonce
+	}
+	v.unaware = unaware
+	for id, m := range v.members {
+		v.noticed(id, m.Nonce)
+	}
+}
+
+// missesAll reports whether all leases of the view before are gone. A single one may have been
+// deleted by an operator; members delete none.
+func (v *view) missesAll(before *view) bool {
+	for p := range before.leases {
+		if _, there := v.leases[p]; there {
+			return false
+		}
+	}
+	return len(before.leases) > 0
+}
+
+// noticed notes the session of a member, which has noticed the loss where the session is another
+// one than before.
+func (v *view) noticed(id, nonce string) {
+	if old, unaware := v.unaware[id]; unaware && old != nonce {
+		delete(v.unaware, id)
+	}
+}
+
+// isDoubtful reports whether a partition without a lease may have an owner.
+func (v *view) isDoubtful(now time.Time) bool {
+	return now.Before(v.doubt) && (v.unaware == nil || len(v.unaware) > 0)
 }
 
 // unseen are the members that the view before had, and v has not.
