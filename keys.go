@@ -17,8 +17,8 @@ type Keys interface {
 	// KeySet stores value if the key's revision is the given one, 0 meaning that
 	// the key does not exist, and returns the new revision. Otherwise the error is
 	// [ErrWrongSequence] and nothing changed, or [ErrBucketFull] where the bucket has no
-	// room for it. With a ttl of at least 1 second the
-	// key vanishes that long after this write; 0 keeps it.
+	// room for it; the last eighth is for values of at most 1 KiB that replace another one.
+	// With a ttl of at least 1 second the key vanishes that long after this write; 0 keeps it.
 	KeySet(ctx context.Context, bucket, key string, value []byte, revision uint64, ttl time.Duration) (uint64, error)
 	// KeyDelete removes the key if its revision is the given one ([ErrWrongSequence]).
 	KeyDelete(ctx context.Context, bucket, key string, revision uint64) error

@@ -459,9 +459,10 @@ func (h *holder) undo(ctx context.Context) {
 	}
 }
 
-// write stores a value of this holder.
+// write stores a value of this holder. All values of a turn have the same length, so that a renewal
+// finds room in a full bucket.
 func (h *holder) write(ctx context.Context, revision uint64, v lockValue, ttl time.Duration) (uint64, error) {
-	v.Owner, v.Nonce, v.Since = h.Owner, h.nonce, time.Now().UTC()
+	v.Owner, v.Nonce, v.Since = h.Owner, h.nonce, time.Now().UTC().Truncate(time.Second)
 	text, err := json.Marshal(v)
 	if err != nil {
 		return 0, err

@@ -1,7 +1,10 @@
 package jetbus_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -176,5 +179,45 @@ func TestLockOutlivesBothBuckets(t *testing.T) {
 			}
 			return true, nil
 		}))
+	})
+}
+
+// fill stores values in the bucket, as a program that does not use the bus, until it is full.
+func (r *rig) fill(bucket string, most int) {
+	r.Helper()
+	nc, err := r.broker.Connect()
+	r.ok(err)
+	defer nc.Close()
+	info, err := nc.Request("$JS.API.STREAM.INFO.KV_"+bucket, nil, 5*time.Second)
+	r.ok(err)
+	var stream struct {
+		Config map[string]any `json:"config"`
+	}
+	r.ok(json.Unmarshal(info.Data, &stream))
+	stream.Config["max_bytes"] = most
+	config, err := json.Marshal(stream.Config)
+	r.ok(err)
+	r.api("STREAM.UPDATE.KV_"+bucket, string(config))
+	for size, n := 1000, 0; size > 0; n++ {
+		answer, err := nc.Request(fmt.Sprintf("$KV.%s.fill%d", bucket, n), make([]byte, size), 5*time.Second)
+		r.ok(err)
+		if bytes.Contains(answer.Data, []byte("error")) {
+			size /= 2
+		}
+	}
+}
+
+// A lock in a bucket that others have filled to the last byte is kept, and released.
+func TestLockInAFullBucket(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		_, end := r.hold(r.bus)
+		time.Sleep(1234567 * time.Nanosecond)
+		r.fill(testLock.Bucket, 20_000)
+		for range 50 { // over a change of the digits of the revisions, too
+			time.Sleep(testLock.TTL/4 + 1234567*time.Nanosecond)
+			_, err := r.bus.KeySet(r.Context(), testLock.Bucket, "another", nil, 0, 0)
+			r.wantErr(err, jetbus.ErrBucketFull)
+		}
+		r.ok(end())
 	})
 }

@@ -31,6 +31,7 @@ type buckets struct {
 
 	living sync.Mutex
 	lives  map[string]bucketLife // by bucket; guarded by living
+	rooms  map[string]bucketRoom // by bucket; guarded by living
 
 	wide     sync.Mutex
 	replicas int // of what the bus keeps, see needReplicas; 0: nobody has asked yet. Guarded by wide
@@ -218,7 +219,7 @@ func (kv *buckets) writeKey(ctx context.Context, op, bucket, key string, value [
 		}
 		revision = marker // 0 does not match a key that lives
 	}
-	h.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
+	h.Set(jetstream.ExpectedLastSubjSeqHeader, sequenceText(revision))
 	h.Set(jetstream.MsgIDHeader, jetbus.NewID())
 	m := &nats.Msg{Subject: kv.keyTo(bucket, key), Data: value, Header: h}
 	if err := kv.fits(m); err != nil {
@@ -227,11 +228,15 @@ func (kv *buckets) writeKey(ctx context.Context, op, bucket, key string, value [
 	if err := kv.reachBucket(ctx, bucket); err != nil {
 		return 0, kv.translate(op, kv.api+"STREAM.INFO."+bucketStream(bucket), err)
 	}
-	seq, err := kv.storeKey(ctx, bucket, key, m)
+	var seq uint64
+	err := kv.takeRoom(ctx, bucket, m, revision != 0)
+	if err == nil {
+		seq, err = kv.storeKey(ctx, bucket, key, m)
+	}
 	switch {
 	case isWrongSequence(err):
 		return 0, fmt.Errorf("%s: %w", op, jetbus.ErrWrongSequence)
-	case isAtLimit(err):
+	case isAtLimit(err), errors.Is(err, jetbus.ErrBucketFull):
 		return 0, fmt.Errorf("%s: %w: delete keys, let them expire, or raise max_bytes of stream %s", op, jetbus.ErrBucketFull, bucketStream(bucket))
 	case apiCode(err) == codeTTLDisabled:
 		return 0, fmt.Errorf("%s: %w: the keys of bucket %s cannot expire: it was made without limit markers; delete it, or name another one", op, jetbus.ErrUnsupported, bucket)

@@ -145,11 +145,14 @@ func isFinal(err error) bool {
 	return errors.Is(err, jetbus.ErrClosed) || errors.Is(err, jetbus.ErrDenied) || errors.Is(err, jetbus.ErrInvalidOption) || errors.Is(err, jetbus.ErrUnsupported)
 }
 
+// writeSession stores the session. All values of a session have the same length, so that it can be
+// renewed in a full bucket.
 func (m *Membership) writeSession(ctx context.Context, s *session, revision uint64, state string) (uint64, error) {
 	text, err := json.Marshal(sessionValue{State: state, Nonce: s.nonce, Weight: m.o.Weight, Static: m.o.Static, Joined: s.joined.UTC()})
 	if err != nil {
 		return 0, err
 	}
+	text = append(text, "       "[:len(stateLeaving)-len(state)]...)
 	return m.keys.KeySet(ctx, m.o.Bucket, m.memberKey(), text, revision, m.o.TTL)
 }
 

@@ -1,8 +1,11 @@
 package topics_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
@@ -69,5 +72,31 @@ func TestKeyWatchEndsWithAPurge(t *testing.T) {
 		if took := time.Since(began); took > 11*time.Second {
 			r.Errorf("the watch ended after %v", took)
 		}
+	})
+}
+
+// A bucket that the bus has filled keeps a reserve for small values that replace others: with
+// replicas a server refuses all writes to a full stream.
+func TestKeysKeepAReserve(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const most = 4 << 20
+		must(r.JS.CreateKeyValue(r.Context(), jetstream.KeyValueConfig{Bucket: "b", History: 1, LimitMarkerTTL: time.Hour, MaxBytes: most}))(r.T)
+		lock := r.set("lock", "held", 0, time.Minute)
+		large := r.set("large", "small at first", 0, 0)
+		big := string(make([]byte, 100<<10))
+		for n := 0; ; n++ {
+			if _, err := r.Bus.KeySet(r.Context(), "b", fmt.Sprint(n), []byte(big), 0, 0); err != nil {
+				r.WantErr(err, jetbus.ErrBucketFull)
+				break
+			}
+		}
+		_, err := r.Bus.KeySet(r.Context(), "b", "large", []byte(big), large, 0)
+		r.WantErr(err, jetbus.ErrBucketFull)
+		if free := most - int(r.Stream("KV_b").State.Bytes); free < most/8 || free > most/4 {
+			r.Errorf("%d bytes are free", free)
+		}
+		lock = r.set("lock", "held for longer", lock, time.Minute)
+		r.OK(r.Bus.KeyDelete(r.Context(), "b", "lock", lock))
+		r.set("lock", "taken again", 0, time.Minute)
 	})
 }

@@ -1,0 +1,75 @@
+package adapter
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed-63e9a637/jetbus"
+)
+
+// A bucket that is filled by other keys must keep its locks and sessions. A server lets a value
+// replace one of at least its size in a full stream, but not if the stream has replicas: then it
+// refuses every write (nats-server 2.15). So the bus keeps a part of each bucket free for small
+// values that replace others.
+const (
+	reservedPart = 8       // of the bytes of a bucket, one such part is reserved
+	smallValue   = 1 << 10 // bytes of a value that may use the reserve
+	minReserving = 1 << 20 // bytes of a bucket that has a reserve
+	roomLook     = time.Second
+)
+
+// bucketRoom is how much the bus may add to a bucket.
+type bucketRoom struct {
+	left  int64     // when the bucket was asked, less what the bus has sent since
+	asked time.Time // when the bucket was asked
+}
+
+// takeRoom returns ErrBucketFull where a write would use the reserve of the bucket and must not.
+// Where it cannot be found out how full the bucket is, the server decides.
+func (kv *buckets) takeRoom(ctx context.Context, bucket string, m *nats.Msg, replaces bool) error {
+	if replaces && len(m.Data) <= smallValue {
+		return nil
+	}
+	kv.living.Lock()
+	room := kv.rooms[bucket]
+	kv.living.Unlock()
+	if time.Since(room.asked) >= roomLook {
+		room = bucketRoom{left: math.MaxInt64, asked: time.Now()}
+		if info, err := kv.streamInfo(ctx, bucketStream(bucket)); err == nil {
+			room.left = leftIn(info)
+		}
+	}
+	kv.living.Lock()
+	defer kv.living.Unlock()
+	if kv.rooms == nil {
+		kv.rooms = map[string]bucketRoom{}
+	}
+	if last := kv.rooms[bucket]; last.asked.Equal(room.asked) { // other calls may have taken room since
+		room = last
+	}
+	if room.left -= int64(m.Size()); room.left < 0 {
+		return jetbus.ErrBucketFull
+	}
+	kv.rooms[bucket] = room
+	return nil
+}
+
+// leftIn is how much a bucket takes before its reserve.
+func leftIn(info *jetstream.StreamInfo) int64 {
+	most := info.Config.MaxBytes
+	if most < minReserving {
+		return math.MaxInt64
+	}
+	return most - most/reservedPart - int64(min(info.State.Bytes, math.MaxInt64)) //nolint:gosec // not more
+}
+
+// sequenceText is a sequence in a header. It has the same length for each, so that a value can be
+// replaced in a full bucket whatever the sequences are.
+func sequenceText(seq uint64) string {
+	return fmt.Sprintf("%019d", seq) // the server reads a signed number of 64 bits
+}
