@@ -28,13 +28,14 @@ type Bus struct {
 	closed   bool                // nothing any more
 	watching bool                // watchAdvisories was called
 	waiting  bool                // watchLater is to
+	sweeping bool                // sweepLater was called
 	blind    bool                // the log says that it could not watch
 	members  map[member]struct{} // running subscriptions
 	held     map[handedOutKey]*handedOut
 	groups   map[groupKey]*knownGroup
 	swept    time.Time               // when groups lost those that are old
 	retired  sync.WaitGroup          // what pruneHandedOut has dropped
-	later    sync.WaitGroup          // what is to watch advisories again; added to while not closing
+	later    sync.WaitGroup          // what is to watch advisories again, and sweeps; added to while not closing
 	alone    alone                   // suspects run one at a time
 	calls    calls                   // under way; begun under mu while not closed
 	inboxes  int                     // of Receive calls, that are open

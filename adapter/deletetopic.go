@@ -27,7 +27,7 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 	t, info, err := b.inspect(ctx, name)
 	switch {
 	case errors.Is(err, jetbus.ErrNoTopic): // it may have been deleted by a call that got no further
-		left = b.removeRetries(ctx, name, "")
+		left = errors.Join(b.removeRetries(ctx, name, ""), b.sweepDeleted(ctx, ownStream(b.cfg.Prefix, name)))
 	case err != nil:
 	case t.config.SnapshotOf != "":
 		if err = b.deleteSnapshot(ctx, t); err == nil {
@@ -37,6 +37,9 @@ func (b *Bus) DeleteTopic(ctx context.Context, name string) error {
 		err = b.removeDeclared(ctx, t, info)
 	default:
 		err = b.removeTopic(ctx, t, info)
+	}
+	if err == nil {
+		left = b.sweepDeleted(ctx, t.stream)
 	}
 	if err = errors.Join(notThere(err), left); err != nil {
 		return fmt.Errorf("delete topic %s: %w", name, err)

@@ -148,13 +148,16 @@ func (st *streams) ensureGroup(ctx context.Context, topic string, c jetbus.Group
 // DeleteGroup implements jetbus.Topics.
 func (b *Bus) DeleteGroup(ctx context.Context, topic, group string) error {
 	return b.onGroup(ctx, "delete", topic, group, func(ctx context.Context, t *topicGroup) error {
-		if t.parts == nil {
-			if err := b.deleteDurables(ctx, t); err != nil {
-				return err
-			}
-			return b.removeRetries(ctx, topic, group)
+		var err error
+		if t.parts != nil {
+			err = b.deleteParts(ctx, t.topic, group)
+		} else if err = b.deleteDurables(ctx, t); err == nil {
+			err = b.removeRetries(ctx, topic, group)
 		}
-		return b.deleteParts(ctx, t.topic, group)
+		if err != nil {
+			return err
+		}
+		return b.sweepDeleted(ctx, t.stream)
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
-	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
 const (
@@ -61,11 +60,7 @@ func (s *subscription) newOwner(topic, retries *puller) *owner {
 
 // ownerKey names the lock of a group's topic.
 func ownerKey(t *topic, group string) string {
-	key := t.stream + "." + groupName(t, group)
-	if len(key) > maxConsumerBytes {
-		key = key[:maxConsumerBytes-18] + "__" + ce.ShortHash(key)
-	}
-	return key
+	return ownerName(t.stream, groupName(t, group))
 }
 
 // isOwned reports whether some member has a topic of an ordered group.
@@ -82,6 +77,9 @@ func (kv *buckets) isOwned(ctx context.Context, t *topic, group string) (bool, e
 
 // startOwners lets the topics be competed for.
 func (s *subscription) startOwners() {
+	if len(s.owners) > 0 {
+		s.b.sweepLater()
+	}
 	for _, o := range s.owners {
 		unwatch := s.b.link.Watch(o.reconnected)
 		s.mu.Lock()

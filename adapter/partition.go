@@ -180,6 +180,7 @@ func (b *Bus) JoinPartitions(ctx context.Context, name, group string, o jetbus.S
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
+	b.sweepLater()
 	return nil
 }
 

@@ -67,13 +67,23 @@ func (p *puller) mayBeRecorded(ctx context.Context, l *lease) bool {
 // there are more than one answer holds.
 func (srv *server) recorded(ctx context.Context, stream, consumer string) (map[string]uint64, error) {
 	filter := keySubject(attemptsBucket, strings.Join([]string{stream, consumer}, ".")) + ".>"
-	body, err := json.Marshal(map[string]string{"subjects_filter": filter})
-	if err != nil {
-		return nil, err
+	subjects, total, err := srv.subjectsIn(ctx, bucketStream(attemptsBucket), filter, 0)
+	if err == nil && total > len(subjects) {
+		err = fmt.Errorf("%d records, of which the server lists %d", total, len(subjects))
 	}
-	m, err := srv.request(ctx, &nats.Msg{Subject: srv.api + "STREAM.INFO." + bucketStream(attemptsBucket), Data: body})
+	return subjects, err
+}
+
+// subjectsIn lists subjects of a stream with the number of their messages, from an offset on, and
+// how many subjects there are.
+func (srv *server) subjectsIn(ctx context.Context, stream, filter string, offset int) (subjects map[string]uint64, total int, err error) {
+	body, err := json.Marshal(map[string]any{"subjects_filter": filter, "offset": offset})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
+	}
+	m, err := srv.request(ctx, &nats.Msg{Subject: srv.api + "STREAM.INFO." + stream, Data: body})
+	if err != nil {
+		return nil, 0, err
 	}
 	var answer struct {
 		Error *jetstream.APIError `json:"error"`
@@ -83,13 +93,10 @@ func (srv *server) recorded(ctx context.Context, stream, consumer string) (map[s
 		} `json:"state"`
 	}
 	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	switch {
-	case answer.Error != nil:
-		return nil, answer.Error
-	case answer.Total > len(answer.State.Subjects):
-		return nil, fmt.Errorf("%d records, of which the server lists %d", answer.Total, len(answer.State.Subjects))
+	if answer.Error != nil {
+		return nil, 0, answer.Error
 	}
-	return answer.State.Subjects, nil
+	return answer.State.Subjects, answer.Total, nil
 }
