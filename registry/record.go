@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 )
 
 // maxRecordBytes is the size of the largest record, and of the bucket's values.
@@ -54,7 +56,7 @@ func decode(data []byte, record any) error {
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	if err := d.Decode(record); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnreadable, err)
+		return fmt.Errorf("%w: %w", ErrUnreadable, exactjson.Readable(data, err))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w: more than one JSON value", ErrUnreadable)

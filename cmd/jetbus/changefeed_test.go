@@ -148,7 +148,7 @@ func TestChangefeedFile(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		``:                      "unexpected end of JSON input",
-		`[]`:                    "cannot unmarshal array",
+		`[]`:                    "the value is an array",
 		`{"topics": "a"}`:       `unknown member "topics"`,
 		`{} {}`:                 "after top-level value",
 		`{"start": "sometime"}`: "use latest, copy, a time like",

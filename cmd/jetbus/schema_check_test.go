@@ -104,6 +104,7 @@ func TestSchemaCheckLines(t *testing.T) {
 		{`{"id":9,"old":1e999999,"new":true}`, `{"id":9,"compatible":false,"error":"old: `},
 		{`{"old":true,"new":true}`, `{"id":null,"compatible":true,"verdict":"proved"}`},
 		{`{"id":12,"old":true,"NEW":true}`, `{"id":null,"compatible":false,"error":"the line is no JSON object with the members id, old and new: unknown member \"NEW\", use \"new\""}`},
+		{`[1]`, `{"id":null,"compatible":false,"error":"the line is no JSON object with the members id, old and new: the value is an array, at byte 1, and should be an object"}`},
 		{`{"id":13,"old":true,"new":false,"new":true}`, `{"id":null,"compatible":false,"error":"the line is no JSON object with the members id, old and new: member \"new\" is given twice"}`},
 		{`not JSON`, `{"id":null,"compatible":false,"error":"the line is no JSON object`},
 		{`[1,2]`, `{"id":null,"compatible":false,"error":"the line is no JSON object`},
@@ -132,7 +133,7 @@ func TestSchemaCheckLines(t *testing.T) {
 			t.Errorf("%.200s\n is answered by %.300s\n want           %s", tt.line, lines[i], tt.want)
 		}
 	}
-	if r := command(t, in.String(), "schema", "check", "--jsonl", "--fail"); r.code != exitFailure || !strings.Contains(r.errOut, "15 of 20 are not") {
+	if r := command(t, in.String(), "schema", "check", "--jsonl", "--fail"); r.code != exitFailure || !strings.Contains(r.errOut, "16 of 21 are not") {
 		t.Errorf("with --fail: exit code %d: %s", r.code, r.errOut)
 	}
 }

@@ -61,18 +61,18 @@ const maxDepth = 1000
 // pointers in it; types with methods of their own for JSON or text decode themselves.
 //
 // A member that a struct or a map is given twice is refused; members that are ignored may
-// repeat. The error is [*MemberError] or one of encoding/json. Where it is a *MemberError,
+// repeat. The error is [*MemberError] or one of encoding/json, see [Readable]. Where it is a *MemberError,
 // the fields of into have the members that were not refused, of those given twice the first.
 func Unmarshal(text []byte, into any, unknown Unknown) error {
 	s := scanner{text: text, unknown: unknown}
 	if !s.value(reflect.TypeOf(into), 0) || s.space() != 0 {
 		if !json.Valid(text) {
-			return json.Unmarshal(text, into) // the error names the place, and nothing is decoded
+			return Readable(text, json.Unmarshal(text, into)) // the error names the place, and nothing is decoded
 		}
 		return errUnsupported
 	}
 	if err := json.Unmarshal(s.text, into); err != nil {
-		return err
+		return Readable(text, err)
 	}
 	if s.refused != nil {
 		return s.refused

@@ -261,3 +261,11 @@ func TestCompileReferencesLimit(t *testing.T) {
 		t.Errorf("Compile: %v, want ErrTooLarge", err)
 	}
 }
+
+func TestCompileNamesByteOrderMark(t *testing.T) {
+	t.Parallel()
+	var refused *CompileError
+	if _, err := Compile("\ufeff{}", Options{}); !errors.As(err, &refused) || !strings.Contains(err.Error(), "byte order mark") {
+		t.Errorf("Compile: %v", err)
+	}
+}

@@ -85,11 +85,19 @@ func parseValue(dec *json.Decoder, path string) (any, error) {
 	return t, nil
 }
 
+// byteOrderMark is what some editors write at the beginning of a text.
+const byteOrderMark = "\ufeff"
+
+var errByteOrderMark = errors.New("it begins with a byte order mark; save it without one")
+
 // notJSON says where the text stops being JSON.
 func notJSON(text string, offset int, err error) error {
 	var v any
 	if whole := json.Unmarshal([]byte(text), &v); whole != nil {
 		err = whole // it knows more of the place
+	}
+	if strings.HasPrefix(text, byteOrderMark) {
+		return invalid("#", "not JSON: "+errByteOrderMark.Error())
 	}
 	what := "not JSON"
 	var syn *json.SyntaxError

@@ -13,12 +13,9 @@ import (
 // The library's own validation is the reference: evaluation accepts what it accepts, and
 // finds the same violations.
 func TestEvaluationAgreesWithLibrary(t *testing.T) {
-	pairs := uint64(500)
-	if testing.Short() {
-		pairs = 100
-	}
+	const pairs = 500
 	corpus := corpusDocuments(t)
-	for i := range pairs {
+	for i := range uint64(pairs) {
 		m := newMaker(7, i)
 		a, b := m.pair(corpus)
 		old, err := Compile(string(textOf(a)), Options{})

@@ -115,6 +115,9 @@ var tooMuch = "judging it takes more than " + itoa(MaxWork) + " steps"
 
 // notValid returns why a payload is not valid JSON.
 func notValid(payload []byte) error {
+	if bytes.HasPrefix(payload, []byte(byteOrderMark)) {
+		return errByteOrderMark
+	}
 	dec := json.NewDecoder(bytes.NewReader(payload))
 	var v json.RawMessage
 	if err := dec.Decode(&v); err != nil {

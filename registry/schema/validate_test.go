@@ -92,6 +92,7 @@ func TestBadPayloads(t *testing.T) {
 	all := compile(t, `{}`)
 	for _, test := range []struct{ payload, message string }{
 		{``, "not JSON: it ends early"},
+		{"\ufeff{}", "not JSON: it begins with a byte order mark"},
 		{`{"a":`, "not JSON: it ends early"},
 		{`{"a" 1}`, "not JSON: invalid character"},
 		{`01`, "not JSON"},
