@@ -30,11 +30,11 @@ func TestGroupOutlivesItsBucket(t *testing.T) {
 				r.settled(3*time.Second, "a", "b", "c")
 				for range 5 {
 					time.Sleep(r.ttl + 700*time.Millisecond)
-					writes := r.keys.writes
+					writes := r.keys.written()
 					lose(r.keys)
 					time.Sleep(r.ttl)
 					r.settled(0, "a", "b", "c")
-					if n := r.keys.writes - writes; n > 100 {
+					if n := r.keys.written() - writes; n > 100 {
 						r.Errorf("%d writes in a TTL", n)
 					}
 				}
@@ -54,7 +54,7 @@ func TestDeadMemberOfALostBucketIsWaitedFor(t *testing.T) {
 				time.Sleep(r.ttl)
 				lose(r.keys)
 				all[1].line.die()
-				if r.keys.lost {
+				if r.keys.isLost() {
 					r.start("d") // it has never seen the others
 					r.settled(2*r.ttl, "a", "c", "d")
 					return

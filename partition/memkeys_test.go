@@ -58,6 +58,20 @@ func (k *memKeys) KeyGet(_ context.Context, _, key string) (jetbus.KeyEntry, err
 	return jetbus.KeyEntry{Key: key}, nil
 }
 
+// written returns the number of writes so far.
+func (k *memKeys) written() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.writes
+}
+
+// isLost returns whether the loss of keys was noticed.
+func (k *memKeys) isLost() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.lost
+}
+
 func (k *memKeys) KeySet(_ context.Context, _, key string, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
