@@ -181,6 +181,7 @@ func (f *Feed) canSplit(ctx context.Context) (bool, error) {
 func (f *Feed) run(ctx context.Context) {
 	defer close(f.done)
 	defer f.cancel()
+	defer f.saveLost(ctx)
 	for attempt := 1; ctx.Err() == nil; attempt++ {
 		published := f.status.stats().Published
 		err := f.hold(ctx)

@@ -31,14 +31,19 @@ var errTopicLost = errors.New("the topic no longer has what was published up to 
 // event, nil if there is none.
 func (f *Feed) resume(ctx context.Context, p *position, last *jetbus.Event) error {
 	known := p.saved
+	positions := []Progress{known}
 	if f.lost != nil && !known.Saved.After(f.lost.Saved) {
-		known = *f.lost
+		positions = append(positions, *f.lost)
 	}
-	recreated := !known.Created.IsZero() && !known.Created.Equal(f.made()) // older versions did not save it
-	if !recreated {
-		err := known.Last.Verify(ctx, f.b, f.o.Topic)
+	recreated := false
+	for _, at := range positions {
+		if !at.Created.IsZero() && !at.Created.Equal(f.made()) { // older versions did not save it
+			known, recreated = at, true
+			continue
+		}
+		_, err := f.verify(ctx, at.Last)
 		if _, restored := errors.AsType[*jetbus.RestoredError](err); restored {
-			f.rewind(ctx, p, known, last, err)
+			f.rewind(ctx, p, at, last, err)
 			return nil
 		}
 		if err != nil {
@@ -87,36 +92,81 @@ func (f *Feed) rewind(ctx context.Context, p *position, known Progress, last *je
 // this time has passed since the broker certainly had the newest event.
 const restoreTime = 20 * time.Millisecond
 
-// verify compares the topic with an event of the feed. A [jetbus.RestoredError] ends the turn; the
-// next one begins with what the topic has.
-func (w *writer) verify(ctx context.Context, m mark) error {
-	err := m.at.Verify(ctx, w.f.b, w.f.o.Topic)
-	if _, restored := errors.AsType[*jetbus.RestoredError](err); restored {
-		w.f.lost = &Progress{Token: m.token, Copy: w.copy, Last: m.at, Saved: time.Now(), Created: w.created}
+// verify compares the topic with an event of the feed, and returns its checkpoint with the time at
+// which it was stored. The error is a [jetbus.RestoredError] if the topic does not have the event and no
+// limit has removed it. Checkpoint.Verify alone accepts the gap: in a shared stream the sequence
+// may be another topic's by now.
+func (f *Feed) verify(ctx context.Context, c jetbus.Checkpoint) (jetbus.Checkpoint, error) {
+	if c.Seq == 0 {
+		return c, nil
 	}
-	return err
+	for e, err := range f.b.Scan(ctx, f.o.Topic, jetbus.ScanQuery{From: jetbus.AfterSeq(c.Seq - 1), Limit: 1}) {
+		if err == nil && e.Seq == c.Seq && e.ID == c.ID && (c.Stored.IsZero() || c.Stored.Equal(e.Stored)) {
+			return jetbus.CheckpointOf(&e), nil
+		}
+	}
+	if err := c.Verify(ctx, f.b, f.o.Topic); err != nil {
+		return c, err
+	}
+	info, err := f.b.TopicInfo(ctx, f.o.Topic)
+	if err == nil && !info.Config.Compact && info.FirstSeq <= c.Seq {
+		err = &jetbus.RestoredError{Topic: f.o.Topic, Checkpoint: c, Why: fmt.Sprintf("the event is missing, and the stream begins at %d", info.FirstSeq)}
+	}
+	return c, err
 }
 
-// verifyEnd is verify of the newest event. It also reads when the broker stored the event, which
-// the receipt does not tell: that identifies the position once the event has left the topic.
+// verify compares the topic with an event of the feed. A [jetbus.RestoredError] ends the turn; the
+// next one begins with what the topic has.
+func (w *writer) verify(ctx context.Context, m mark) (jetbus.Checkpoint, error) {
+	at, err := w.f.verify(ctx, m.at)
+	if _, restored := errors.AsType[*jetbus.RestoredError](err); restored {
+		w.miss(m)
+	}
+	return at, err
+}
+
+// miss notes an event that the topic may have lost, for the next turn.
+func (w *writer) miss(m mark) {
+	w.f.lost = &Progress{Token: m.token, Copy: w.copy, Last: m.at, Saved: time.Now(), Created: w.created}
+}
+
+// leave ends a turn. If events are in flight, the next turn compares the topic with the event
+// before them. The saved position is not enough: a TokenStore may have been restored, too.
+func (w *writer) leave() {
+	if w.doubt.at.Seq > 0 && w.f.lost == nil {
+		w.miss(w.doubt)
+	}
+}
+
+// saveLost saves what the next turn would compare the topic with, for the next process. Another
+// instance that has saved its position in the meantime has compared it.
+func (f *Feed) saveLost(ctx context.Context) {
+	if f.lost == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
+	defer cancel()
+	saved, err := f.o.TokenStore.Load(ctx, f.o.Name)
+	if err == nil && !saved.Saved.After(f.lost.Saved) {
+		p := *f.lost
+		p.Source, p.Topic, p.Holder, p.Revision = f.source(), f.o.Topic, jetbus.NewID(), saved.Revision
+		p.Saved = p.Saved.UTC().Truncate(time.Millisecond)
+		_, err = f.o.TokenStore.Save(ctx, f.o.Name, p)
+	}
+	if err != nil && !errors.Is(err, ErrFenced) {
+		f.o.Log.LogAttrs(ctx, slog.LevelWarn, "change feed: position not saved", slog.String("feed", f.o.Name), slog.Any("error", err))
+	}
+}
+
+// verifyEnd is verify of the newest event. The broker returns the time at which it stored the event
+// here and not in the receipt; it identifies the position once the event has left the topic.
 func (w *writer) verifyEnd(ctx context.Context) error {
 	began := time.Now()
-	if err := w.verify(ctx, w.end); err != nil {
-		return err
+	at, err := w.verify(ctx, w.end)
+	if err == nil {
+		w.end.at, w.known = at, began
 	}
-	w.known = began
-	if w.end.at.Seq == 0 || !w.end.at.Stored.IsZero() {
-		return nil
-	}
-	for e, err := range w.f.b.Scan(ctx, w.f.o.Topic, jetbus.ScanQuery{From: jetbus.AfterSeq(w.end.at.Seq - 1), Limit: 1}) {
-		if err != nil {
-			return err
-		}
-		if e.Seq == w.end.at.Seq && e.ID == w.end.at.ID {
-			w.end.at = jetbus.CheckpointOf(&e)
-		}
-	}
-	return nil
+	return err
 }
 
 // checkEnd is verifyEnd for the position that is about to be saved. Without an answer of the
@@ -145,16 +195,19 @@ func (w *writer) sendVerified(ctx context.Context, part []outgoing, m Mode) resu
 		}
 	}
 	before := w.end
+	if m != Chain {
+		w.doubt = before
+	}
 	done := w.sendPart(ctx, part, m)
 	stored := time.Now()
 	if done.n == 0 {
 		return done
 	}
 	if w.isStale(m) {
-		if err := w.retry(ctx, func() error { return w.verify(ctx, before) }); err != nil {
+		if err := w.retry(ctx, func() error { _, err := w.verify(ctx, before); return err }); err != nil {
 			return result{n: done.n, err: err, final: true}
 		}
 	}
-	w.known = stored
+	w.known, w.doubt = stored, mark{}
 	return done
 }

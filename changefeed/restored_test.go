@@ -81,7 +81,7 @@ func TestStoppedFeedPublishesAgainWhatARestoreLost(t *testing.T) {
 		r.saved(f, o)
 		r.stop(f)
 		r.Restore(r.T, backup, nil)
-		r.neighbor("x", "y", "z") // which uses their sequences again
+		r.neighbor(ids("n", 8)...) // which uses their sequences again, and more
 		r.wants("insert a")
 		f = r.start(o)
 		r.insert("d")
@@ -136,6 +136,7 @@ func (b *inFlight) PublishBatch(ctx context.Context, events []jetbus.Event, o je
 	before := b.before.Swap(nil)
 	if before != nil {
 		(*before)()
+		ctx = context.WithoutCancel(ctx) // it is sent already
 	}
 	receipts, err := b.Backend.PublishBatch(ctx, events, o)
 	if before != nil && b.lost {
@@ -154,20 +155,25 @@ func TestEventInFlightAcrossARestore(t *testing.T) {
 			changefeed.Latest: "insert a, insert d, gap, insert e",
 			changefeed.Resync: "insert a, insert d, gap, copy a, copy b, copy c, copy d, copied, insert e",
 		} {
-			for _, crash := range []bool{false, true} {
-				name := string(mode) + "/" + string(policy) + map[bool]string{true: "/crash"}[crash]
-				t.Run(name, func(t *testing.T) { eventInFlight(t, mode, policy, want, crash) })
+			for _, stopped := range []bool{false, true} {
+				for _, store := range []string{"keys", "mongo"} {
+					name := string(mode) + "/" + string(policy) + "/" + store + map[bool]string{true: "/stopped"}[stopped]
+					t.Run(name, func(t *testing.T) { eventInFlight(t, mode, policy, want, store == "mongo", stopped) })
+				}
 			}
 		}
 	}
 }
 
-func eventInFlight(t *testing.T, mode changefeed.Mode, policy changefeed.Policy, want string, crash bool) {
+func eventInFlight(t *testing.T, mode changefeed.Mode, policy changefeed.Policy, want string, inMongo, stopped bool) {
 	t.Helper()
 	r := newRestoreRig(t, mode)
 	o := r.options()
-	o.OnHistoryLost, o.TokenStore = policy, r.tokens()
-	b := &inFlight{Backend: r.bus, lost: crash}
+	o.OnHistoryLost = policy
+	if inMongo {
+		o.TokenStore = r.tokens()
+	}
+	b := &inFlight{Backend: r.bus, lost: stopped}
 	f := r.startOn(b, o)
 	r.until("it streams", func() bool { return f.Status().State == changefeed.Streaming })
 	r.insert("a")
@@ -181,12 +187,12 @@ func eventInFlight(t *testing.T, mode changefeed.Mode, policy changefeed.Policy,
 	restore := func() {
 		defer close(restored)
 		r.Restore(t, backup, nil)
-		r.neighbor("x", "y", "z")
+		r.neighbor(ids("n", 8)...) // which uses their sequences again, and more
 	}
 	b.before.Store(&restore)
 	r.insertMany([]string{"d"})
 	<-restored
-	if crash {
+	if stopped {
 		r.until("the answer is lost", b.fault.Load)
 		r.stop(f)
 		f = r.startOn(r.bus, o)
@@ -196,9 +202,9 @@ func eventInFlight(t *testing.T, mode changefeed.Mode, policy changefeed.Policy,
 		return
 	}
 	if policy == changefeed.Fail {
+		r.wants(want)
 		r.ended(f, changefeed.ErrHistoryLost)
 		r.ended(f, jetbus.ErrPositionUnknown)
-		r.wants(want)
 		return
 	}
 	r.wants(strings.TrimSuffix(want, ", insert e"))
@@ -271,7 +277,9 @@ func TestRestoreAndHistoryLost(t *testing.T) {
 	r.insert("a")
 	r.wants("insert a")
 	r.saved(f, o)
+	r.stop(f) // else its lock is in the backup
 	backup := r.Backup(t)
+	f = r.start(o)
 	r.insert("b")
 	r.wants("insert a, insert b")
 	r.saved(f, o)

@@ -47,6 +47,7 @@ type writer struct {
 
 	end   mark      // the newest event now
 	known time.Time // when the topic certainly had it
+	doubt mark      // the newest event before those in flight, if the topic may have lost it; zero: none
 }
 
 // newWriter returns a writer that publishes after a position.
@@ -60,6 +61,7 @@ func newWriter(f *Feed, p *position) *writer {
 // run publishes until in is closed. When ctx ends, nothing more is published, and
 // the position is saved.
 func (w *writer) run(ctx context.Context) error {
+	defer w.leave()
 	w.last = time.Now()
 	for {
 		select {
