@@ -15,6 +15,7 @@ type Backend interface {
 	Receiver
 	Reader
 	Store
+	CheckpointBus
 	Topics
 	Partitions
 	Keys

@@ -31,6 +31,10 @@ type Checkpoint struct {
 type CheckpointBus interface {
 	Scan(ctx context.Context, topic string, q ScanQuery) iter.Seq2[Event, error]
 	TopicInfo(ctx context.Context, topic string) (TopicInfo, error)
+	// SequenceAt returns the sequence of the first message that was stored at or after a time in
+	// the topic's stream. Other topics that share the stream count as well. 0 means that there is
+	// no such message.
+	SequenceAt(ctx context.Context, topic string, at time.Time) (uint64, error)
 }
 
 // CheckpointOf returns the checkpoint of an event that was read or delivered.
@@ -44,9 +48,9 @@ func CheckpointOf(e *Event) Checkpoint {
 // and what was derived from it must be rebuilt.
 //
 // If the topic no longer has the event, because of its retention, compaction or a purge, the
-// position counts as verified unless an event at or before it was stored later than the
-// checkpoint's. So a restore remains undetected only if every event stored since then, up
-// to the position, has been removed too.
+// position counts as verified unless the topic's stream has a message at or before it that was
+// stored later than the checkpoint's event. So a restore remains undetected only if every message
+// stored since then, up to the position, has been removed too, or if the checkpoint has no Stored.
 //
 // It costs one request in most cases. Do not call it for a snapshot or for a topic that was
 // deleted and declared again: compare [TopicInfo] Created for that.
@@ -74,12 +78,12 @@ func (c Checkpoint) Verify(ctx context.Context, b CheckpointBus, topic string) e
 	if c.Stored.IsZero() {
 		return nil
 	}
-	e, found, err = firstEvent(ctx, b, topic, AtTime(c.Stored.Add(1)))
+	later, err := b.SequenceAt(ctx, topic, c.Stored.Add(1))
 	if err != nil {
 		return fmt.Errorf("verify position %d of %s: %w", c.Seq, topic, err)
 	}
-	if found && e.Seq <= c.Seq {
-		return c.restored(topic, fmt.Sprintf("event %d was stored at %s, after it", e.Seq, stamp(e.Stored)))
+	if later > 0 && later <= c.Seq {
+		return c.restored(topic, fmt.Sprintf("message %d of its stream was stored after %s", later, stamp(c.Stored)))
 	}
 	return nil
 }

@@ -116,6 +116,32 @@ func TestCheckpointOfAnEventThatIsGone(t *testing.T) {
 	})
 }
 
+func TestOtherTopicsTakeLostSequences(t *testing.T) {
+	for name, c := range map[string]jetbus.TopicConfig{"plain": {Name: "t", Stream: "ALL"}, "compacted": {Name: "t", Stream: "ALL", Compact: true}} {
+		t.Run(name, func(t *testing.T) {
+			restorable(t, func(r *restoreRig) {
+				r.ensure(c)
+				r.ensure(jetbus.TopicConfig{Name: "u", Stream: "ALL", Compact: c.Compact})
+				r.fill("t", "old", 1, 3)
+				backup := r.Backup(r.T)
+				r.fill("t", "old", 4, 6)
+				events, err := r.read("t", jetbus.Checkpoint{})
+				r.ok(err)
+				lost := jetbus.CheckpointOf(&events[len(events)-1])
+				r.ok(lost.Verify(r.Context(), r.bus, "t"))
+
+				r.Restore(r.T, backup, nil)
+				r.fill("u", "new", 1, 3)
+				r.wantRestored("verify at the end of the topic", lost.Verify(r.Context(), r.bus, "t"))
+				_, err = r.read("t", lost)
+				r.wantRestored("resume", err)
+				r.fill("t", "new", 7, 9)
+				r.wantRestored("verify before new events", lost.Verify(r.Context(), r.bus, "t"))
+			})
+		})
+	}
+}
+
 func TestVerifyTakesOneRequest(t *testing.T) {
 	restorable(t, func(r *restoreRig) {
 		r.ensure(jetbus.TopicConfig{Name: "t"})

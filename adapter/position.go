@@ -111,6 +111,22 @@ func (srv *server) sequenceAtTime(ctx context.Context, t *topic, at time.Time) (
 	return first.seq, nil
 }
 
+// SequenceAt implements jetbus.CheckpointBus.
+func (b *Bus) SequenceAt(ctx context.Context, topic string, at time.Time) (uint64, error) {
+	if err := b.enter(ctx); err != nil {
+		return 0, fmt.Errorf("find a time in %s: %w", topic, err)
+	}
+	defer b.calls.end()
+	ctx, cancel := b.bound(ctx)
+	defer cancel()
+	t, err := b.lookup(ctx, topic)
+	if err != nil {
+		return 0, fmt.Errorf("find a time in %s: %w", topic, err)
+	}
+	m, err := b.leaderMessage(ctx, t.stream, map[string]any{"start_time": at, "next_by_subj": ">"})
+	return m.seq, b.translate("find a time in "+topic, b.api+"STREAM.MSG.GET."+t.stream, err)
+}
+
 // sequenceOfID finds an event by id: from the id itself where it is one that the
 // bus gave to a message without one, in the server's memory of recent ids, or
 // by the time in a UUIDv7.

@@ -63,7 +63,7 @@
 // Whether a topic was made anew is told by its stream: in one that others share it cannot be
 // told from a topic whose events have all left it, and the feed goes on where it was.
 // In the modes Atomic and Serial a restore of the broker is not noticed if the TokenStore, which is in the
-// broker by default, is restored with the topic and the process is killed while an event is in flight; nor
-// in a compacted topic of a shared stream if other topics have used the lost sequences by
-// then. Dead letters that the broker loses are only made again with later events of the topic.
+// broker by default, is restored with the topic and the process is killed while an event is in flight; nor,
+// in a compacted topic of a shared stream, that events are lost which it has just published, if other
+// topics take their sequences. Dead letters that the broker loses are only made again with later events of the topic.
 package changefeed

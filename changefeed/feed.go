@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"sync"
 	"time"
@@ -21,9 +20,8 @@ type Backend interface {
 	jetbus.Batcher
 	jetbus.Burier
 	jetbus.Keys
+	jetbus.CheckpointBus
 	EnsureTopic(ctx context.Context, c jetbus.TopicConfig) (jetbus.TopicInfo, error)
-	TopicInfo(ctx context.Context, topic string) (jetbus.TopicInfo, error)
-	Scan(ctx context.Context, topic string, q jetbus.ScanQuery) iter.Seq2[jetbus.Event, error]
 }
 
 const (

@@ -94,8 +94,8 @@ const restoreTime = 20 * time.Millisecond
 
 // verify compares the topic with an event of the feed, and returns its checkpoint with the time at
 // which it was stored. The error is a [jetbus.RestoredError] if the topic does not have the event and no
-// limit has removed it. Checkpoint.Verify alone accepts the gap: in a shared stream the sequence
-// may be another topic's by now.
+// limit has removed it. Checkpoint.Verify alone accepts the gap if it has no time to compare: in
+// a shared stream the sequence may be another topic's by now.
 func (f *Feed) verify(ctx context.Context, c jetbus.Checkpoint) (jetbus.Checkpoint, error) {
 	if c.Seq == 0 {
 		return c, nil
@@ -105,7 +105,7 @@ func (f *Feed) verify(ctx context.Context, c jetbus.Checkpoint) (jetbus.Checkpoi
 			return jetbus.CheckpointOf(&e), nil
 		}
 	}
-	if err := c.Verify(ctx, f.b, f.o.Topic); err != nil {
+	if err := c.Verify(ctx, f.b, f.o.Topic); err != nil || !c.Stored.IsZero() {
 		return c, err
 	}
 	info, err := f.b.TopicInfo(ctx, f.o.Topic)

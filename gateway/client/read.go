@@ -99,11 +99,23 @@ func (c *Client) newReading(topics []string, o jetbus.ReadOptions) (*reading, er
 	return r, nil
 }
 
+// positions is what [jetbus.Checkpoint.Verify] needs.
+type positions struct{ *Client }
+
+// SequenceAt implements [jetbus.CheckpointBus] for events of the topic alone: a gateway says nothing about
+// topics that share the stream.
+func (p positions) SequenceAt(ctx context.Context, topic string, at time.Time) (uint64, error) {
+	for e, err := range p.Scan(ctx, topic, jetbus.ScanQuery{From: jetbus.AtTime(at), Limit: 1}) {
+		return e.Seq, err
+	}
+	return 0, nil
+}
+
 func (r *reading) begin(ctx context.Context) error {
 	ctx, cancel := r.c.bound(ctx)
 	defer cancel()
-	for topic, last := range r.o.Last { // events of a gateway have no time of storage: their IDs are compared
-		if err := last.Verify(ctx, r.c, topic); err != nil {
+	for topic, last := range r.o.Last {
+		if err := last.Verify(ctx, positions{r.c}, topic); err != nil {
 			return err
 		}
 	}
