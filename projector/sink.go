@@ -138,8 +138,8 @@ var (
 	ErrFenced = errors.New("another replica took over")
 )
 
-// ErrSwapRefused is an error of Shadow.Swap: the database refuses to put the shadow into
-// place, for the lack of a permission say, and would do so again. It is wrapped with the cause.
+// ErrSwapRefused is returned by Shadow.Open and Shadow.Swap if the database will never put the shadow
+// into place, because a permission or a command is missing. It is wrapped with the cause.
 var ErrSwapRefused = errors.New("the swap is refused")
 
 // Positioner is a Sink that says how far it has got with a source without being opened for it:

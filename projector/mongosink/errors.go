@@ -64,17 +64,20 @@ func (e *IndexError) Unwrap() []error { return []error{ErrIndexConflict, e.Err} 
 
 // MongoDB's numbers of errors that mean something here.
 const (
-	codeUnauthorized      = 13
-	codeAuthFailed        = 18
-	codeIllegalOperation  = 20
-	codeNamespaceNotFound = 26
-	codeNamespaceExists   = 48
-	codeIndexOptions      = 85
-	codeIndexKeySpecs     = 86
-	codeTooLarge          = 10334
-	codeDuplicateKey      = 11000
-	codeTooLargeUpdated   = 17419
-	codeTooLargeUpserted  = 17420
+	codeUnauthorized        = 13
+	codeAuthFailed          = 18
+	codeIllegalOperation    = 20
+	codeNamespaceNotFound   = 26
+	codeNamespaceExists     = 48
+	codeCommandNotFound     = 59
+	codeIndexOptions        = 85
+	codeIndexKeySpecs       = 86
+	codeCommandNotSupported = 115
+	codeNotImplemented      = 238
+	codeTooLarge            = 10334
+	codeDuplicateKey        = 11000
+	codeTooLargeUpdated     = 17419
+	codeTooLargeUpserted    = 17420
 )
 
 // permanent are the numbers of errors of a statement that it will always get. With

@@ -87,6 +87,9 @@ func (sh *shadow) open(ctx context.Context, w *writer) error {
 	if err := s.check(ctx, src); err != nil {
 		return err
 	}
+	if err := sh.checkRename(ctx); err != nil {
+		return err
+	}
 	if err := finishSwap(ctx, s.db, s.o.Collection); err != nil {
 		return err
 	}
@@ -117,6 +120,19 @@ func (sh *shadow) open(ctx context.Context, w *writer) error {
 		err = w.mark.fenced()
 	}
 	return err
+}
+
+// checkRename returns [projector.ErrSwapRefused] if the server has no renameCollection command, which
+// the swap needs. Without the check a rebuild would fail only at its end. The check renames a collection
+// that does not exist and ignores every other error: the user may be permitted to rename the real one.
+func (sh *shadow) checkRename(ctx context.Context) error {
+	db := sh.sink.db
+	none := db.Name() + "." + sh.name + "_none"
+	err := db.Client().Database("admin").RunCommand(ctx, bson.D{{Key: "renameCollection", Value: none}, {Key: "to", Value: none + "_to"}}).Err()
+	if hasCode(err, codeCommandNotFound, codeCommandNotSupported, codeNotImplemented) {
+		return fmt.Errorf("%w: the server cannot rename collections: %w", projector.ErrSwapRefused, err)
+	}
+	return nil
 }
 
 // begin makes the page of the rebuild, unless it is there, and removes what others left.

@@ -273,6 +273,35 @@ func TestSwapRefused(t *testing.T) {
 	}
 }
 
+// A rebuild on a server without renameCollection fails before it writes anything.
+func TestRebuildWithoutRename(t *testing.T) {
+	r, standIn := newFaultRig(t)
+	live := r.open(mongosink.Options{}, source())
+	r.write(live, put("old", 1, `{}`))
+	for _, code := range []int32{59, 115, 238} {
+		writes := 0
+		remove := standIn.OnCommand(func(c mongod.Command) error {
+			switch c.Name {
+			case "renameCollection":
+				return &mongod.CommandError{Code: code, Message: "no such command: 'renameCollection'"}
+			case "insert", "update", "create":
+				writes++
+			}
+			return nil
+		})
+		sh, err := live.Shadow(t.Context())
+		if err == nil {
+			_, err = sh.Open(t.Context(), source())
+		}
+		remove()
+		if !errors.Is(err, projector.ErrSwapRefused) || writes > 0 {
+			t.Errorf("code %d: %v, after %d writes", code, err, writes)
+		}
+	}
+	r.want("old@1")
+	r.wantClean()
+}
+
 // Row 10 and 12: a rebuild is the way out of a topic that was made anew.
 func TestRebuildNewStream(t *testing.T) {
 	r := newRig(t)
