@@ -22,33 +22,37 @@ const (
 	// HeaderCompactedCreated is when the stream was made that this is a position in, in
 	// milliseconds since 1970. Events without it are taken for ones of the present stream.
 	HeaderCompactedCreated = "x-compacted-created"
-	// HeaderCompactedLast is the newest source event that was compacted when the event was
-	// published: its Seq and, in nanoseconds since 1970, its Stored.
+	// HeaderCompactedLast identifies the newest source event that had been compacted when this
+	// event was published: its Seq and its Stored time in nanoseconds since 1970.
 	HeaderCompactedLast = "x-compacted-last"
 )
 
-// Compactor keeps, in a compacted topic, the last event of each key of another
-// topic, where that key is not the event's own: the last order of each customer,
-// say. Where it is, no compactor is needed: declare the topic with
-// TopicConfig.Compact, or a topic with TopicConfig.SnapshotOf beside it.
+// Compactor keeps the last event of each key of a topic in another, compacted topic, under a
+// key that is not the event's own key: for example the last order of each customer. If it is
+// the event's own key, no compactor is needed: declare the topic with TopicConfig.Compact, or
+// add a topic with TopicConfig.SnapshotOf.
 //
-// Any number of processes may run the same compactor; one of them works and the
-// others stand by. It goes on where it was, or whoever ran it before.
+// Any number of processes may run the same compactor. One of them works and the others stand
+// by. A new worker resumes where the last one stopped.
 //
-// An event of the target is that of the source with another Key, an ID of its
-// own, the source event's in CausedBy, [HeaderCompactedSeq],
-// [HeaderCompactedCreated] and [HeaderCompactedLast]. A source event
-// whose payload is the JSON value null deletes its key in the target. What is in
-// the target never gives way to an older event of the source, also when the group
-// is moved back with SetCursor, crashes, or two work at once. All events of a source that
-// was deleted and made anew are newer than those of the one before. A deleted key is
-// protected as long as its tombstone lasts, TopicConfig.TombstoneTTL of the target,
-// which must be 1 hour or more: a process that dies may hold an older event for 2
-// minutes, and one that the broker cannot reach for as long as it is away. An event
-// that comes back later than that brings the key to life for good; so does a
-// group that is moved back behind an older deletion, until it comes to that. A
-// target must have one source, and events without the header in it give way to any
-// event of that.
+// An event of the target is the source event with another Key and its own ID. CausedBy holds
+// the ID of the source event; [HeaderCompactedSeq], [HeaderCompactedCreated] and
+// [HeaderCompactedLast] are set. A source event whose payload is the JSON value null deletes
+// its key in the target.
+//
+// An older source event never replaces an event of the target, even if the group is moved back
+// with SetCursor, a compactor crashes, or two of them work concurrently. If the source is
+// deleted and declared again, all its events are newer than the events of the deleted topic.
+//
+// A tombstone protects a deleted key for the target's TombstoneTTL, which must be 1 hour or
+// more: a process that dies may hold an older event for 2 minutes, and a process that cannot
+// reach the broker may hold one until it can. An older event that is redelivered after the
+// tombstone has expired restores its key permanently. If the group is moved back to before a
+// deletion whose tombstone has expired, the key reappears until the group reaches the deletion
+// again.
+//
+// A target must have one source. Events of the target without these headers are replaced by any
+// event of the source.
 type Compactor struct {
 	Source string // the topic that is read; no default
 	Target string // the topic that is kept, declared with TopicConfig.Compact; no default
@@ -131,13 +135,13 @@ func (c Compactor) normalize() (Compactor, error) {
 	return c, err
 }
 
-// Run compacts until ctx ends; it then returns nil, or the failure that it was
-// trying to overcome. It waits out a broker that is away, and tries again after
-// other failures, 10 in a row at most. The error wraps [ErrNoState] where Target
-// is not compacted, [ErrNoTopic], [ErrPositionUnknown] where Target was made of a later Source
-// than the one that is there, or [ErrInvalidOption], also for a Target whose
-// TombstoneTTL is below 1 hour. It is a [RestoredError] if Source was restored to an earlier
-// state and Target still has what was made of the lost events: delete Target and the group.
+// Run compacts until ctx ends. It then returns nil, or the failure that it was retrying. It
+// waits while the broker is unavailable, and retries after other failures, up to 10 in a row.
+// The error wraps [ErrNoState] if Target is not compacted, [ErrNoTopic], [ErrPositionUnknown]
+// if Target was made from a newer Source than the existing one, or [ErrInvalidOption], also if
+// Target's TombstoneTTL is shorter than 1 hour. It is a [RestoredError] if Source was restored
+// to an earlier state and Target still has what was made from the lost events: delete Target
+// and the group.
 func (c Compactor) Run(ctx context.Context, b CompactorBus) error {
 	c, err := c.normalize()
 	if err == nil {
@@ -157,7 +161,7 @@ type compaction struct {
 	created time.Time // the source's stream; zero: not known yet
 
 	loaded bool       // last is known
-	last   Checkpoint // the newest source event that the target may have been made of
+	last   Checkpoint // the newest source event from which the target may have been made
 }
 
 // check looks at the target, once.
@@ -179,11 +183,11 @@ func (c *compaction) check(ctx context.Context) error {
 	return nil
 }
 
-// sameHistory reports whether the source has the events that the target was made of. It must
-// be asked after a batch was received and before the batch is stored; see projector/history.go.
-// If the source was restored and the target was too, both may agree again: the batch is of
-// neither history for certain, and must be given back. If they do not agree, the error is a
-// RestoredError.
+// sameHistory reports whether the source still has the events from which the target was made.
+// It must be called after a batch is received and before the batch is stored; see
+// projector/history.go. If the source and the target were both restored, they may agree again,
+// but the batch may belong to either history: sameHistory returns false, and the batch must be
+// given back. If they do not agree, the error is a RestoredError.
 func (c *compaction) sameHistory(ctx context.Context) (same bool, err error) {
 	if !c.loaded {
 		if err := c.load(ctx); err != nil {
@@ -200,8 +204,8 @@ func (c *compaction) sameHistory(ctx context.Context) (same bool, err error) {
 	return false, c.last.Verify(ctx, c.b, c.Source)
 }
 
-// load reads the newest source event that the target was made of. The last event that a
-// compactor published tells it; others may have published after that.
+// load reads the newest source event from which the target was made. It is recorded in the last
+// event that a compactor published; other programs may have published later events.
 func (c *compaction) load(ctx context.Context) error {
 	c.last, c.loaded = Checkpoint{}, false
 	info, err := c.b.TopicInfo(ctx, c.Target)
@@ -226,7 +230,8 @@ func (c *compaction) load(ctx context.Context) error {
 	return nil
 }
 
-// lastOf reads HeaderCompactedLast. It is zero if e was made of another stream, or by others.
+// lastOf parses HeaderCompactedLast. It returns zero if e was made from another stream, or not
+// by a compactor.
 func (c *compaction) lastOf(e *Event) (last Checkpoint) {
 	var stored int64
 	_, err := fmt.Sscanf(e.Headers[HeaderCompactedLast], "%d %d", &last.Seq, &stored)
@@ -322,7 +327,7 @@ func (c *compaction) step(ctx context.Context) (n int, err error) {
 		c.loaded = c.loaded && !anew
 		same, err = c.sameHistory(ctx)
 	}
-	if same = same && !anew; same { // else it is not known of which stream the events are
+	if same = same && !anew; same { // else the events may belong to either stream
 		err = c.store(ctx, batch)
 	}
 	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), compactorSettle)
@@ -342,7 +347,7 @@ func (c *compaction) step(ctx context.Context) (n int, err error) {
 // store compacts a batch.
 func (c *compaction) store(ctx context.Context, batch []*Delivery) error {
 	for _, d := range batch {
-		if d.ReplayOf == 0 && d.Seq > c.last.Seq && !d.Stored.IsZero() { // when the event of a replay was stored is not known
+		if d.ReplayOf == 0 && d.Seq > c.last.Seq && !d.Stored.IsZero() { // a replayed event does not have its original Stored time
 			c.last = CheckpointOf(&d.Event)
 		}
 	}
@@ -353,8 +358,8 @@ func (c *compaction) store(ctx context.Context, batch []*Delivery) error {
 	return c.apply(ctx, last)
 }
 
-// madeAnew looks when the source's stream was made, and reports whether that is another one than
-// before: the numbers of its events begin at 1 again.
+// madeAnew reads when the source's stream was created, and reports whether it has been
+// re-created since the last call: its sequences then start at 1 again.
 func (c *compaction) madeAnew(ctx context.Context) (bool, error) {
 	info, err := c.b.TopicInfo(ctx, c.Source)
 	if err != nil {

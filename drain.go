@@ -130,22 +130,24 @@ func Drain(ctx context.Context, from Outbox, to Batcher, o DrainOptions) error {
 	return d.Run(ctx)
 }
 
-// Drainer publishes what waits in an outbox. Any number may drain one outbox,
-// in this process and others: they share the work.
+// Drainer publishes the waiting rows of an outbox. Any number of drainers, in this process and
+// others, may share the rows of one outbox.
 //
-// A row is published under its own id, and then noted as sent. A drainer that
-// dies in between leaves rows that are published again, which stores nothing
-// within the topic's DuplicateWindow; after that it is an event twice with one id.
-// Let the window be longer than the lease and the time to come back.
+// A drainer publishes a row under the row's own ID and then marks it as sent. If the drainer
+// dies in between, the row is published again. Within the topic's DuplicateWindow this stores
+// nothing; later, the topic has two events with the same ID. Make the window longer than the
+// lease plus the time to restart a drainer.
 //
-// The rows of a key are published one after the other, each when the one before is
-// stored. A row that cannot be published for a reason of its own (its event is
-// invalid, too large, against its schema, or of a topic that does not exist) is set
-// aside at once, dead; other failures are tried again after the Backoff,
-// MaxAttempts times. A row whose failure the outbox cannot record is dead, too, with a
-// reason that it can record; [Drainer.Ready] reports a row that it cannot change at all. A broker that is away, and a topic that is full, may not be
-// written or does not answer while others do, are nothing of the row's: they are waited
-// for, without an attempt, and the rows of other topics go on.
+// The rows of a key are published one after the other, each after the row before it is stored. A
+// row becomes dead immediately if the row itself is the reason why it cannot be published: its
+// event is invalid, too large or violates its schema, or its topic does not exist. After other
+// failures the row is retried MaxAttempts times, with Backoff. A row whose failure the outbox
+// cannot record becomes dead, too, with a reason that the outbox can record; [Drainer.Ready]
+// reports a row that the outbox cannot change at all.
+//
+// Three failures are not counted as attempts: the broker is unavailable, a topic is full or may
+// not be written, or a topic does not answer while others do. The drainer waits until they end,
+// and publishes the rows of other topics in the meantime.
 type Drainer struct {
 	o    DrainOptions
 	from Outbox
@@ -159,8 +161,8 @@ type Drainer struct {
 
 	mu         sync.Mutex
 	stats      DrainStats
-	hold       map[string]*outage    // topics that take nothing
-	spoke      time.Time             // the last window in which a topic answered to the end
+	hold       map[string]*outage    // topics that accept no events
+	spoke      time.Time             // the last window in which a topic answered every publish
 	away       outage                // of the broker
 	store      outage                // of the outbox
 	unrecorded map[string]unrecorded // by OutboxRow.Ref; see drainrecord.go
@@ -399,13 +401,13 @@ func (d *Drainer) tooLate(ctx context.Context, rows []OutboxRow, took time.Durat
 	return err
 }
 
-// mark marks the published rows as sent. Rows that the outbox refuses to mark are dead-lettered:
-// they must not block the others.
+// mark marks the published rows as sent. If the outbox refuses to mark some rows, they become
+// dead, so that they do not block the others.
 func (d *Drainer) mark(ctx context.Context) error {
 	if len(d.unmarked) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.o.Lease) // an outbox that does not answer is asked again
+	ctx, cancel := context.WithTimeout(ctx, d.o.Lease) // an outbox that does not answer is asked again later
 	defer cancel()
 	err := d.from.Sent(ctx, d.unmarked)
 	refused, partly := errors.AsType[*OutboxRowsError](err)

@@ -9,13 +9,14 @@ import (
 	"time"
 )
 
-// A row that the outbox refuses to change must not stop the others, and must not be counted as
-// if it were changed. A failure that cannot be recorded, mostly because of its text, makes the
-// row dead with a reason that any database can store. So does a published row that cannot be
-// marked as sent: it would be published again after each lease. A row that cannot be made dead
-// either is claimed again after its lease, for as long as that lasts; Ready reports it.
+// The outbox may refuse to change a single row. That row must not stop the others, and must not
+// be counted as changed. If the failure of a row cannot be recorded, usually because of its
+// text, the row becomes dead with a reason that any database can store. A published row that
+// cannot be marked as sent becomes dead, too: otherwise it would be published again after each
+// lease. A row that cannot be made dead either is claimed again after each lease until the
+// outbox accepts a change. Ready reports it.
 
-// Reasons of rows that are dead because the outbox refuses to record something else.
+// Reasons for rows that are dead because the outbox refused to record something else.
 var (
 	errUnrecordable = errors.New("the outbox cannot record why publishing failed; see the log of the drainer")
 	errUnmarkable   = errors.New("published, but the outbox cannot mark the row as sent; see the log of the drainer")
@@ -34,7 +35,7 @@ func (w *drainWindow) recordFailures(ctx context.Context) {
 	w.storeSaid("note failures", w.record(ctx, w.failed, errUnrecordable))
 }
 
-// buryUnmarked makes published rows dead that the outbox refused to mark as sent.
+// buryUnmarked makes the published rows dead that the outbox refused to mark as sent.
 func (d *Drainer) buryUnmarked(ctx context.Context, refused *OutboxRowsError) {
 	d.o.Logger.Error("rows of the outbox cannot be marked as sent", slog.Any("err", refused))
 	var failures []OutboxFailure
@@ -54,9 +55,9 @@ func (d *Drainer) buryUnmarked(ctx context.Context, refused *OutboxRowsError) {
 	}
 }
 
-// record records failures. A row that the outbox refuses to change it makes dead because of
-// reason, and sets Dead in its failure. Rows that are not recorded at all are in d.unrecorded
-// then. The error is one of the outbox, and not of single rows.
+// record records failures. If the outbox refuses to record the failure of a row, record makes
+// the row dead with reason, and sets Dead in the failure. It notes in d.unrecorded the rows for
+// which the outbox refuses that, too. The error is a failure of the outbox, not of single rows.
 func (d *Drainer) record(ctx context.Context, failures []OutboxFailure, reason error) (outage error) {
 	left, why, outage := d.tryRecord(ctx, failures)
 	if outage == nil && len(left) > 0 {
@@ -81,7 +82,7 @@ func (d *Drainer) record(ctx context.Context, failures []OutboxFailure, reason e
 	return outage
 }
 
-// tryRecord calls Failed, and returns what is not recorded and why.
+// tryRecord calls Failed, and returns the failures that were not recorded and the reason.
 func (d *Drainer) tryRecord(ctx context.Context, failures []OutboxFailure) (left []OutboxFailure, why, outage error) {
 	err := d.from.Failed(ctx, failures)
 	if err == nil {
@@ -100,11 +101,11 @@ func (d *Drainer) tryRecord(ctx context.Context, failures []OutboxFailure) (left
 	return left, refused.Err, nil
 }
 
-// forgetAfter is how long a row is reported that has not been claimed again: it is due after its
-// lease, and found by the next poll.
+// forgetAfter is how long a row is reported after its last claim. A row that still exists is due
+// again after its lease, and the next poll finds it.
 func (d *Drainer) forgetAfter() time.Duration { return 2 * (d.o.Lease + d.o.PollMax + maxBrokerPause) }
 
-// recorded forgets rows that the outbox changed.
+// recorded removes rows that the outbox changed from d.unrecorded.
 func (d *Drainer) recorded(rows []OutboxRow) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -113,7 +114,7 @@ func (d *Drainer) recorded(rows []OutboxRow) {
 	}
 }
 
-// isPublished reports whether this drainer published the row and could not mark it.
+// isPublished reports whether this drainer published the row and the outbox refused to mark it.
 func (d *Drainer) isPublished(row OutboxRow) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

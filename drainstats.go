@@ -22,17 +22,17 @@ type DrainStats struct {
 	// answer while others do. One whose rows are gone is among them until it would have
 	// been tried again, and a claim then finds nothing.
 	HeldTopics []string
-	// BrokerAway and OutboxAway say since when the broker and the outbox do not do what
-	// they are asked; zero if they do.
+	// BrokerAway and OutboxAway are the times since when the broker and the outbox have not
+	// been working; zero if they are working.
 	BrokerAway, OutboxAway time.Time
-	// Unrecorded is how many rows the outbox refuses to mark as sent, failed or dead. They
-	// are neither in Retried nor in Dead, are claimed again after each Lease, and hold back
-	// their keys.
+	// Unrecorded is the number of rows that the outbox refuses to mark as sent, failed or
+	// dead. They are counted neither in Retried nor in Dead. They are claimed again after
+	// each Lease, and block later rows of their keys.
 	Unrecorded int
-	// Err is why the outbox or else the broker is away, rows are unrecorded or Outbox is not
-	// up to date; nil if all is well.
+	// Err is the reason why the outbox or the broker is unavailable, rows are unrecorded, or
+	// Outbox is out of date; nil if none of these is the case.
 	Err error
-	// Outbox is what waited when the outbox last answered that question, at LookedAt.
+	// Outbox is the last answer to OutboxStats, received at LookedAt.
 	Outbox   OutboxStats
 	LookedAt time.Time
 }
@@ -60,9 +60,9 @@ func (d *Drainer) Stats() DrainStats {
 	return s
 }
 
-// Ready returns nil while the drainer runs, its broker and its outbox answer, the outbox
-// records what became of each row, and no row waits for longer than MaxAge. Otherwise the
-// error says what is wrong. Dead rows are no error: see [DrainStats.Outbox].
+// Ready returns nil if the drainer runs, its broker and its outbox answer, the outbox can
+// record the outcome of each row, and no row has waited longer than MaxAge. Otherwise the
+// error gives the reason. Dead rows are not an error: see [DrainStats.Outbox].
 func (d *Drainer) Ready() error {
 	s := d.Stats()
 	switch {

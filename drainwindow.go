@@ -55,7 +55,7 @@ type drainWindow struct {
 	began    time.Time       // before the claim: the lease runs from then on, at the least
 	probed   string          // a topic that did not answer, and is tried again; empty: none
 	sent     []OutboxRow     // published, in this window
-	dups     int             // those of them that were published before
+	dups     int             // the number of them that had been published before
 	failed   []OutboxFailure // their attempts count
 	back     []OutboxRow     // not tried, or not to be blamed
 	shut     map[lane]bool   // a row of the key is not published, so that later ones wait
@@ -221,14 +221,15 @@ func (w *drainWindow) fail(row OutboxRow, err error, dead bool) {
 	w.failed = append(w.failed, OutboxFailure{Row: row, Err: err, Dead: dead, RetryIn: w.o.Backoff.Delay(attempt(row))})
 }
 
-// attempt is the number of the attempt to publish a row, from 1. The outbox may have any
-// number of failed attempts, which other programs wrote.
+// attempt returns the number of the attempt to publish a row, from 1. It bounds row.Attempts,
+// which other programs may have written.
 func attempt(row OutboxRow) int { return min(max(row.Attempts, 0), math.MaxInt32-1) + 1 }
 
-// settle tells the outbox. What it does not hear is true all the same: what is
-// published is noted later, and the rest is due again after the lease. It takes as long as
-// the lease has left, but at a shutdown no longer than that may take, of which each thing that
-// is told has its part: an outbox may hang in one and do the others.
+// settle reports the outcome of the window to the outbox. If a report does not arrive, nothing
+// is lost: published rows are marked later, and the other rows are due again after the lease.
+// settle may take as long as the rest of the lease. During a shutdown it may take
+// ShutdownTimeout, and each report gets its share of that time: an outbox may hang in one call
+// and answer the others.
 func (w *drainWindow) settle(ctx context.Context) {
 	began := time.Now()
 	left := max(w.o.Lease-began.Sub(w.began), minDrainLease)
@@ -283,7 +284,7 @@ func (w *drainWindow) count() {
 	w.brokerSaid(w.err, w.answered)
 }
 
-// reportDead tells the observer and the log of a row that is dead.
+// reportDead reports a dead row to the observer and the log.
 func (d *Drainer) reportDead(f OutboxFailure) {
 	d.observe(OutboxDead, f)
 	d.o.Logger.Error("a row of the outbox is dead", f.attrs()...)

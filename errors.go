@@ -59,9 +59,8 @@ var (
 	// ErrBucketFull: a bucket of [Keys] reached its limit and refuses values; nothing was stored.
 	// Keys that are deleted, or expire, make room.
 	ErrBucketFull = errors.New("bucket is full")
-	// ErrPositionUnknown: no event with that ID was found; pass its sequence. Or the position
-	// belongs to a topic that was deleted and declared again, or restored to an earlier state
-	// ([RestoredError]): start over.
+	// ErrPositionUnknown: no event with that ID was found; pass its sequence. Or the position belongs to a topic that
+	// was deleted and declared again, or was restored to an earlier state ([RestoredError]): start over.
 	ErrPositionUnknown = errors.New("position unknown: pass the sequence")
 	// ErrGroupBusy: members of the group hold events; see GroupBusyError.
 	ErrGroupBusy = errors.New("group is busy")
@@ -199,9 +198,9 @@ func (e *ConflictError) Error() string {
 // Is reports whether target is ErrConflict.
 func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
 
-// RestoredError is returned for a position in a history that the topic no longer has: its
-// broker was restored to an earlier state, or lost what it had not synced to disk. What was
-// derived from the topic up to there must be rebuilt. It matches [ErrPositionUnknown].
+// RestoredError is returned for a position in a history that the topic no longer has: its broker was restored to an
+// earlier state, or lost writes that it had not synced to disk. Everything that was derived from the topic up to that
+// position must be rebuilt. RestoredError matches [ErrPositionUnknown].
 type RestoredError struct {
 	Topic      string
 	Checkpoint Checkpoint

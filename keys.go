@@ -14,19 +14,19 @@ type Keys interface {
 	// KeyGet returns the value and its revision, or revision 0 and no error where
 	// the key does not exist. It reads from the leader, not from a replica.
 	KeyGet(ctx context.Context, bucket, key string) (KeyEntry, error)
-	// KeySet stores value if the key's revision is the given one, 0 meaning that
-	// the key does not exist, and returns the new revision. Otherwise the error is
-	// [ErrWrongSequence] and nothing changed, or [ErrBucketFull] where the bucket has no
-	// room for it; the last eighth is for values of at most 1 KiB that replace another one.
-	// With a ttl of at least 1 second the key vanishes that long after this write; 0 keeps it.
+	// KeySet stores value and returns the new revision if the key's current revision is the given
+	// one; 0 means that the key does not exist. Otherwise nothing is changed, and the error is
+	// [ErrWrongSequence], or [ErrBucketFull] if the bucket has no room for the value. The last
+	// eighth of a bucket is reserved for values of at most 1 KiB that replace another value. With a
+	// ttl of at least 1 second, the key expires that long after this write; 0 means that it never
+	// expires.
 	KeySet(ctx context.Context, bucket, key string, value []byte, revision uint64, ttl time.Duration) (uint64, error)
 	// KeyDelete removes the key if its revision is the given one ([ErrWrongSequence]).
 	KeyDelete(ctx context.Context, bucket, key string, revision uint64) error
-	// KeyWatch returns the present entries of the bucket whose keys start with
-	// prefix, then one entry with Synced set, then every change until ctx ends or
-	// the caller stops. Deleted and expired keys come with Revision set and Deleted true.
-	// Where changes may have been missed, as when the connection is lost, it ends with
-	// [ErrUnavailable]: watch again, and compare.
+	// KeyWatch returns the present entries of the bucket whose keys start with prefix, then one
+	// entry with Synced set, then every change until ctx ends or the caller stops. Deleted and
+	// expired keys have Revision set and Deleted true. If changes may have been missed, for example
+	// because the connection was lost, it ends with [ErrUnavailable]: watch again, and compare.
 	KeyWatch(ctx context.Context, bucket, prefix string) iter.Seq2[KeyEntry, error]
 }
 
@@ -37,9 +37,9 @@ type KeyEntry struct {
 	Revision uint64 // ascending over the bucket
 	Deleted  bool   // the key was deleted or expired
 	Synced   bool   // marks the end of the present entries; no key
-	// Lost is set in an entry without a value, or in the one that is Synced, where the bucket was
-	// deleted or purged within the last hour: an absent key may have existed, and its writer may
-	// not have noticed yet. Only a caller that watches the bucket, or sets keys with a ttl in it, is
-	// told. In an entry that is Synced, Revision changes with each loss.
+	// Lost reports that the bucket was deleted or purged within the last hour. It is set in entries
+	// without a value and in the Synced entry. An absent key may have existed, and the process that
+	// wrote it may not have noticed the loss yet. Lost is only set for callers that watch the bucket
+	// or set keys with a ttl in it. In a Synced entry, Revision changes with each loss.
 	Lost bool
 }

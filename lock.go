@@ -329,10 +329,11 @@ func runHeld(ctx context.Context, h Held, f func(context.Context, Held) (bool, e
 	return f(ctx, h)
 }
 
-// mark writes a key that stays, and reports whether the lock is held for the first time: a lock
-// that expired leaves nothing else behind. Where the bucket has lost its keys, another process may
-// hold the lock, which has not noticed yet. It stops within a TTL after the loss, and mark waits
-// for that long. It writes the key only then, because a process that finds it does not wait.
+// mark writes a permanent key, the only trace that remains of a lock that expired. It reports
+// whether the lock is held for the first time. If the bucket lost its keys, another process may
+// still hold the lock without having noticed the loss. That process stops within a TTL after the
+// loss, so mark waits that long. It writes the key only after the wait, because a process that
+// finds the key does not wait.
 func (h *holder) mark(ctx context.Context) (fresh bool, err error) {
 	waited := false
 	for {
@@ -459,8 +460,8 @@ func (h *holder) undo(ctx context.Context) {
 	}
 }
 
-// write stores a value of this holder. All values of a turn have the same length, so that a renewal
-// finds room in a full bucket.
+// write stores a value of this holder. All values of a turn have the same length, so that a
+// renewal fits into a full bucket.
 func (h *holder) write(ctx context.Context, revision uint64, v lockValue, ttl time.Duration) (uint64, error) {
 	v.Owner, v.Nonce, v.Since = h.Owner, h.nonce, time.Now().UTC().Truncate(time.Second)
 	text, err := json.Marshal(v)
@@ -470,8 +471,7 @@ func (h *holder) write(ctx context.Context, revision uint64, v lockValue, ttl ti
 	return h.keys.KeySet(ctx, h.Bucket, h.Key, text, revision, ttl)
 }
 
-// parseLock reads a value. One that was not written by a Lock is nobody's, and is
-// not free either.
+// parseLock parses a value. A value that no Lock wrote has no owner, and is not free either.
 func parseLock(text []byte) lockValue {
 	var v lockValue
 	if json.Unmarshal(text, &v) != nil {

@@ -67,7 +67,8 @@ func fromEpoch(ms *int64) time.Time {
 }
 
 // unmarshal decodes a JSON form by the exact names of its members. It ignores unknown
-// members and refuses those that are given twice or differ from a known one in case alone.
+// members. It rejects members that are given twice, and names that differ from a known
+// name only in case.
 func unmarshal[T any](text []byte, what string) (T, error) {
 	var form T
 	if err := exactjson.Unmarshal(text, &form, exactjson.RefuseVariants); err != nil {

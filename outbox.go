@@ -6,39 +6,38 @@ import (
 	"time"
 )
 
-// Outbox is where events wait, in the database of the service that they tell of,
-// until they are published: what a transaction writes and the event about it are
-// committed together, or neither is. Package outbox has one for database/sql.
-// [Drain] publishes what waits.
+// Outbox holds events until they are published, in the database of the service that emits
+// them. A transaction commits both its changes and the event about them, or neither.
+// Package outbox implements it for database/sql. [Drain] publishes the waiting rows.
 //
-// How events get in is up to the implementation, since it takes the caller's
-// transaction. The methods here are what Drain needs. Implementations promise:
+// Implementations decide how events are added, because adding takes the caller's
+// transaction. The methods here are those that Drain needs. Implementations guarantee:
 //
-//   - A row is found by its state, and never by a position behind the last one: a
-//     transaction that runs for long commits an old row late.
-//   - Rows of one topic and key are claimed in their order: none while an older one
-//     of its key is neither sent nor in the same claim. Rows without a key have no
-//     order. Whether a row that is dead holds back the later ones of its key is an
-//     option of the implementation.
-//   - The clock of the outbox decides on leases and waits, not that of its callers.
-//   - All methods may be called by any number of drainers at once.
+//   - Claim finds a row by its state, never by a position after the last one: a long
+//     transaction commits an old row late.
+//   - Rows of one topic and key are claimed in order: a row is claimed only if each older
+//     row of its key is sent or in the same claim. Rows without a key have no order.
+//     Whether a dead row blocks later rows of its key is an option of the implementation.
+//   - The clock of the outbox decides on leases and waits, not the callers' clocks.
+//   - Any number of drainers may call all methods concurrently.
 //   - Each row fails alone: a row that cannot be read is claimed with [OutboxRow.Err], and
 //     Sent, Release and Failed change the rows that they can and report the others in an
 //     [*OutboxRowsError].
+//     [*OutboxRowsError].
 type Outbox interface {
-	// Claim returns rows that are due, oldest first, and hides them from other claims
-	// for the lease. None and no error: nothing is due.
+	// Claim returns rows that are due, oldest first, and hides them from other claims for
+	// the lease. It returns no rows and no error if none is due.
 	Claim(ctx context.Context, o ClaimOptions) ([]OutboxRow, error)
-	// Sent notes that the rows are published. That is true whoever holds them by now,
-	// so that it is done for rows whose lease is over, too.
+	// Sent marks the rows as published. It does so whoever holds them now, because they
+	// were published: the leases of the rows may have expired.
 	Sent(ctx context.Context, rows []OutboxRow) error
-	// Release gives rows back that were not tried: they are due at once. Rows whose
-	// claim is no longer the caller's are left alone.
+	// Release gives back rows that were not tried: they are due immediately. It does not
+	// change rows whose claim is no longer the caller's.
 	Release(ctx context.Context, rows []OutboxRow) error
-	// Failed records failed attempts. Rows whose claim is no longer the caller's are
-	// left alone. The text of an error is recorded as far as the database can store it.
+	// Failed records failed attempts. It does not change rows whose claim is no longer the
+	// caller's. The text of an error is recorded as far as the database can store it.
 	Failed(ctx context.Context, failures []OutboxFailure) error
-	// OutboxStats says what waits.
+	// OutboxStats counts the waiting rows.
 	OutboxStats(ctx context.Context) (OutboxStats, error)
 }
 
@@ -91,11 +90,11 @@ type OutboxFailure struct {
 	RetryIn time.Duration
 }
 
-// OutboxRowsError reports the rows of a call that an outbox could not change, because the
-// database refuses to change these rows and accepts others. The call changed all other rows.
+// OutboxRowsError reports the rows of a call that an outbox could not change because the
+// database refuses changes to these rows only. The call changed all other rows.
 type OutboxRowsError struct {
 	Refs []string // OutboxRow.Ref of the rows that are unchanged
-	Err  error    // why the first of them is
+	Err  error    // why the first of them is unchanged
 }
 
 // Error implements error.
@@ -106,7 +105,7 @@ func (e *OutboxRowsError) Error() string {
 // Unwrap returns Err.
 func (e *OutboxRowsError) Unwrap() error { return e.Err }
 
-// Add adds the row ref, which is unchanged because of err.
+// Add records that the row ref is unchanged because of err.
 func (e *OutboxRowsError) Add(ref string, err error) {
 	e.Refs = append(e.Refs, ref)
 	if e.Err == nil {
@@ -114,7 +113,7 @@ func (e *OutboxRowsError) Add(ref string, err error) {
 	}
 }
 
-// OrNil returns e if it has rows, or nil.
+// OrNil returns e if it names any rows, or else nil.
 func (e *OutboxRowsError) OrNil() error {
 	if len(e.Refs) == 0 {
 		return nil

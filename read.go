@@ -10,30 +10,31 @@ import (
 
 // Reader reads topics without a group.
 type Reader interface {
-	// Read returns the events of one or more topics, in the order of each topic
-	// (there is none between topics). It ends with the last event present when it
-	// began, or goes on with new ones (o.Follow) until ctx ends or the caller
-	// stops. An error is the last pair; events before it are valid. To resume later, keep the
-	// [Checkpoint] of the last event of each topic and the topic's TopicInfo.Created, and pass
-	// them in o.Last and o.Created. With o.Follow it ends with [ErrPositionUnknown] or
-	// [ErrNoTopic] when the topic is deleted and declared again, and with a [RestoredError] when
-	// the broker comes back in an earlier state.
+	// Read returns the events of one or more topics, in the order of each topic (there is no order
+	// between topics). It ends with the last event present when it began, or follows new events
+	// (o.Follow) until ctx ends or the caller stops. An error is the last pair; events before it
+	// are valid. To resume later, keep the [Checkpoint] of the last event of each topic and the
+	// topic's TopicInfo.Created, and pass them in o.Last and o.Created. With o.Follow, Read ends
+	// with [ErrPositionUnknown] or [ErrNoTopic] if the topic is deleted and declared again, and
+	// with a [RestoredError] if the broker is restored to an earlier state.
 	Read(ctx context.Context, topics []string, o ReadOptions) iter.Seq2[Event, error]
 }
 
 // ReadOptions say what Read returns.
 type ReadOptions struct {
 	From  Start             `json:"-"`               // where to begin; defaults to Earliest, and with Follow to Latest
-	After map[string]uint64 `json:"after,omitempty"` // per topic: begin behind this sequence, whatever From says
-	// Last is per topic the checkpoint of the newest event that was read. Reading begins after
-	// it, unless After has the topic. If the topic's history no longer has the event, the error
-	// is a [RestoredError]. A topic that is left out, or whose checkpoint is zero, is not checked.
+	After map[string]uint64 `json:"after,omitempty"` // per topic: start after this sequence, whatever From is
+	// Last holds for each topic the checkpoint of the newest event that was read. Reading starts
+	// after it, unless After has the topic. If the topic's history no longer has the event, the
+	// error is a [RestoredError]. A topic that is left out, or whose checkpoint is zero, is not
+	// checked.
 	Last map[string]Checkpoint `json:"last,omitempty"`
-	// Created is per topic the [TopicInfo] Created of the topic that After is a position in, to
-	// the millisecond. One that has been deleted and made anew since, which counts from 1 again,
-	// is [ErrPositionUnknown]. Of a topic that is left out After is taken for one of what there is.
+	// Created holds for each topic the [TopicInfo] Created, to the millisecond, of the topic to
+	// which the position in After belongs. If the topic has been re-created since, its sequences
+	// start at 1 again, and the error is [ErrPositionUnknown]. For a topic that is left out, After
+	// is taken as a position in the existing topic.
 	Created map[string]time.Time `json:"-"`
-	Follow  bool                 `json:"follow,omitempty"` // go on with new events
+	Follow  bool                 `json:"follow,omitempty"` // follow new events
 	Filter  Filter               `json:"filter,omitzero"`  // defaults to all events
 }
 

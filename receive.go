@@ -43,9 +43,9 @@ type ReceiveOptions struct {
 	// MaxAttempts is carried by the deliveries. Defaults to 5, -1 means without end.
 	MaxAttempts int `json:"maxAttempts,omitempty"`
 	// Reserve is called before more than [UnreservedBytes] of events are requested, and reports
-	// whether so many bytes more may be held. Where it refuses, Receive returns what it has, or
-	// nothing if the next event is larger. The caller gives back what it granted when
-	// the events are settled. Nil: MaxBytes is the only bound.
+	// whether that many more bytes may be held. If it refuses, Receive returns the events that it
+	// has, or none if the next event is larger. The caller releases the granted bytes when the
+	// events are settled. Nil: MaxBytes is the only bound.
 	Reserve func(bytes int64) bool `json:"-"`
 }
 

@@ -34,20 +34,21 @@ func Latest() Start { return Start{Kind: FromLatest} }
 func Earliest() Start { return Start{Kind: FromEarliest} }
 
 // AtTime starts with the first event stored at or after t, by the broker's clock. A reader may
-// start at a time in the future, and gets no event stored before it. A group may not
-// ([ErrInvalidOption]), except for a few seconds, for clocks that differ: it waits until then.
+// start at a time in the future, and gets no event that was stored before it. A group may start
+// only a few seconds in the future, to allow for differing clocks: it waits until then. A later
+// time is [ErrInvalidOption].
 func AtTime(t time.Time) Start { return Start{Kind: FromTime, Time: t} }
 
 // Excludes reports whether e was stored before the time of a start [AtTime]. Implementations of
-// [Reader] and [Store] leave such events out: the first sequence after a time in the future is
-// not known yet.
+// [Reader] and [Store] skip such events: the first sequence after a time in the future is not
+// known yet.
 func (s Start) Excludes(e *Event) bool { return s.Kind == FromTime && e.Stored.Before(s.Time) }
 
-// AfterID starts behind the event with that id. An id that is not found is an
-// error ([ErrPositionUnknown]), never the beginning.
+// AfterID starts after the event with that ID. If the ID is not found, the error is
+// [ErrPositionUnknown]: reading never starts at the beginning instead.
 func AfterID(id string) Start { return Start{Kind: FromAfterID, ID: id} }
 
-// AfterSeq starts behind a sequence, which may be one the topic no longer has.
+// AfterSeq starts after a sequence, which the topic may no longer have.
 func AfterSeq(seq uint64) Start { return Start{Kind: FromAfterSeq, Seq: seq} }
 
 // Validate reports a kind that does not exist, or one whose value is missing or

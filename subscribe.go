@@ -82,12 +82,12 @@ type SubscribeOptions struct {
 	Filter Filter `json:"filter,omitzero"`
 	// FilterFunc selects further, in Go only. It must be quick and must not block.
 	FilterFunc func(*Event) bool `json:"-"`
-	// Reserve lets several members share one bound of memory. The bus calls it before a member
-	// requests more than [UnreservedBytes] of events at a time, for each topic and its retries; it
-	// reports whether the member may hold that many bytes more. Where it refuses, the member
-	// requests less, or waits for a second if the next event is larger. With a negative number
-	// the member gives bytes back. The bus calls it with locks held: it must return at once and not call
-	// the bus. Nil: MaxInFlightBytes is the only bound.
+	// Reserve lets several members share one memory bound. The bus calls it for each topic and
+	// its retries, before a member requests more than [UnreservedBytes] of events. It reports
+	// whether the member may hold that many more bytes. If it refuses, the member requests
+	// less, or waits for a second if the next event is larger. A negative number gives bytes
+	// back. The bus calls Reserve with locks held: it must not block, and must not call the
+	// bus. Nil: MaxInFlightBytes is the only bound.
 	Reserve func(bytes int64) bool `json:"-"`
 	// ManualAck leaves settling to the handler or to others who know the delivery
 	// or the id. A handler that returns an error still refuses the event.
@@ -124,7 +124,8 @@ const (
 	DefaultMaxAttempts      = 5
 	DefaultShutdownTimeout  = 30 * time.Second
 
-	// UnreservedBytes is what a member requests without calling SubscribeOptions.Reserve.
+	// UnreservedBytes is the size that a member requests without calling
+	// SubscribeOptions.Reserve.
 	UnreservedBytes = 16 << 10
 
 	minAckTimeout  = 100 * time.Millisecond

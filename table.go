@@ -26,11 +26,11 @@ type Table struct {
 
 	mu     sync.RWMutex
 	events map[string]Event
-	gone   map[string]uint64 // keys deleted behind asOf: loading may see more than it promises
+	gone   map[string]uint64 // keys deleted after asOf: loading may see later events than it promises
 	asOf   uint64
-	last   Checkpoint // the newest event that was loaded; read by follow alone
+	last   Checkpoint // the newest event that was loaded; only follow reads it
 	err    error
-	wake   chan struct{} // closed when asOf grows; nil: nobody waits
+	wake   chan struct{} // closed when asOf grows; nil: no caller waits
 }
 
 // TableOptions say what a Table holds.
@@ -85,7 +85,7 @@ func OpenTable(ctx context.Context, b TableBus, topic string, o TableOptions) (*
 	}
 	t.asOf = asOf
 	if from != topic {
-		t.last.Stored = time.Time{} // when the snapshot stored it
+		t.last.Stored = time.Time{} // it is the time when the snapshot stored the event
 	}
 	maps.DeleteFunc(t.gone, func(_ string, seq uint64) bool { return seq <= asOf }) // nothing older comes
 	ctx, t.cancel = context.WithCancelCause(ctx)
@@ -112,7 +112,7 @@ func (t *Table) follow(ctx context.Context, b TableBus) (err error) {
 		}
 	}()
 	o := ReadOptions{Follow: true, After: map[string]uint64{t.topic: t.AsOf()}, Last: map[string]Checkpoint{t.topic: t.last}}
-	// Without a filter of keys: the other events tell how far the topic has got.
+	// Without a key filter: the other events advance asOf, too.
 	for e, err := range b.Read(ctx, []string{t.topic}, o) {
 		if err != nil {
 			return err
@@ -122,7 +122,7 @@ func (t *Table) follow(ctx context.Context, b TableBus) (err error) {
 	return context.Cause(ctx)
 }
 
-// next takes in the next event of the topic.
+// next applies the next event of the topic.
 func (t *Table) next(e *Event) {
 	t.mu.Lock()
 	if e.Seq <= t.asOf {
@@ -241,11 +241,11 @@ func (t *Table) Close() {
 // Done is closed when the table has ended, for whatever reason.
 func (t *Table) Done() <-chan struct{} { return t.done }
 
-// Err returns why the table ended: nil while it follows the topic, after Close
-// and after the end of its context; otherwise the error of reading, such as [ErrNoTopic],
+// Err returns why the table ended: nil while it follows the topic, after Close, and after
+// the end of its context. Otherwise it is the error of reading, such as [ErrNoTopic],
 // [ErrPositionUnknown] if the topic was deleted and declared again, a [RestoredError] if its
-// broker came back in an earlier state, or [ErrClosed]; or a [PanicError] of OnChange. Open
-// the table again to load the present state.
+// broker was restored to an earlier state, or [ErrClosed]; or it is a [PanicError] of
+// OnChange. Open the table again to load the present state.
 func (t *Table) Err() error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -133,10 +133,10 @@ type TopicConfig struct {
 	// them. That of a topic with Partitions is shared with none. Defaults to a stream of
 	// the topic's own, named after it. With Subject set it names an existing stream to adopt.
 	Stream string `json:"stream,omitempty"`
-	// Subject adopts events of a stream that JetBus did not create: the subject
-	// (wildcards allowed) whose messages are the topic's events. The stream must
-	// exist and is never changed; publishing needs a subject without wildcards. A
-	// stream that does not set AllowDirect is read from its leader, event by event.
+	// Subject adopts events of a stream that JetBus did not create: the messages on this
+	// subject (wildcards allowed) are the topic's events. The stream must exist and is never
+	// changed. Publishing needs a subject without wildcards. If the stream does not set
+	// AllowDirect, events are read one by one from its leader.
 	Subject string `json:"subject,omitempty"`
 	// Shrink allows this one declaration to make a topic that exists keep less: a
 	// shorter Retention, DuplicateWindow or TombstoneTTL, smaller MaxBytes, MaxEvents or
