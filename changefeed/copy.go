@@ -65,7 +65,7 @@ func (f *Feed) copied(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// copyChunk publishes up to CopyBatch documents that sort after p, and moves p.
+// copyChunk publishes up to CopyBatch documents that sort after p, and advances p.
 func (r *reader) copyChunk(ctx context.Context, p *CopyProgress) (n int, err error) {
 	f := r.f
 	filter, err := behind(p.After)
@@ -81,7 +81,7 @@ func (r *reader) copyChunk(ctx context.Context, p *CopyProgress) (n int, err err
 	if err != nil {
 		return 0, fmt.Errorf("copy %s: %w", p.Collection, err)
 	}
-	defer func() { _ = cursor.Close(context.WithoutCancel(ctx)) }() // it ends by itself otherwise
+	defer func() { _ = cursor.Close(context.WithoutCancel(ctx)) }() // the server closes it otherwise
 	for cursor.Next(ctx) {
 		n++
 		doc := bson.Raw(bytes.Clone(cursor.Current))
@@ -90,7 +90,7 @@ func (r *reader) copyChunk(ctx context.Context, p *CopyProgress) (n int, err err
 		progress := *p
 		r.pos.copy = &progress
 		if err := r.copyOne(ctx, p, doc, shardKey); err != nil {
-			if ctx.Err() == nil { // it was not taken: a copy that goes on must not begin behind it
+			if ctx.Err() == nil { // it was not published: a copy that resumes must not skip it
 				*p, r.pos.copy = before, had
 			}
 			return n, err
@@ -214,8 +214,9 @@ var idTypes = []bson.Type{
 	bson.TypeDBPointer, bson.TypeJavaScript, bson.TypeCodeWithScope, bson.TypeMaxKey,
 }
 
-// behind selects the documents whose _id sorts after one that is given as idText has it;
-// empty: all. A comparison alone finds ids of the same type only.
+// behind selects the documents whose _id sorts after the given one, in the form of
+// idText; empty selects all documents. A comparison operator alone only matches IDs of
+// the same type.
 func behind(after string) (bson.D, error) {
 	if after == "" {
 		return bson.D{}, nil

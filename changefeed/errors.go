@@ -12,11 +12,12 @@ import (
 
 // Conditions in which a feed ends or does not start, for errors.Is.
 var (
-	// ErrHistoryLost: MongoDB no longer has the changes behind the feed's position
-	// (its oplog is too small for how long the feed was away), or has not come that far
-	// (it is another deployment, or one that was restored), or the topic no longer has what was
-	// published (see OnHistoryLost), and OnHistoryLost is Fail.
-	// Start the feed with another OnHistoryLost to go on with a gap.
+	// ErrHistoryLost: OnHistoryLost is Fail, and one of three things happened. MongoDB no
+	// longer has the changes after the feed's position, because its oplog is too small
+	// for the time that the feed was stopped. Or MongoDB has not reached the position,
+	// because it is another deployment or was restored. Or the topic no longer has the
+	// published events; see OnHistoryLost. To resume with a gap, start the feed with
+	// another OnHistoryLost.
 	ErrHistoryLost = errors.New("the history behind the feed's position is lost")
 	// ErrInvalidated: the collection was dropped or renamed, or its database dropped,
 	// and OnInvalidate is Fail.

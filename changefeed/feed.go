@@ -43,11 +43,11 @@ type Feed struct {
 	split   bool      // the server splits large events
 	stream  string    // of the topic, as locate has found it
 	created time.Time // when that was made
-	// now is where MongoDB was in Start, which is where a feed without a position begins.
-	// It is empty if MongoDB did not answer, and once there is a position.
+	// now is MongoDB's position at the time of Start, where a feed without a position begins. It
+	// is empty if MongoDB did not answer, and once the feed has a position.
 	now Token
-	// lost is what a turn found to be missing in the topic: the next one compares its position
-	// with it. One turn at a time uses it.
+	// lost is the position of an event that a turn found missing in the topic, or could not
+	// verify. The next turn compares the topic with it. Only the current turn uses it.
 	lost *Progress
 
 	cancel context.CancelFunc
@@ -55,16 +55,16 @@ type Feed struct {
 	status status
 }
 
-// Start starts a feed. It checks what can be known at once: the options, that the
-// topic is there or can be declared, and whether MongoDB has change streams for this
-// user ([ErrNotReplicaSet], [ErrPrivilege], [ErrStream]). A MongoDB that does not
-// answer is no error: the feed waits for it. After an error nothing runs.
+// Start starts a feed. It checks the options, that the topic exists or can be declared, and that
+// MongoDB has change streams for this user ([ErrNotReplicaSet], [ErrPrivilege], [ErrStream]). It
+// is not an error if MongoDB does not answer: the feed waits for it. If Start returns an error,
+// nothing is left running.
 //
-// A feed that begins with FromLatest publishes every change from the call on. Only if
-// MongoDB does not answer, it begins where MongoDB is when the feed is first [Streaming].
+// A feed that begins with FromLatest publishes every change made after the call. If MongoDB does
+// not answer during Start, the feed begins at MongoDB's position when it is first [Streaming].
 //
-// Canceling ctx is a graceful Stop. The client must stay connected until the feed
-// has ended, and remains the caller's.
+// Canceling ctx is a graceful Stop. The client remains the caller's, and must stay connected
+// until the feed has ended.
 func Start(ctx context.Context, b Backend, client *mongo.Client, o Options) (*Feed, error) {
 	normal, err := o.Normalize()
 	if err != nil {
@@ -209,8 +209,8 @@ func (f *Feed) run(ctx context.Context) {
 	f.status.stop()
 }
 
-// hold leads once it has the lock. While it waits, it checks that the holder of the lock
-// is an instance of this feed.
+// hold leads while it holds the lock. While it waits for the lock, it checks that the holder is
+// an instance of this feed.
 func (f *Feed) hold(ctx context.Context) error {
 	var watch sync.WaitGroup
 	defer watch.Wait()
@@ -261,12 +261,12 @@ type position struct {
 	// unsaid: the topic ends with the event for which a copy is made, and the gap event
 	// is still to come.
 	unsaid  bool
-	at      *bson.Timestamp   // instead of token: the first time that is wanted
-	upTo    Token             // what was seen already, when at is earlier than that
-	created time.Time         // when the topic was created that has what was published up to token
-	last    jetbus.Checkpoint // the newest event when that was published; saved with token
-	end     mark              // the newest event that the topic has
-	lost    error             // why the topic does not have what was published up to token; nil: it does
+	at      *bson.Timestamp   // the time to start at, instead of token
+	upTo    Token             // changes up to here were read already, if at is earlier
+	created time.Time         // the creation time of the topic that has the events published up to token
+	last    jetbus.Checkpoint // the newest event when token was reached; saved with token
+	end     mark              // the newest event in the topic
+	lost    error             // why the topic lacks events published up to token; nil: it has them
 	chain   jetbus.Chain
 	saved   Progress
 }
@@ -274,8 +274,8 @@ type position struct {
 // made is when the topic was made, as precisely as all stores and buses say it.
 func (f *Feed) made() time.Time { return f.created.UTC().Truncate(time.Millisecond) }
 
-// locate finds the position: after the topic's last event, or the saved one if that is later and
-// the topic still has what was published up to it.
+// locate finds the position. It is after the topic's last event, or at the saved position if that
+// is later and the topic still has all events that were published up to it.
 func (f *Feed) locate(ctx context.Context) (position, error) {
 	var p position
 	info, err := f.b.TopicInfo(ctx, f.o.Topic)

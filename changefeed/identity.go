@@ -57,8 +57,8 @@ func (f *Feed) ours(p Progress) error {
 	return nil
 }
 
-// leads returns what the feed does that holds the lock. ok is false if the lock is free,
-// or if its holder is self or not a change feed.
+// leads describes the source of the feed that holds the lock. ok is false if the lock is
+// free, or if its holder is self or not a change feed.
 func (f *Feed) leads(ctx context.Context, self string) (what string, ok bool, err error) {
 	entry, err := f.b.KeyGet(ctx, jetbus.DefaultLockBucket, f.lockKey())
 	var v struct{ State, Owner string }
@@ -69,8 +69,8 @@ func (f *Feed) leads(ctx context.Context, self string) (what string, ok bool, er
 	return what, ok, nil
 }
 
-// rival reports whether another instance than self, an owner of the lock, holds it. The
-// error wraps ErrOtherSource if that one follows something else.
+// rival reports whether an instance other than self, which is an owner of the lock,
+// holds it. The error wraps ErrOtherSource if that instance has another source or topic.
 func (f *Feed) rival(ctx context.Context, self string) (held bool, err error) {
 	theirs, held, err := f.leads(ctx, self)
 	if err != nil || !held || theirs == f.owner() {
@@ -95,10 +95,10 @@ func (f *Feed) checkName(ctx context.Context) error {
 	return f.ours(saved)
 }
 
-// maxRivalInterval bounds how long a feed is starting that stands by.
+// maxRivalInterval bounds how long a standby reports that it is starting.
 const maxRivalInterval = time.Second
 
-// watchRivals notes who holds the lock for as long as self, an owner of it, waits.
+// watchRivals records who holds the lock while self, an owner of the lock, waits for it.
 func (f *Feed) watchRivals(ctx context.Context, self string, stop context.CancelCauseFunc) {
 	tick := time.NewTicker(min(f.o.ProgressInterval, maxRivalInterval))
 	defer tick.Stop()

@@ -19,19 +19,18 @@ import (
 const (
 	idField    = "_id"
 	hashedMark = "sha256:"
-	bytesMark  = "bson:" // before the bytes of an _id in base64, which no JSON begins with
+	bytesMark  = "bson:" // precedes the bytes of an _id in base64; JSON never begins with it
 	objectHex  = 24      // digits of an ObjectID
 )
 
-// Key returns the event key of a document with that _id. Different ids have different
-// keys:
+// Key returns the event key of a document with that _id. Different IDs have different keys:
 //
-//   - an ObjectID is its 24 hexadecimal digits;
-//   - a string is itself, unless it could be taken for one of the others: then it is
-//     a JSON string with its quotation marks;
-//   - anything else is canonical extended JSON, such as {"$numberInt":"7"};
-//   - a text that is longer than a key may be is "sha256:" and its digest;
-//   - an id with a string or a field name that is not valid UTF-8 is "sha256:" and the
+//   - an ObjectID becomes its 24 hexadecimal digits;
+//   - a string remains as it is, unless it looks like one of the other forms: then it becomes
+//     a JSON string with quotation marks;
+//   - any other value becomes canonical extended JSON, such as {"$numberInt":"7"};
+//   - a text longer than the maximum key length becomes "sha256:" and its digest;
+//   - an ID with a string or a field name that is not valid UTF-8 becomes "sha256:" and the
 //     digest of its bytes.
 func Key(id bson.RawValue) string {
 	key, plain := plainKey(id)
@@ -84,9 +83,10 @@ func isTaken(s string) bool {
 	return true
 }
 
-// exactText returns a text that only this value has: canonical extended JSON, and for
-// what that cannot express a brace and the bytes of the value. The latter has NULs, which
-// JSON never has, and begins as no string does that is hashed as it is (see isTaken).
+// exactText returns a text that no other value has. It is canonical extended JSON; for values
+// that extended JSON cannot express, it is a brace and the bytes of the value. That form has
+// NULs, which JSON never has, and begins with a brace, as no string does that is hashed
+// unquoted (see isTaken).
 func exactText(v bson.RawValue) string {
 	if text, ok := canonical(v); ok {
 		return text
@@ -99,9 +99,9 @@ func wrapped(v bson.RawValue) []byte {
 	return bsoncore.BuildDocument(nil, bsoncore.AppendValueElement(nil, "v", bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value}))
 }
 
-// canonical returns the canonical extended JSON of a value. ok is false if another value
-// has the same text: JSON replaces what is not valid UTF-8, and a document may have the
-// names with which JSON marks types.
+// canonical returns the canonical extended JSON of a value. ok is false if another value has
+// the same text: JSON replaces invalid UTF-8, and field names may equal the names with which
+// extended JSON marks types.
 func canonical(v bson.RawValue) (text string, ok bool) {
 	if !isExact(bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value}) {
 		return "", false
@@ -110,10 +110,10 @@ func canonical(v bson.RawValue) (text string, ok bool) {
 	return strings.TrimSuffix(strings.TrimPrefix(string(b), `{"v":`), "}"), err == nil
 }
 
-// isExact reports whether canonical extended JSON expresses all of a value.
+// isExact reports whether canonical extended JSON preserves the whole value.
 func isExact(v bsoncore.Value) bool {
 	texts, docs, ok := []string(nil), []bsoncore.Document(nil), true
-	switch v.Type { //nolint:exhaustive // the others have no text in them
+	switch v.Type { //nolint:exhaustive // other types contain no text
 	case bsoncore.TypeString:
 		s, valid := v.StringValueOK()
 		texts, ok = []string{s}, valid
@@ -149,13 +149,13 @@ func isExact(v bsoncore.Value) bool {
 	return true
 }
 
-// isExactName reports whether a field with the name is still a field in extended JSON. MongoDB
-// takes the three names of a DBRef in an _id, and no other with a dollar sign.
+// isExactName reports whether a field with the name is still a field in extended JSON. In an
+// _id, MongoDB accepts the three names of a DBRef, and no other name with a dollar sign.
 func isExactName(name string) bool {
 	return utf8.ValidString(name) && (!strings.HasPrefix(name, "$") || name == "$ref" || name == "$id" || name == "$db")
 }
 
-// idText returns an _id as CopyProgress has it.
+// idText returns an _id in the form of CopyProgress.After.
 func idText(id bson.RawValue) string {
 	if text, ok := canonical(id); ok {
 		return text
@@ -163,7 +163,7 @@ func idText(id bson.RawValue) string {
 	return bytesMark + base64.StdEncoding.EncodeToString(wrapped(id))
 }
 
-// parseID returns the _id of a text that idText returned.
+// parseID parses a text that idText returned.
 func parseID(text string) (bson.RawValue, error) {
 	var doc bson.Raw
 	var err error

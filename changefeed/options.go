@@ -124,19 +124,22 @@ type Options struct {
 	Map func(*Change, *jetbus.Event) error
 	// Format defaults to Relaxed.
 	Format Format
-	// Start is for a feed without a position. FromCopy is also for a feed whose topic was deleted
-	// and created again, or restored to the state before its first event. Defaults to FromLatest.
+	// Start is where a feed without a position begins. FromCopy also applies if the topic was
+	// deleted and created again, or was restored to the state before its first event. Defaults to
+	// FromLatest.
 	Start StartPoint
 	// OnHistoryLost is Fail (the default), Resync or Latest. It also applies if the topic no
-	// longer has what was published and the feed cannot publish it again: the topic was deleted and
-	// created again, or restored to the state before its first event, and Start is not FromCopy;
-	// or an event in flight while the broker was restored was stored after events that are missing.
+	// longer has published events and the feed cannot publish them again. There are two such
+	// cases. The topic was deleted and created again, or was restored to the state before its
+	// first event, and Start is not FromCopy. Or an event was in flight while the broker was
+	// restored, and was stored although events before it are missing.
 	OnHistoryLost Policy
-	// OnInvalidate, for a drop or rename, is Continue (the default): the collection of that
-	// name may come again; Fail; or Resync: a gap event, and then a copy of all documents of
-	// the collection that has the name then. MongoDB tells no changes of documents
-	// that a rename brings in, as that of a rebuilt projection does. Where a whole database is
-	// watched, Resync copies it again after each rename in it.
+	// OnInvalidate decides about a drop or rename. With Continue (the default), the feed waits
+	// for a collection with that name to be created again. With Fail it ends. With Resync it
+	// publishes a gap event, and then a copy of all documents of the collection that has the name
+	// then: MongoDB reports no changes for documents that a rename brings in, such as the rename
+	// of a rebuilt projection. If a whole database is watched, Resync copies it again after each
+	// rename in it.
 	OnInvalidate Policy
 	// OnOversize, for events larger than the broker takes, is Fail (the default),
 	// DeadLetter, KeyOnly or Skip.

@@ -157,7 +157,7 @@ func (r *reader) begin(ctx context.Context) error {
 		if start.mode != startCopy || r.pos.end.at.Seq > 0 {
 			return r.pos.lost
 		}
-		r.pos.token, r.pos.copy, r.pos.lost = "", nil, nil // the topic has no event: a copy has what is missing
+		r.pos.token, r.pos.copy, r.pos.lost = "", nil, nil // the topic has no event: a copy publishes everything
 	}
 	if r.pos.token != "" || r.pos.at != nil {
 		return nil

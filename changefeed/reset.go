@@ -149,7 +149,8 @@ func (f *Feed) ends(ctx context.Context) (p position, wait time.Duration, err er
 	return p, wait, err
 }
 
-// putGap publishes the event that tells where the feed resumes, and returns its checkpoint.
+// putGap publishes the gap event that records where the feed resumes, and returns its
+// checkpoint.
 func (f *Feed) putGap(ctx context.Context, p position, to Progress) (jetbus.Checkpoint, error) {
 	payload, err := json.Marshal(map[string]any{
 		"operationType": OpGap, "from": string(p.token), "fromTime": p.token.Time(), "to": string(to.Token), "toTime": to.Token.Time(), "policy": "reset",

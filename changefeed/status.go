@@ -14,10 +14,10 @@ type State string
 
 // The states.
 const (
-	Starting     State = "starting"     // it has no change stream yet, or where it begins is not stored, and no other instance is known to lead
-	Copying      State = "copying"      // it publishes the documents there are, and what changes meanwhile
-	Streaming    State = "streaming"    // it follows the changes, and misses none from here on
-	Reconnecting State = "reconnecting" // MongoDB or the broker is away, has not answered for a while, or refuses what the feed publishes
+	Starting     State = "starting"     // it has no change stream or no stored position yet, and no other instance is known to lead
+	Copying      State = "copying"      // it publishes the existing documents, and changes made during the copy
+	Streaming    State = "streaming"    // it follows the changes, and misses none from now on
+	Reconnecting State = "reconnecting" // MongoDB or the broker is unavailable or has not answered for a while, or the broker rejects events
 	Standby      State = "standby"      // another instance holds the lock
 	Failed       State = "failed"       // it has ended with an error
 	Stopped      State = "stopped"      // it was stopped
@@ -131,8 +131,8 @@ func (s *status) isLeading() bool {
 	return s.leading
 }
 
-// waits notes what is known while the feed waits for its lock: whether another instance
-// holds it, or why that is not known.
+// waits records the state while the feed waits for its lock: whether another instance holds
+// it, or why that is unknown.
 func (s *status) waits(held bool, err error) {
 	s.change(func() {
 		switch {
@@ -158,8 +158,8 @@ func (s *status) fail(err error) {
 	s.change(func() { s.enter(Failed); s.err = err })
 }
 
-// fenced ends a turn whose lock was lost, or that was refused with an error: another
-// instance is ahead. Which one it is, and that all is well, is noted by waits.
+// fenced ends a turn that lost its lock, or whose save was refused with err because another
+// instance is ahead. waits records later which instance that is, and that all is well.
 func (s *status) fenced(err error) {
 	s.change(func() {
 		s.now.Fenced++
@@ -253,9 +253,8 @@ func (f *Feed) Status() Status {
 	return out
 }
 
-// Ready returns nil if the feed publishes, or if another instance holds the lock;
-// otherwise the reason. A feed that has been reconnecting for less than ReadyGrace is
-// ready.
+// Ready returns nil if the feed publishes or another instance holds the lock, and otherwise
+// the reason. A feed that has been reconnecting for less than ReadyGrace is ready.
 func (f *Feed) Ready() error {
 	s := f.Status()
 	switch s.State { //nolint:exhaustive // in the others it is not ready

@@ -21,17 +21,17 @@ type Progress struct {
 	Source string        `json:"source" bson:"source"` // "database.collection", or the database alone
 	Topic  string        `json:"topic,omitempty" bson:"topic,omitempty"`
 	Copy   *CopyProgress `json:"copy,omitempty" bson:"copy,omitempty"`
-	Holder string        `json:"holder,omitempty" bson:"holder,omitempty"` // a random id of who saved it
-	Saved  time.Time     `json:"saved" bson:"saved"`                       // by the clock of who saved it, for people
-	// Created is when the topic was made that has what was published up to Token, to the
-	// millisecond: one that was made anew since has not. Zero: not known.
+	Holder string        `json:"holder,omitempty" bson:"holder,omitempty"` // a random ID of the turn that saved it
+	Saved  time.Time     `json:"saved" bson:"saved"`                       // by the clock of the instance that saved it
+	// Created is the creation time, to the millisecond, of the topic that has the events published
+	// up to Token. A topic that was re-created since does not have them. Zero: unknown.
 	Created time.Time `json:"created,omitzero" bson:"created,omitempty"`
-	// Last is the newest event of the feed in the topic when Token was reached. The topic of a
-	// broker that was restored to an earlier state ends before it or has another event there, and
-	// Token does not count. Zero: not known, as older versions did not save it; Token counts then. A
+	// Last is the newest event of the feed in the topic when Token was reached. If the broker was
+	// restored to an earlier state, the topic ends before Last or has another event there, and Token
+	// is ignored. Zero: unknown, because an older version saved the position; then Token is used. A
 	// TokenStore must keep the nanoseconds of Stored, which a BSON date does not.
 	Last jetbus.Checkpoint `json:"last,omitzero" bson:"-"`
-	// Revision is what the store knows it by; 0: there is none yet.
+	// Revision is the store's revision of the position; 0: none is saved yet.
 	Revision uint64 `json:"-" bson:"-"`
 }
 
@@ -39,7 +39,7 @@ type Progress struct {
 type CopyProgress struct {
 	Start      Token  `json:"start" bson:"start"`                               // where the stream was when it began
 	Collection string `json:"collection,omitempty" bson:"collection,omitempty"` // that it is in
-	After      string `json:"after,omitempty" bson:"after,omitempty"`           // the last _id in canonical extended JSON, or "bson:" and its bytes in base64; empty: none of it yet
+	After      string `json:"after,omitempty" bson:"after,omitempty"`           // the last _id in canonical extended JSON, or "bson:" and its bytes in base64; empty: no document yet
 }
 
 // TokenStore keeps the position of feeds for the times in which nothing is published:
@@ -125,7 +125,7 @@ type storedProgress struct {
 type storedCheckpoint struct {
 	Seq    int64  `bson:"seq"`
 	ID     string `bson:"id"`
-	Stored int64  `bson:"stored"` // nanoseconds since 1970; 0: not known
+	Stored int64  `bson:"stored"` // nanoseconds since 1970; 0: unknown
 }
 
 // Load implements TokenStore.

@@ -36,9 +36,9 @@ type StoredTopic struct {
 	Copy  bool      // a copy was under way
 }
 
-// Token is where the feed resumes if it starts in this topic: after the topic's last event, or
-// at the saved position if that is later. A topic that was restored to an earlier state is not
-// recognized here; a feed resumes after its last event.
+// Token returns where the feed resumes if it starts in this topic: after the topic's last
+// event, or at the saved position if that is later. Token does not detect a topic that was
+// restored to an earlier state; a feed resumes after its last event.
 func (s *Stored) Token(topic StoredTopic) Token {
 	if s.Saved.Token.Compare(topic.Token) > 0 {
 		return s.Saved.Token

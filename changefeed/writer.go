@@ -40,17 +40,17 @@ type writer struct {
 	holder string
 	fenced time.Time // when the position was saved to find out whether the turn is over
 
-	token    Token // everything up to it is published
+	token    Token // all changes up to it are published
 	copy     *CopyProgress
-	created  time.Time         // when the topic was created into which that was published
-	recorded jetbus.Checkpoint // the newest event then
+	created  time.Time         // the creation time of the topic that has those events
+	recorded jetbus.Checkpoint // the newest event when token was reached
 
 	end   mark      // the newest event now
-	known time.Time // when the topic certainly had it
-	doubt mark      // the newest event before those in flight, if the topic may have lost it; zero: none
+	known time.Time // when the topic was last known to have end
+	doubt mark      // the newest event before the events in flight, if the topic may have lost it; zero: none
 }
 
-// newWriter returns a writer that publishes after a position.
+// newWriter returns a writer that publishes after the position p.
 func newWriter(f *Feed, p *position) *writer {
 	return &writer{
 		f: f, chain: p.chain, holder: jetbus.NewID(),
@@ -58,8 +58,8 @@ func newWriter(f *Feed, p *position) *writer {
 	}
 }
 
-// run publishes until in is closed. When ctx ends, nothing more is published, and
-// the position is saved.
+// run publishes until in is closed. If ctx ends, it stops publishing and saves the
+// position.
 func (w *writer) run(ctx context.Context) error {
 	defer w.leave()
 	w.last = time.Now()
@@ -182,7 +182,7 @@ func (w *writer) publishIn(ctx context.Context, out []outgoing, mode func() Mode
 			return err
 		}
 		var done result
-		if unsure && m != Chain { // by now the broker may have forgotten its ID, or was restored
+		if unsure && m != Chain { // the broker may have forgotten the IDs in the meantime, or was restored
 			if err := w.retry(ctx, func() error { return w.verifyEnd(ctx) }); err != nil {
 				return err
 			}
@@ -275,7 +275,7 @@ func (w *writer) fence(ctx context.Context, m Mode) error {
 	})
 }
 
-// retry calls do until it succeeds, fails for good, or ctx ends.
+// retry calls do until it succeeds, fails permanently, or ctx ends.
 func (w *writer) retry(ctx context.Context, do func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := do()

@@ -97,8 +97,8 @@ type place struct {
 	size int  // of the document
 	lane lane // without a key: there is no order
 	due  bool
-	// err says which of these fields cannot be read; nil: none. Without a readable position the
-	// row has no order, and pos is oldest.
+	// err names the fields that cannot be read; nil: none. A row without a readable
+	// position has no order, and pos is oldest.
 	err      error
 	unplaced bool // the position cannot be read
 }
@@ -221,7 +221,7 @@ func (c *claim) scan(ctx context.Context) error {
 	}
 	defer func() { _ = cursor.Close(context.WithoutCancel(ctx)) }()
 	began := time.Now()
-	cut := int64(oldest) // where the last step began that has a position
+	cut := int64(oldest) // the first position in the last step that has one
 	for step := 1; ; step++ {
 		places, err := next(ctx, cursor)
 		if err == nil && len(places) > 0 {
@@ -266,7 +266,7 @@ func readPlace(raw bson.Raw) place {
 	id := raw.Lookup(fieldRowID)
 	p.id = bson.RawValue{Type: id.Type, Value: slices.Clone(id.Value)} // the driver uses the bytes again
 	var ok bool
-	if p.lane.topic, ok = raw.Lookup(fieldTopic).StringValueOK(); ok && !p.unplaced { // else it has no order
+	if p.lane.topic, ok = raw.Lookup(fieldTopic).StringValueOK(); ok && !p.unplaced { // else the row has no order
 		p.lane.key, _ = raw.Lookup(fieldKey).StringValueOK()
 	}
 	size, _ := raw.Lookup("size").AsInt64OK()
@@ -324,7 +324,7 @@ func (c *claim) choose(ctx context.Context, places []place) error {
 	for _, p := range waiting {
 		_, isBegun := c.begun[p.lane]
 		switch {
-		case p.lane.key == "" || c.over[p.lane] || c.has[p.ref()]: // without a key: it cannot be read, and is among the places
+		case p.lane.key == "" || c.over[p.lane] || c.has[p.ref()]: // without a key: the row is unreadable, and already in places
 			continue
 		case !p.due:
 			c.over[p.lane] = true

@@ -92,7 +92,7 @@ func (r *reader) text(name string) string {
 	return s
 }
 
-// firstTime and lastTime are the ends of what can be the time of an event.
+// firstTime and lastTime are the earliest and the latest time that an event may have.
 var (
 	firstTime = time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)
 	lastTime  = time.Date(9999, 12, 31, 23, 59, 59, 999e6, time.UTC)
@@ -189,11 +189,12 @@ func errNoRoom(size int) error {
 		jetbus.ErrPayloadTooLarge, size, maxRow)
 }
 
-// position is the position of a row. A row without one comes first. It is a whole number of any
-// type; other values, which have an order of their own in MongoDB, are errors.
+// position returns the position of a row, a whole number of any type. A row without one comes
+// first. Other values are errors: MongoDB orders them by type.
 func (r *reader) position() int64 { return r.whole(fieldPos, oldest) }
 
-// whole is a whole number of any type, or another value where the field is missing or not one.
+// whole returns a whole number of any type. It returns other if the field is missing or not a
+// whole number.
 func (r *reader) whole(name string, other int64) int64 {
 	v, there := r.value(name)
 	if !there {
@@ -215,7 +216,8 @@ func (r *reader) whole(name string, other int64) int64 {
 	return other
 }
 
-// wholeDecimal is a decimal as an integer, if it is one of 64 bits.
+// wholeDecimal converts a decimal to an integer. ok is false unless it is a whole number of 64
+// bits.
 func wholeDecimal(d bson.Decimal128) (n int64, ok bool) {
 	digits, exponent, err := d.BigInt()
 	const most = 19 // decimal digits of 64 bits
@@ -231,14 +233,15 @@ func wholeDecimal(d bson.Decimal128) (n int64, ok bool) {
 	return digits.Int64(), digits.IsInt64()
 }
 
-// maxDecimalDigits is how many digits a Decimal128 has at most.
+// maxDecimalDigits is the maximum number of digits of a Decimal128.
 const maxDecimalDigits = 34
 
-// oldest is ahead of every position.
+// oldest is before every position.
 const oldest = math.MinInt64
 
-// refOf makes a Ref of an _id: the hexadecimal digits of an ObjectID, and of the type and the
-// bytes of any other value. Different values have different Refs, strings that are not UTF-8 too.
+// refOf returns the Ref of an _id: the hexadecimal digits of an ObjectID, or of the type and the
+// bytes of any other value. Different values have different Refs, even strings that are not valid
+// UTF-8.
 func refOf(id bson.RawValue) string {
 	if oid, ok := id.ObjectIDOK(); ok {
 		return oid.Hex()
@@ -246,10 +249,10 @@ func refOf(id bson.RawValue) string {
 	return rawRef + hex.EncodeToString(append([]byte{byte(id.Type)}, id.Value...))
 }
 
-// rawRef begins a Ref that is not an ObjectID.
+// rawRef is the prefix of a Ref that is not an ObjectID.
 const rawRef = "bson:"
 
-// idOf is the _id of a Ref, and whether it is one.
+// idOf returns the _id of a Ref. ok is false if ref is not a Ref.
 func idOf(ref string) (id any, ok bool) {
 	digits, isRaw := strings.CutPrefix(ref, rawRef)
 	if !isRaw {

@@ -97,26 +97,26 @@ func (b *Box) list(ctx context.Context, q Query) ([]Row, error) {
 var byPos = bson.D{{Key: fieldPos, Value: 1}, {Key: fieldRowID, Value: 1}}
 
 var (
-	// due are rows whose wait or claim has ended. It includes rows whose due_at is not a time,
-	// which are less than all dates in MongoDB's order of types, or greater: these would be
-	// pending for ever, and are claimed with an error.
+	// due matches rows whose wait or claim has ended. It includes rows whose due_at is not a
+	// time: MongoDB orders other types before or after all dates. Otherwise rows with a
+	// greater type would be pending forever. These rows are claimed with an error.
 	due = bson.E{Key: "$expr", Value: bson.D{{Key: "$or", Value: bson.A{
 		bson.D{{Key: "$lte", Value: bson.A{"$" + fieldDue, now}}},
 		bson.D{{Key: "$gt", Value: bson.A{"$" + fieldDue, lastTime}}},
 	}}}}
-	// free are rows that no drainer has at the moment.
+	// free matches rows that no drainer holds.
 	free = bson.E{Key: "$or", Value: bson.A{
 		bson.D{{Key: fieldOwner, Value: bson.D{{Key: "$in", Value: bson.A{"", nil}}}}},
 		bson.D{due},
 	}}
-	// created is created_at where that is a time, and else null.
+	// created is created_at if that is a time, or else null.
 	created = bson.D{{Key: "$cond", Value: bson.A{
 		bson.D{{Key: "$and", Value: bson.A{
 			bson.D{{Key: "$gte", Value: bson.A{"$" + fieldCreated, firstTime}}},
 			bson.D{{Key: "$lte", Value: bson.A{"$" + fieldCreated, lastTime}}},
 		}}}, "$" + fieldCreated, nil,
 	}}}
-	// fits are rows that have room for what a change writes.
+	// fits matches rows that have room for the fields that a change writes.
 	fits = bson.E{Key: "$expr", Value: bson.D{{Key: "$lte", Value: bson.A{bson.D{{Key: "$bsonSize", Value: "$$ROOT"}}, maxRow}}}}
 )
 
@@ -186,8 +186,8 @@ func (b *Box) set(ctx context.Context, what string, q Query, change mongo.Pipeli
 // transaction.
 func alone(ctx context.Context) context.Context { return mongo.NewSessionContext(ctx, nil) }
 
-// OutboxStats implements [jetbus.Outbox]. It counts rows: its cost grows with them. Rows whose
-// created_at is not a time have no age.
+// OutboxStats implements [jetbus.Outbox]. Its cost grows with the number of rows, which it
+// counts. A row whose created_at is not a time has no age.
 func (b *Box) OutboxStats(ctx context.Context) (jetbus.OutboxStats, error) {
 	s, err := b.count(alone(ctx))
 	if err != nil {
@@ -223,7 +223,7 @@ func (b *Box) count(ctx context.Context) (s jetbus.OutboxStats, err error) {
 			s.Dead += g.N
 			continue
 		}
-		s.Pending += g.N // an array that has "pending" is claimed as well
+		s.Pending += g.N // a row whose state is an array with "pending" is claimed, too
 		if !g.Since.IsZero() {
 			s.Age = max(s.Age, g.Now.Sub(g.Since))
 		}

@@ -51,7 +51,7 @@ func (b *Box) sent(ctx context.Context, rows []jetbus.OutboxRow) error {
 	return errors.Join(err, refusedRows(refs, refused))
 }
 
-// idsOf lists the rows of this outbox: their Refs and their _ids.
+// idsOf returns the Refs and the _ids of the rows that belong to this outbox.
 func idsOf(rows []jetbus.OutboxRow) (refs []string, ids bson.A) {
 	ids = bson.A{}
 	for _, row := range rows {
@@ -122,8 +122,8 @@ func (b *Box) failed(ctx context.Context, failures []jetbus.OutboxFailure) error
 	return errors.Join(err, refusedRows(refs, refused))
 }
 
-// refusedCodes are the codes with which MongoDB refuses to change a single document: a value, a
-// type, an immutable field, a validator, the size, a unique index.
+// refusedCodes are the error codes with which MongoDB refuses to change a single document,
+// because of a value, a type, an immutable field, a validator, the size or a unique index.
 var refusedCodes = []int{2, 14, 28, 66, 121, 10334, codeDuplicateKey, 17419, 17420}
 
 // isRefused reports whether the server refused to change one of several documents.
@@ -133,8 +133,8 @@ func isRefused(err error) bool {
 		!slices.ContainsFunc(failed.WriteErrors, func(e mongo.WriteError) bool { return !slices.Contains(refusedCodes, e.Code) })
 }
 
-// changeEach changes documents, each whatever becomes of the others. It returns which the server
-// refused to change, by their index, and an error that concerns all.
+// changeEach changes documents independently of each other. It returns the errors of refused
+// changes by index, and an error that concerns all changes.
 func (b *Box) changeEach(ctx context.Context, changes []mongo.WriteModel) (refused map[int]error, err error) {
 	if len(changes) == 0 {
 		return nil, nil
@@ -154,7 +154,7 @@ func (b *Box) changeEach(ctx context.Context, changes []mongo.WriteModel) (refus
 	return refused, nil
 }
 
-// refusedRows is the error for rows that the server refuses to change.
+// refusedRows returns the error for rows that the server refused to change.
 func refusedRows(refs []string, refused map[int]error) error {
 	var rows jetbus.OutboxRowsError
 	for _, i := range slices.Sorted(maps.Keys(refused)) {

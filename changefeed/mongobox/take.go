@@ -41,7 +41,7 @@ func (c *claim) take(ctx context.Context) (rows []jetbus.OutboxRow, err error) {
 		return nil, err
 	}
 	for _, p := range c.found {
-		if row, ok := got[p.ref()]; ok && p.err != nil { // a claim changes due_at
+		if row, ok := got[p.ref()]; ok && p.err != nil { // the claim has changed due_at
 			row.Err = errors.Join(p.err, row.Err)
 			got[p.ref()] = row
 		}
@@ -53,8 +53,8 @@ func (c *claim) take(ctx context.Context) (rows []jetbus.OutboxRow, err error) {
 	return rows, err
 }
 
-// own makes rows the caller's, and reads those that it got. A row that the server refuses to
-// change, because of a validator, does not keep it from the others.
+// own claims rows for the caller, and reads the rows that it got. If the server refuses to
+// change a row because of a validator, own still claims the others.
 func (c *claim) own(ctx context.Context, ids bson.A, got map[string]jetbus.OutboxRow) error {
 	these := bson.E{Key: fieldRowID, Value: bson.D{{Key: "$in", Value: ids}}}
 	claim := mongo.Pipeline{{{Key: "$set", Value: bson.D{
