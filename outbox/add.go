@@ -88,7 +88,7 @@ func (b *Box) statement(events []jetbus.Event) (query string, args []any, err er
 	return b.d.rebind(insert + strings.Repeat(one+", ", len(events)-1) + one), args, nil
 }
 
-// textOf is JSON, or empty for no items.
+// textOf returns v as JSON, or an empty text if n, the number of its items, is 0.
 func textOf(v any, n int) (string, error) {
 	if n == 0 {
 		return "", nil

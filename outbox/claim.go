@@ -60,9 +60,9 @@ ORDER BY o.pos LIMIT ? {lock}`
 	// the payload.
 	sizeText = `coalesce({octets}(o.payload), 0) + coalesce({octets}(o.headers), 0) + coalesce({octets}(o.caused_by), 0) + coalesce({octets}(o.tags), 0)`
 
-	// dueText selects rows that may be claimed now. It includes rows whose due_at is not a time,
-	// which would be pending for ever: they are claimed with an error. In SQLite a text, a blob
-	// and an infinity are greater than any integer.
+	// dueText selects rows that may be claimed now. It includes rows whose due_at is not a time:
+	// otherwise they would be pending forever. They are claimed with an error. In SQLite, texts,
+	// blobs and infinity are greater than any integer.
 	dueText = `(coalesce(due_at, 0) <= {now} OR due_at > {lasttime})`
 
 	takeText = `UPDATE {table} SET owner = ?, due_at = {now} + ? WHERE pos IN ({rows})
@@ -157,7 +157,7 @@ type claim struct {
 	o    jetbus.ClaimOptions
 	rows []int64 // to be taken
 
-	errs  map[int64]error // why some of them cannot be read
+	errs  map[int64]error // why some of these rows cannot be read
 	heads map[lane]int64  // those of the rows that are heads, of keys that may go further
 	bytes int64           // of the rows
 	full  bool            // there is no room for more
@@ -322,7 +322,7 @@ func (c *claim) follow(ctx context.Context, to int64) error {
 			return err
 		}
 		if due == 0 {
-			delete(c.heads, h.lane()) // it goes no further
+			delete(c.heads, h.lane()) // the key's later rows must wait
 		}
 		if _, ok := c.heads[h.lane()]; ok {
 			c.add(&h)
@@ -350,20 +350,20 @@ func padded(positions iter.Seq[int64]) []any {
 	return append(out, slices.Repeat(out[len(out)-1:], length-len(out))...)
 }
 
-// heading is what a claim reads of a row before it takes it.
+// heading is the part of a row that a claim reads before it takes the row.
 type heading struct {
 	pos        int64
 	topic, key text
 	size, due  integer
 }
 
-// fields are where the columns of headsText go.
+// fields returns the scan destinations of the columns of headsText.
 func (h *heading) fields() []any { return []any{&h.pos, &h.size, &h.topic, &h.key, &h.due} }
 
 func (h *heading) lane() lane { return lane{string(h.topic), string(h.key)} }
 
-// add takes a row if there is room for it. Without room it takes no later row either, which
-// may be of the same key.
+// add takes a row if there is room for it. After the first row that does not fit it takes no
+// other row, because a later row may have the same key.
 func (c *claim) add(h *heading) bool {
 	if len(c.rows) > 0 && c.o.MaxBytes > 0 && c.bytes+h.size.value > int64(c.o.MaxBytes) {
 		c.full = true

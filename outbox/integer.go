@@ -69,16 +69,16 @@ func (n *integer) problem(column string) error {
 	return fmt.Errorf("%w: column %s has %s, which is not an integer", jetbus.ErrInvalidEvent, column, n.bad)
 }
 
-// The first and the last millisecond of what can be the time of an event: the years 0 to 9999.
+// The first and the last millisecond that the time of an event may have: the years 0 to 9999.
 const (
 	firstTime = -62167219200000
 	lastTime  = 253402300799999
 )
 
-// isTime reports whether the column has a time, or none.
+// isTime reports whether the column has a time or is NULL.
 func (n *integer) isTime() bool { return n.timeProblem("") == nil }
 
-// timeProblem is problem for a column with a time.
+// timeProblem is problem for a column that holds a time.
 func (n *integer) timeProblem(column string) error {
 	if n.valid && (n.value < firstTime || n.value > lastTime) {
 		return fmt.Errorf("%w: column %s has %d, which is not a time of the years 0 to 9999", jetbus.ErrInvalidEvent, column, n.value)
@@ -86,8 +86,8 @@ func (n *integer) timeProblem(column string) error {
 	return n.problem(column)
 }
 
-// text is a value of a column for text. NULL is the empty text, and whatever else there is
-// becomes one: no value keeps the other rows from being read.
+// text is the value of a text column. NULL becomes the empty text, and any other type is
+// formatted as text, so that no value prevents the other rows from being read.
 type text string
 
 var _ sql.Scanner = (*text)(nil)

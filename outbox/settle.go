@@ -29,8 +29,8 @@ func (b *Box) Release(ctx context.Context, rows []jetbus.OutboxRow) error {
 	return b.change(ctx, "give back to", `UPDATE {table} SET owner = '', due_at = 0 WHERE state = 'pending' AND owner = ? AND pos IN `, rows, true)
 }
 
-// change executes a statement for rows of one claim, or of any. Where the database refuses to
-// change one of several rows, each is changed alone.
+// change executes a statement for rows of one claim, or of any claim. If the database refuses
+// to change one of several rows, change executes it for each row alone.
 func (b *Box) change(ctx context.Context, what, text string, rows []jetbus.OutboxRow, owned bool) error {
 	var refused jetbus.OutboxRowsError
 	for claim, positions := range byClaim(rows, owned) {
@@ -102,8 +102,9 @@ func (b *Box) Failed(ctx context.Context, failures []jetbus.OutboxFailure) error
 	return nil
 }
 
-// fail records a failure. The database may lack characters of its text, which is then recorded
-// in ASCII, and may refuse another number of attempts, which a dead row does not need.
+// fail records a failure. If the database refuses, its encoding may lack characters of the
+// text: fail tries again in ASCII. If it still refuses and the row is dead, fail leaves the
+// number of attempts unchanged, because a dead row does not need it.
 func (b *Box) fail(ctx context.Context, pos int64, f jetbus.OutboxFailure) error {
 	state := Pending
 	if f.Dead {
@@ -122,8 +123,8 @@ func (b *Box) fail(ctx context.Context, pos int64, f jetbus.OutboxFailure) error
 	return err
 }
 
-// OutboxStats implements [jetbus.Outbox]. It counts rows: its cost grows with them. Rows whose
-// created_at is not a time have no age.
+// OutboxStats implements [jetbus.Outbox]. Its cost grows with the number of rows, which it
+// counts. A row whose created_at is not a time has no age.
 func (b *Box) OutboxStats(ctx context.Context) (jetbus.OutboxStats, error) {
 	var s jetbus.OutboxStats
 	var age integer
