@@ -42,8 +42,8 @@ type Membership struct {
 	seen  chan struct{}           // closed when the others were seen for the first time
 
 	mu       sync.Mutex
-	view     *view              // nil: not known at present
-	unwatch  context.CancelFunc // ends the present watch, after which the next one begins
+	view     *view              // nil: currently unknown
+	unwatch  context.CancelFunc // ends the current watch; then the next one begins
 	session  *session
 	turns    map[int]*Turn
 	taking   map[int]bool      // partitions whose lease is being changed
@@ -288,8 +288,8 @@ func (m *Membership) watch() {
 	}
 }
 
-// watchAgain ends the present watch and forgets what it told. A member whose session is gone may
-// be in a bucket that was purged, which no watcher is told.
+// watchAgain ends the current watch and discards its view. If a member's session is gone, its
+// bucket may have been purged, which a watch does not report.
 func (m *Membership) watchAgain() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -327,9 +327,9 @@ func (m *Membership) sees() bool {
 	return m.view != nil
 }
 
-// askAfter finds out what became of sessions that ended, or seem to have ended, between a watch
-// and the next one, since no watch tells of them. What cannot be found out, view.over waits for.
-// Where the bucket lost its keys, the absent session of another member may go on.
+// askAfter reads the sessions that ended, or seem to have ended, between the last watch and the
+// current one, because no watch reports them. If a read fails, view.over waits instead. If the
+// bucket lost its keys, the session of another member may still be valid although it is absent.
 func (m *Membership) askAfter(now, before *view, lost bool) {
 	for id, old := range now.unseen(before) {
 		if lost && id != m.o.Member {
@@ -365,10 +365,10 @@ func (m *Membership) kickedLocked(e jetbus.KeyEntry) *session {
 	return nil
 }
 
-// inspectLocked gives up what somebody else has written a lease of: an operator, as
-// no member does while the session that it names goes on.
+// inspectLocked gives up the partitions whose lease another program has written: an operator,
+// because no member does so while the session in the lease is valid.
 func (m *Membership) inspectLocked() {
-	if m.view == nil { // the next watch is about to begin
+	if m.view == nil { // the next watch has not begun yet
 		return
 	}
 	for p, t := range m.turns {

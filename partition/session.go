@@ -87,7 +87,7 @@ func (m *Membership) enter(ctx context.Context, lost string) (*session, error) {
 		case !m.sees(): // it cannot any more
 		default:
 			s.known = s.known || there.State == stateAway
-			if lost != "" { // what the group agrees on may be lost with the session
+			if lost != "" { // the group's settings may have been lost with the session
 				if err = agree(ctx, m.keys, m.group, m.o, m.on); err != nil {
 					break
 				}
@@ -145,8 +145,8 @@ func isFinal(err error) bool {
 	return errors.Is(err, jetbus.ErrClosed) || errors.Is(err, jetbus.ErrDenied) || errors.Is(err, jetbus.ErrInvalidOption) || errors.Is(err, jetbus.ErrUnsupported)
 }
 
-// writeSession stores the session. All values of a session have the same length, so that it can be
-// renewed in a full bucket.
+// writeSession stores the session. All values of a session have the same length, so that a renewal
+// fits into a full bucket.
 func (m *Membership) writeSession(ctx context.Context, s *session, revision uint64, state string) (uint64, error) {
 	text, err := json.Marshal(sessionValue{State: state, Nonce: s.nonce, Weight: m.o.Weight, Static: m.o.Static, Joined: s.joined.UTC()})
 	if err != nil {

@@ -77,7 +77,7 @@ func (m *Membership) acquire(p int, l seenLease, s *session) *Turn {
 	revision, err := m.writeLease(ctx, p, l.revision, leaseValue{Owner: m.o.Member, Session: s.nonce, After: t.Clean})
 	m.tried(s.ctx, taking, err)
 	if err != nil {
-		sleep(s.ctx, retryPause) // the view is about to change, or its watch about to end
+		sleep(s.ctx, retryPause) // the view will change soon, or its watch will end
 		return nil
 	}
 	t.Epoch, t.revision = revision, revision

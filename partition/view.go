@@ -64,12 +64,12 @@ type view struct {
 	members map[string]seenSession
 	leases  map[int]seenLease
 	removed map[int]uint64       // revisions at which leases were deleted
-	ended   map[string]time.Time // sessions that are over for sure, and when that was learned
-	missing map[string]time.Time // sessions that a lease names and nobody has seen, and since when
-	ghosts  map[string]ghost     // static members that have just died, and may be back in a moment
+	ended   map[string]time.Time // sessions that certainly ended, and when the member learned it
+	missing map[string]time.Time // sessions that a lease names but that were never seen, and since when
+	ghosts  map[string]ghost     // static members that have just died and may return soon
 	life    uint64               // changes with each loss of the bucket's keys ([jetbus.KeyEntry].Lost)
-	doubt   time.Time            // until then a partition without a lease may have an owner; see lostKeys
-	unaware map[string]string    // sessions, by member, that may not have noticed the loss; nil: not known
+	doubt   time.Time            // until then, a partition without a lease may have an owner; see lostKeys
+	unaware map[string]string    // sessions, by member, that may not have noticed the loss; nil: unknown
 }
 
 // ghost is a member that is counted for a moment longer than it lives.
@@ -182,10 +182,11 @@ func (v *view) resumed(before *view, now time.Time) {
 	}
 }
 
-// lostKeys notes that the bucket lost keys of the group. Members do not notice at the same time,
-// and one that renewed its session just before the loss owns its partitions until it notices, for a
-// TTL at most. No lease tells which partitions these are. The doubt ends sooner when all members
-// that the view before had have begun new sessions, which they do when they have noticed.
+// lostKeys records that the bucket lost keys of the group. Members notice this at different
+// times. A member that renewed its session just before the loss owns its partitions until it
+// notices, for at most a TTL, and no lease tells which partitions these are. The doubt ends
+// earlier if all members of the previous view have begun new sessions, as they do when they
+// notice the loss.
 func (v *view) lostKeys(before *view, until time.Time) {
 	v.doubt = until
 	if len(before.members) == 0 {
@@ -205,8 +206,8 @@ func (v *view) lostKeys(before *view, until time.Time) {
 	}
 }
 
-// missesAll reports whether all leases of the view before are gone. A single one may have been
-// deleted by an operator; members delete none.
+// missesAll reports whether all leases of the previous view are gone. A single lease may have
+// been deleted by an operator; members delete none.
 func (v *view) missesAll(before *view) bool {
 	for p := range before.leases {
 		if _, there := v.leases[p]; there {
@@ -216,20 +217,20 @@ func (v *view) missesAll(before *view) bool {
 	return len(before.leases) > 0
 }
 
-// noticed notes the session of a member, which has noticed the loss where the session is another
-// one than before.
+// noticed records a member's session. If it differs from the session before the loss, the member
+// has noticed the loss.
 func (v *view) noticed(id, nonce string) {
 	if old, unaware := v.unaware[id]; unaware && old != nonce {
 		delete(v.unaware, id)
 	}
 }
 
-// isDoubtful reports whether a partition without a lease may have an owner.
+// isDoubtful reports whether partitions without a lease may have an owner.
 func (v *view) isDoubtful(now time.Time) bool {
 	return now.Before(v.doubt) && (v.unaware == nil || len(v.unaware) > 0)
 }
 
-// unseen are the members that the view before had, and v has not.
+// unseen returns the members of the previous view that v does not have.
 func (v *view) unseen(before *view) map[string]seenSession {
 	out := maps.Clone(before.members)
 	maps.DeleteFunc(out, func(id string, _ seenSession) bool {
