@@ -127,7 +127,7 @@ func (p *Projection) readOn(held, hard context.Context, w *writer, at uint64) er
 			if anew := w.sameHistory(held); anew != nil {
 				return anew
 			}
-			if !isRestored(err) { // else only events that were not written are lost
+			if !isRestored(err) { // else the topic only lost events that were not written
 				return err
 			}
 		case err != nil && !isAway(err):
@@ -180,8 +180,8 @@ func (p *Projection) readFrom(held, hard context.Context, w *writer, at *uint64)
 	}
 }
 
-// read passes on the events after a sequence until ctx ends. It ends with a RestoredError if
-// the topic loses last, or an event that was passed on.
+// read passes on the events after a sequence until ctx ends. It returns a RestoredError if
+// the topic lost the event of last, or an event that was passed on.
 func (p *Projection) read(ctx context.Context, after uint64, last jetbus.Checkpoint, waiting *backlog) error {
 	o := jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}
 	if after > 0 {

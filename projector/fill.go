@@ -43,7 +43,7 @@ func (w *writer) fill(ctx context.Context) (asOf uint64, err error) {
 	if err != nil {
 		return asOf, err
 	}
-	if info.LastSeq > w.last.Seq { // it may be the event of another topic in the stream
+	if info.LastSeq > w.last.Seq { // the message may belong to another topic in the stream
 		w.last = jetbus.Checkpoint{Seq: info.LastSeq, Stored: info.LastTime}
 	}
 	return asOf, w.store(ctx, nil, asOf)

@@ -78,8 +78,8 @@ func fold(events []jetbus.Event, o *Options) *folded {
 	return f
 }
 
-// isFeedNote reports whether a change feed says by an event that its copy is complete. That is
-// about no key, and changes none. See changefeed.OpCopied.
+// isFeedNote reports whether an event only records that a change feed has completed its copy.
+// It has no key and changes none. See changefeed.OpCopied.
 func isFeedNote(e *jetbus.Event) bool {
 	return e.Key == "" && e.Headers["x-mongo-feed"] != "" && e.Headers["x-mongo-op"] == "copied"
 }

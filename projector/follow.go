@@ -162,8 +162,8 @@ func (p *Projection) loop(ctx, live context.Context) error {
 	}
 }
 
-// report verifies that the topic has the history that was written, and tells the sink how far
-// the group has got. That is a hint, and not retried.
+// report verifies that the topic has the history that was written, and passes the group's
+// position to the sink. The position is a hint, and is not retried.
 func (p *Projection) report(ctx, live context.Context) error {
 	if _, err := p.writer.learn(live, p.writer.last); isFinal(err) {
 		return err
@@ -268,9 +268,9 @@ func (h *hand) failed(ctx context.Context, away time.Duration, err error) error 
 	return nil
 }
 
-// events returns the events of the batch. A replay of a dead letter from another history of
-// the topic has a sequence that means nothing in this one, and is refused. A delivery from
-// before a restore is given back if the batch has others from after it.
+// events returns the events of the batch. It refuses the replay of a dead letter from another
+// history of the topic, because its sequence is meaningless in this one. It gives back a
+// delivery from before a restore if the batch also has deliveries from after it.
 func (h *hand) events(ctx context.Context) ([]jetbus.Event, error) {
 	events := make([]jetbus.Event, 0, len(h.batch))
 	kept := make([]*jetbus.Delivery, 0, len(h.batch))
@@ -304,8 +304,8 @@ func (h *hand) events(ctx context.Context) ([]jetbus.Event, error) {
 	return events, nil
 }
 
-// newest is the checkpoint of the newest event that was written or is in hand. Replays do not
-// count: when their events were stored is not known.
+// newest returns the checkpoint of the newest event that was written or is in hand. Replays
+// do not count, because the time when their events were stored is unknown.
 func (h *hand) newest() jetbus.Checkpoint {
 	last := h.p.writer.last
 	for _, d := range h.batch {
@@ -358,11 +358,11 @@ func giveBack(ctx context.Context, deliveries []*jetbus.Delivery) {
 	}
 }
 
-// ofThisStream reports whether the topic has, or had, the event of a replay. It asks until
-// the broker answers.
+// ofThisStream reports whether the topic's present history has, or had, the event of a
+// replay. It retries until the broker answers.
 func (p *Projection) ofThisStream(ctx context.Context, d *jetbus.Delivery) (is bool, err error) {
 	dead := jetbus.DeadLetterTopic(d.Topic)
-	_ = p.writer.insist(ctx, func() error { // one that is not there any more is not known
+	_ = p.writer.insist(ctx, func() error { // a dead letter that was removed cannot be checked
 		for e, err := range p.b.Read(ctx, []string{dead}, jetbus.ReadOptions{After: map[string]uint64{dead: d.ReplayOf - 1}}) {
 			if err != nil {
 				return err

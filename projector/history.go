@@ -10,27 +10,28 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// A broker that is restored to an earlier state assigns sequences again. A projection would
-// then take new events for old ones, and would keep what it made of events that the topic no
-// longer has. The newest event that the sink may have, writer.last, tells the two histories
-// apart: if the topic still has it, the topic has everything before it as well.
+// A broker that is restored to an earlier state assigns sequences again. Then a projection
+// would treat new events as old, and would keep the effects of events that the topic no longer
+// has. The newest event that the sink may have, writer.last, distinguishes the two histories:
+// if the topic still has this event, it has all events before it as well.
 //
-// So the topic has to be asked for writer.last after a batch was delivered and before the
-// batch moves writer.last. It is one request for each batch, and it cannot be saved:
+// So writer.last must be compared with the topic after a batch is delivered and before the
+// batch advances writer.last. This costs one or two requests per batch in most cases. They are
+// necessary:
 //
 //   - Events of the new history need not look old. The group may resume after the lost events,
 //     or other replicas may get the sequences that were used twice.
 //   - In a cluster, the stream's leader can be restored while the client stays connected to
 //     another server.
 //
-// A batch that was delivered before the restore and written after it becomes writer.last
+// If a batch is delivered before the restore and written after it, it becomes writer.last
 // itself, and the next check fails.
 //
-// The reader of an exclusive projection does the same whenever its consumer is created, and the
-// consumer does not survive a restore. There a batch costs nothing.
+// An exclusive projection needs no check per batch. Its reader makes the comparison whenever it
+// creates its consumer, and the consumer does not survive a restore.
 
-// sameTopic returns ErrNewStream if the topic was deleted and declared again since the sink
-// was opened. It asks until the broker answers.
+// sameTopic returns ErrNewStream if the topic was deleted and declared again since the sink was
+// opened. It retries until the broker answers.
 func (w *writer) sameTopic(ctx context.Context) (jetbus.TopicInfo, error) {
 	info, err := w.info(ctx)
 	if err == nil && (info.Stream != w.source.Stream || !info.Created.Equal(w.source.Created)) {
@@ -40,8 +41,8 @@ func (w *writer) sameTopic(ctx context.Context) (jetbus.TopicInfo, error) {
 	return info, err
 }
 
-// sameHistory is sameTopic that also returns ErrNewStream if the topic was restored to a state
-// before the newest event that the sink may have.
+// sameHistory is like sameTopic, but also returns ErrNewStream if the topic was restored to a
+// state before the newest event that the sink may have.
 func (w *writer) sameHistory(ctx context.Context) error {
 	info, err := w.sameTopic(ctx)
 	if err != nil || info.LastSeq == w.last.Seq && info.LastTime.Equal(w.last.Stored) {
@@ -50,14 +51,15 @@ func (w *writer) sameHistory(ctx context.Context) error {
 	return asNewStream(w.verify(ctx, w.last))
 }
 
-// verify is Checkpoint.Verify that asks until the broker answers.
+// verify is Checkpoint.Verify with retries until the broker answers.
 func (w *writer) verify(ctx context.Context, c jetbus.Checkpoint) error {
 	return w.insist(ctx, func() error { return c.Verify(ctx, w.b, w.source.Topic) })
 }
 
-// learn reads the newest event that the sink may have. It reports whether that is one that
-// another replica wrote since the last call, neither the writer's nor next. The caller must
-// verify it before it writes next: the other replica may be gone.
+// learn reads from the sink the newest event that the sink may have. It reports whether another
+// replica has written it since the last call: it is then neither the writer's last event nor
+// next. The caller must verify the event before it writes next, because the other replica may
+// be gone.
 func (w *writer) learn(ctx context.Context, next jetbus.Checkpoint) (isNew bool, err error) {
 	sink, ok := w.sink.(Positioner)
 	if !ok || w.source.Exclusive {
@@ -77,7 +79,7 @@ func isSame(a, b jetbus.Checkpoint) bool {
 	return a.Seq == b.Seq && a.ID == b.ID && a.Stored.Equal(b.Stored)
 }
 
-// later returns the checkpoint of e if that is the newer event, and has something to compare.
+// later returns the checkpoint of e if e is newer than last and has an ID or a time to compare.
 func later(last jetbus.Checkpoint, e *jetbus.Event) jetbus.Checkpoint {
 	if e.Seq > last.Seq && (e.ID != "" || !e.Stored.IsZero()) {
 		return jetbus.CheckpointOf(e)
@@ -85,8 +87,9 @@ func later(last jetbus.Checkpoint, e *jetbus.Event) jetbus.Checkpoint {
 	return last
 }
 
-// isOneHistory reports whether deliveries can be of one history of the topic: a later event was
-// not stored earlier. Replays keep the sequence of their event, but not its time.
+// isOneHistory reports whether the deliveries can belong to one history of the topic: no event
+// was stored before an event with a lower sequence. Replays are ignored, because they keep the
+// sequence of their event, but not its time.
 func isOneHistory(batch []*jetbus.Delivery) bool {
 	events := slices.DeleteFunc(slices.Clone(batch), func(d *jetbus.Delivery) bool { return d.ReplayOf > 0 })
 	slices.SortStableFunc(events, func(a, b *jetbus.Delivery) int { return cmp.Compare(a.Seq, b.Seq) })
@@ -99,7 +102,7 @@ func isOneHistory(batch []*jetbus.Delivery) bool {
 	return true
 }
 
-// asNewStream makes ErrNewStream of a topic that was restored.
+// asNewStream turns the error for a topic that was restored into ErrNewStream.
 func asNewStream(err error) error {
 	if isRestored(err) && !errors.Is(err, ErrNewStream) {
 		return fmt.Errorf("%w: %w: rebuild the sink", ErrNewStream, err)

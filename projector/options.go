@@ -60,9 +60,9 @@ type Options struct {
 	// batch. It needs Exclusive, and a rebuild swaps only while no replica runs. Default
 	// false.
 	Every bool
-	// OnNewStream says what Start does if the topic was deleted and declared again, or its
-	// broker was restored to an earlier state, since the sink was filled. A projection that is
-	// running ends with ErrNewStream. Default RefuseNewStream.
+	// OnNewStream is what Start does if the topic was deleted and declared again, or its
+	// broker was restored to an earlier state, since the sink was filled. A running
+	// projection ends with ErrNewStream. Default RefuseNewStream.
 	OnNewStream NewStream
 	// ShutdownTimeout is how long Stop lets a batch in hand be written. Default 30
 	// seconds.
@@ -72,15 +72,14 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// NewStream says what a projection does if its topic has another history than the sink.
+// NewStream is what a projection does if its topic has another history than the sink.
 type NewStream string
 
-// The ways to meet a topic with another history.
+// Values of NewStream.
 const (
 	// RefuseNewStream: Start fails with ErrNewStream.
 	RefuseNewStream NewStream = ""
 	// RebuildOnNewStream: Start rebuilds the sink, which must be a Rebuilder. With
-	// Options.Every that waits for the replicas of before to end, as they do when they
-	// notice.
+	// Options.Every, it waits until the earlier replicas end, as they do when they notice.
 	RebuildOnNewStream NewStream = "rebuild"
 )

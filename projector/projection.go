@@ -143,8 +143,8 @@ func open(ctx context.Context, sink Sink, s Source) (Position, error) {
 	return at, nil
 }
 
-// openVerified is open that returns ErrNewStream if the topic no longer has the history that
-// the sink was filled from.
+// openVerified is open, but returns ErrNewStream if the topic no longer has the history from
+// which the sink was filled.
 func openVerified(ctx context.Context, b Backend, sink Sink, s Source) (Position, error) {
 	at, err := open(ctx, sink, s)
 	if err == nil {
@@ -268,9 +268,10 @@ func (p *Projection) stop() {
 // Done is closed when the replica has ended, for whatever reason.
 func (p *Projection) Done() <-chan struct{} { return p.done }
 
-// Err returns why it ended: nil while it runs and after Stop. It is [ErrNewStream] if the
-// topic was deleted and declared again, or restored to an earlier state, [jetbus.ErrNoTopic] or
-// [jetbus.ErrNoGroup] where it or the group was deleted.
+// Err returns why the projection ended: nil while it runs and after Stop. It is
+// [ErrNewStream] if the topic was deleted and declared again, or restored to an earlier
+// state, and [jetbus.ErrNoTopic] or [jetbus.ErrNoGroup] if the topic or the group was
+// deleted.
 func (p *Projection) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

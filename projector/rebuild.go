@@ -56,28 +56,32 @@ const (
 	dropTimeout = 30 * time.Second
 )
 
-// Rebuild fills a sink anew: it fills a shadow beside it with what the topic holds,
-// while the sink serves and its replicas write, swaps the two, and adds to it what was
-// written to the old one only. The options are those of the projection's replicas,
-// which may run or not. With Options.Every the swap waits until none does: stop them
-// when the phase is RebuildSwapping, and start them when Rebuild has returned.
+// Rebuild fills a sink again from the topic. It fills a shadow, a second sink, while the
+// old one stays in use and its replicas write. Then it swaps the two, and adds the changes
+// that were written only to the old one. The options are those of the projection's
+// replicas, which may be running or not. With Options.Every, the swap waits until none is
+// running: stop them in the phase RebuildSwapping, and start them after Rebuild has
+// returned.
 //
-// One rebuild of a projection runs at a time; another one waits for it. An error, and
-// the end of ctx, before the swap leave the sink as it was and remove the shadow. One
-// behind that leaves the new content with a position that the next Start or Rebuild
-// goes on from. A process that dies leaves a shadow, which the next rebuild removes.
+// One rebuild of a projection runs at a time; another one waits for it. If Rebuild fails
+// or ctx ends before the swap, the sink is unchanged and the shadow is removed. If that
+// happens after the swap, the sink has the new content, with a position from which the
+// next Start or Rebuild resumes. If the process dies, it leaves a shadow, which the next
+// rebuild removes.
 //
-// A sink or a broker that is away is waited for, once the shadow is open. Events that
-// cannot be projected become dead letters, as they do in the projection. The error
-// wraps those of the options, of the sink's Shadow, Open and Swap ([ErrSwapRefused]),
-// [ErrNewStream] if the topic is declared again or restored in the meantime, the cause of ctx, and, with
-// Options.Every, [jetbus.ErrLockLost] and [context.DeadlineExceeded] where the swap takes
-// longer than the replicas may be kept from projecting, which is five minutes.
+// Once the shadow is open, Rebuild waits while the sink or the broker is unavailable.
+// Events that cannot be projected become dead letters, as in the projection. The error
+// wraps the errors of the options, of the sink's Shadow, Open and Swap ([ErrSwapRefused]),
+// [ErrNewStream] if the topic is declared again or restored in the meantime, and the cause
+// of ctx. With Options.Every, it may also wrap [jetbus.ErrLockLost], and
+// [context.DeadlineExceeded] if the swap takes longer than the five minutes for which the
+// replicas may be kept from projecting.
 func Rebuild(ctx context.Context, b Backend, sink Rebuilder, o Options, ro RebuildOptions) (RebuildStats, error) {
 	return rebuildIf(ctx, b, sink, o, ro, nil)
 }
 
-// rebuildIf is Rebuild if that is needed when its turn comes. Nil: it is.
+// rebuildIf is Rebuild if needed reports true when its turn comes. A nil needed means
+// true.
 func rebuildIf(ctx context.Context, b Backend, sink Rebuilder, o Options, ro RebuildOptions, needed func(context.Context) (bool, error)) (RebuildStats, error) {
 	o, err := o.normalize()
 	if err == nil && (b == nil || sink == nil) {

@@ -44,13 +44,14 @@ type Position struct {
 	// Seq is the sequence up to which every event is in the sink for certain. It may
 	// be behind, except for an exclusive projection, where it is exact.
 	Seq uint64
-	// Last is the newest event that may be in the sink; see [Batch]. Start returns [ErrNewStream]
-	// if the topic does not have it, because its broker was restored to an earlier state. Zero:
-	// not known, as of a sink that an older version filled; then only Seq is compared.
+	// Last is the newest event that may be in the sink; see [Batch]. Start returns
+	// [ErrNewStream] if the topic does not have it, because its broker was restored to an
+	// earlier state. Zero: unknown, because an older version filled the sink; then only Seq is
+	// compared.
 	Last jetbus.Checkpoint
 }
 
-// checkpoint is what is compared with the topic.
+// checkpoint returns the position that is compared with the topic.
 func (p Position) checkpoint() jetbus.Checkpoint {
 	if p.Last.Seq == 0 {
 		return jetbus.Checkpoint{Seq: p.Seq}
@@ -72,18 +73,18 @@ type Batch struct {
 	UpTo uint64
 	// Last is the newest event of this batch and all batches before it, or a later end of the
 	// topic. A sink that outlives the process stores it before the changes or together with
-	// them, unless what it has stored is newer, and returns it as Position.Last. If replicas
-	// share the events, it should be a [Positioner], so that each replica learns of the newest
-	// event of the others. Zero: not known.
+	// them, unless the stored one is newer, and returns it as Position.Last. If replicas share
+	// the events, the sink should be a [Positioner], so that each replica learns the newest
+	// event of the others. Zero: unknown.
 	Last jetbus.Checkpoint
 }
 
 // Change is what an event makes of its key.
 type Change struct {
 	Key string
-	// Doc is the new state: what Options.Map made of the event, by default its
-	// payload as json.RawMessage, or as []byte if its content type is application/bson.
-	// Nil with Deleted.
+	// Doc is the new state: the result of Options.Map, by default the event's payload as
+	// json.RawMessage, or as []byte if its content type is application/bson. Nil if Deleted is
+	// set.
 	Doc any
 	// Deleted: the key is no more.
 	Deleted bool
@@ -130,9 +131,9 @@ func (e *ChangeError) Unwrap() error { return e.Err }
 var (
 	// ErrOwned: what the sink holds belongs to another projection.
 	ErrOwned = errors.New("owned by another projection")
-	// ErrNewStream: the topic was deleted and declared again since the sink was filled, or
-	// restored to an earlier state, which the error says by wrapping a [jetbus.RestoredError].
-	// Sequences are used again, so that new events would count as old. Rebuild the sink.
+	// ErrNewStream: since the sink was filled, the topic was deleted and declared again, or was
+	// restored to an earlier state; then the error wraps a [jetbus.RestoredError]. Sequences
+	// are reused, so new events would be treated as old ones. Rebuild the sink.
 	ErrNewStream = errors.New("the topic has another history")
 	// ErrFenced: another replica has written to the sink in the meantime.
 	ErrFenced = errors.New("another replica took over")

@@ -32,7 +32,7 @@ type writer struct {
 	live   context.Context //nolint:containedctx // ends the waits between tries before ctx does; nil: ctx alone
 
 	last    jetbus.Checkpoint // the newest event that the sink may have
-	undated bool              // events are read from a snapshot, which has stored them at other times
+	undated bool              // events are read from a snapshot, which stored them at other times
 
 	refusals map[string]uint64 // by key of an event that became a dead letter, its sequence; nil: not noted
 }
@@ -40,8 +40,8 @@ type writer struct {
 // writeTimeout is how long one Write may take.
 func (o *Options) writeTimeout() time.Duration { return max(2*o.AckTimeout, minWriteTimeout) }
 
-// store is storeRead of events that were read without a check of the topic's history, which
-// it checks first.
+// store is storeRead for events that were read without a check of the topic's history: it
+// makes that check first.
 func (w *writer) store(ctx context.Context, events []jetbus.Event, upTo uint64) error {
 	if err := w.sameHistory(ctx); err != nil {
 		return err
@@ -49,9 +49,9 @@ func (w *writer) store(ctx context.Context, events []jetbus.Event, upTo uint64) 
 	return w.storeRead(ctx, events, upTo)
 }
 
-// storeRead folds events and writes them, and retries until the sink has them. What can never
-// be written becomes a dead letter before the position moves past it. It returns errors that
-// a retry would not change, and the cause of ctx.
+// storeRead folds events and writes them, and retries until the sink has them. An event that
+// can never be written becomes a dead letter before the position moves past it. storeRead
+// returns errors that a retry would not change, and the cause of ctx.
 func (w *writer) storeRead(ctx context.Context, events []jetbus.Event, upTo uint64) error {
 	w.count.events.Add(uint64(len(events)))
 	f := fold(events, w.o)
@@ -196,7 +196,7 @@ func (w *writer) write(ctx context.Context, b Batch) (out Outcome, err error) {
 	return out, nil
 }
 
-// newest is the checkpoint of the newest event that was written or is in events.
+// newest returns the checkpoint of the newest event that was written or is in events.
 func (w *writer) newest(events []jetbus.Event) jetbus.Checkpoint {
 	last := w.last
 	for i := range events {

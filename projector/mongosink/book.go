@@ -51,18 +51,18 @@ type entry struct {
 	Created int64     `bson:"created"`       // when the stream was made, in nanoseconds since 1970
 	Seq     *int64    `bson:"seq,omitempty"` // up to which every event is in the collection; nil: it was not filled yet
 	At      time.Time `bson:"at,omitempty"`  // when Seq was written
-	// Last is the newest event that may be in the collection; nil: not known.
+	// Last is the newest event that may be in the collection; nil: unknown.
 	Last *lastEvent `bson:"last,omitempty"`
 }
 
-// openBook returns the book of a database. What is read from it is never behind
-// what was acknowledged, and what is written a majority has.
+// openBook returns the book of a database. Its reads return everything that was
+// acknowledged, and a majority has its writes.
 func openBook(db *mongo.Database) *mongo.Collection {
 	return db.Collection(bookCollection, safely())
 }
 
-// safely are the options of collections whose writes a majority has, and whose
-// reads see them, whatever the client is set to.
+// safely returns options for collections whose writes a majority confirms and whose reads
+// see those writes, whatever the client's settings are.
 func safely() *options.CollectionOptionsBuilder {
 	return options.Collection().SetWriteConcern(writeconcern.Majority()).
 		SetReadConcern(readconcern.Local()).SetReadPreference(readpref.Primary())
@@ -189,7 +189,7 @@ func (m *bookmark) claim(ctx context.Context) error {
 // projection it is an ErrFenced if another replica, or a rebuild, has moved the position.
 func (m *bookmark) advance(ctx context.Context, upTo uint64) error {
 	if m.src.Exclusive && m.pos.Known && upTo < m.pos.Seq {
-		return fmt.Errorf("%w: position %d is behind %d, which is stored", projector.ErrFenced, upTo, m.pos.Seq)
+		return fmt.Errorf("%w: position %d is before the stored position %d", projector.ErrFenced, upTo, m.pos.Seq)
 	}
 	seq := int64(upTo) //nolint:gosec // sequences are far below 2^63
 	at := bson.E{Key: m.field("at"), Value: time.Now()}

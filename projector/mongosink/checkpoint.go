@@ -9,11 +9,12 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// lastEvent is the newest event that was written to a collection, as the book has it.
+// lastEvent is the form in which the book stores the newest event that was written to a
+// collection.
 type lastEvent struct {
 	Seq    int64  `bson:"seq"`
 	ID     string `bson:"id,omitempty"`
-	Stored int64  `bson:"stored,omitempty"` // in nanoseconds since 1970; 0: not known
+	Stored int64  `bson:"stored,omitempty"` // in nanoseconds since 1970; 0: unknown
 }
 
 func lastOf(c jetbus.Checkpoint) *lastEvent {
@@ -27,7 +28,7 @@ func lastOf(c jetbus.Checkpoint) *lastEvent {
 	return l
 }
 
-// checkpoint is the event as a projection has it. Nil is the zero checkpoint.
+// checkpoint converts the event to a checkpoint; nil becomes the zero checkpoint.
 func (l *lastEvent) checkpoint() jetbus.Checkpoint {
 	if l == nil {
 		return jetbus.Checkpoint{}
@@ -39,9 +40,9 @@ func (l *lastEvent) checkpoint() jetbus.Checkpoint {
 	return c
 }
 
-// note stores the newest event that a batch has, before the batch is written: a collection
-// never has a document of a later event than its page. What is stored stays if it is newer,
-// and is read.
+// note stores the newest event of a batch before the batch is written, so that the
+// collection never has a document of a later event than its page records. If the stored
+// event is newer, note keeps and reads it.
 func (m *bookmark) note(ctx context.Context, last jetbus.Checkpoint) error {
 	if last.Seq <= m.pos.Last.Seq {
 		return nil

@@ -17,11 +17,12 @@ import (
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
-// commit stores a batch and its position in one transaction, on the condition that
-// no other replica has moved the position. Without tombstones nothing else keeps a
-// replica that lost its lock without knowing it from bringing deleted keys back.
+// commit stores a batch and its position in one transaction, provided that no other
+// replica has moved the position. If there are no tombstones, only this prevents a replica
+// that lost its lock without noticing from restoring deleted keys.
 //
-// A write that the server refuses ends a transaction; it is run again, see transactParked.
+// If the server refuses a write, the transaction ends and is run again; see
+// transactParked.
 func (w *writer) commit(ctx context.Context, writes []*guarded, b projector.Batch, out *projector.Outcome) error {
 	if len(writes) == 0 && (b.UpTo == 0 || len(out.Rejected) > 0) {
 		return nil
@@ -110,20 +111,20 @@ func (w *writer) transactOnce(ctx context.Context, run func(context.Context) err
 // errCommitted: the batch was committed before, and its answer got lost.
 var errCommitted = errors.New("committed before")
 
-// A refusalError is a write that the server refuses, found within a transaction.
+// A refusalError reports a write that the server refused within a transaction.
 type refusalError struct {
 	projector.Rejection
-	roots []string // of the unique index that refuses it; nil: it can never be stored
+	roots []string // fields of the unique index that refused it; nil: it can never be stored
 }
 
 func (e *refusalError) Error() string { return e.Err.Error() }
 
-// hold makes the position part of a transaction, which so fails if another replica
-// moves it, and moves it.
+// hold makes the position part of a transaction, so that the transaction fails if another
+// replica moves the position. If moves is set, hold also moves it.
 func (m *bookmark) hold(ctx context.Context, b projector.Batch, moves bool) error {
 	upTo := b.UpTo
 	if m.pos.Known && moves && upTo < m.pos.Seq {
-		return fmt.Errorf("%w: position %d is behind %d, which is stored", projector.ErrFenced, upTo, m.pos.Seq)
+		return fmt.Errorf("%w: position %d is before the stored position %d", projector.ErrFenced, upTo, m.pos.Seq)
 	}
 	set := bson.D{{Key: m.field("at"), Value: time.Now()}}
 	if moves {
@@ -149,8 +150,8 @@ func (m *bookmark) hold(ctx context.Context, b projector.Batch, moves bool) erro
 	return m.fenced()
 }
 
-// replace writes what is not stale, within a transaction, and counts what is. The fields
-// roots are parked first.
+// replace writes the changes that are not stale within a transaction, and counts the stale
+// ones. It parks the fields roots first.
 func (w *writer) replace(ctx context.Context, writes []*guarded, rejected []projector.Rejection, roots []string) (stale int, err error) {
 	keys := make([]string, 0, len(writes))
 	for _, g := range writes {
@@ -182,7 +183,7 @@ func (w *writer) replace(ctx context.Context, writes []*guarded, rejected []proj
 	return stale, w.replaceAll(ctx, todo)
 }
 
-// replaceAll writes changes in their order, within a transaction.
+// replaceAll writes changes in order, within a transaction.
 func (w *writer) replaceAll(ctx context.Context, writes []*guarded) error {
 	for chunk := range chunks(writes) {
 		if err := w.replaceChunk(ctx, chunk); err != nil {
@@ -192,7 +193,7 @@ func (w *writer) replaceAll(ctx context.Context, writes []*guarded) error {
 	return nil
 }
 
-// replaceChunk is replaceAll for as many as go out at once.
+// replaceChunk is replaceAll for changes that fit into one request.
 func (w *writer) replaceChunk(ctx context.Context, writes []*guarded) error {
 	models := make([]mongo.WriteModel, len(writes))
 	for i, g := range writes {

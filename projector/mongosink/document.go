@@ -31,8 +31,7 @@ func payloadSize(doc any) int {
 	return 256
 }
 
-// Headers of events by which a document of MongoDB is known. headerFeed is
-// changefeed.HeaderFeed.
+// Headers that mark an event as a MongoDB document. headerFeed is changefeed.HeaderFeed.
 const (
 	headerFeed = "x-mongo-feed"
 	typeBSON   = "application/bson"
@@ -41,10 +40,10 @@ const (
 // isOfFeed reports whether a change feed published the event of a change.
 func isOfFeed(c *projector.Change) bool { return c.Event.Headers[headerFeed] != "" }
 
-// appendState appends the fields of a state to a document: JSON, BSON, or anything that
-// the driver makes a document of. Of an event of a change feed JSON is extended JSON, and
-// fields have the names that they have in the source. An error wraps ErrInvalidDocument or
-// ErrTooLarge.
+// appendState appends the fields of a state to a document. The state is JSON, BSON, or a
+// value that the driver can marshal to a document. In an event of a change feed, JSON is
+// extended JSON, and fields keep the names of their source. Errors wrap ErrInvalidDocument
+// or ErrTooLarge.
 func appendState(b []byte, c *projector.Change) ([]byte, error) {
 	fromFeed := isOfFeed(c)
 	var raw bson.Raw
@@ -73,7 +72,7 @@ func appendState(b []byte, c *projector.Change) ([]byte, error) {
 	return appendFields(b, raw, fromFeed)
 }
 
-// extended makes a document of extended JSON.
+// extended converts extended JSON to a document.
 func extended(payload []byte) (raw bson.Raw, err error) {
 	if !json.Valid(payload) {
 		return nil, invalid("the payload is not valid JSON")
@@ -84,8 +83,8 @@ func extended(payload []byte) (raw bson.Raw, err error) {
 	return raw, nil
 }
 
-// marshal makes a document of a value. Marshalers are the caller's code: their
-// panics are errors.
+// marshal converts a value to a document. Marshalers are the caller's code: a panic in one
+// becomes an error.
 func marshal(doc any) (raw bson.Raw, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -99,7 +98,7 @@ func marshal(doc any) (raw bson.Raw, err error) {
 	return raw, nil
 }
 
-// appendFields appends the fields of a document but for those that are the sink's. anyName
+// appendFields appends the fields of a document, except for the sink's own fields. anyName
 // allows all names that MongoDB stores.
 func appendFields(b []byte, doc bson.Raw, anyName bool) ([]byte, error) {
 	if err := doc.Validate(); err != nil {
@@ -175,8 +174,8 @@ func checkTop(name []byte, anyName bool) (keep bool, err error) {
 	return true, checkName(name, anyName)
 }
 
-// checkName refuses names of fields that MongoDB does not store, and, unless anyName is set,
-// those that it stores and cannot query.
+// checkName refuses field names that MongoDB does not store and, unless anyName is set,
+// names that it stores but cannot query.
 func checkName(name []byte, anyName bool) error {
 	switch {
 	case anyName && bytes.IndexByte(name, 0) < 0 && utf8.Valid(name):

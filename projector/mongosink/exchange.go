@@ -14,16 +14,16 @@ import (
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
-// MongoDB checks a unique index with each single write, also within a transaction. Two keys
-// that swap their values are in each other's way, in whatever order they are written. So a
-// transaction first removes the fields of the index from their documents, and then writes
-// the changes. Readers never see the documents without the fields.
+// MongoDB checks a unique index at each single write, even within a transaction. So two keys
+// that swap their values collide in whatever order they are written. A transaction therefore
+// first removes the fields of the index from their documents, and then writes the changes.
+// Readers never see the documents without the fields.
 
-// errRaced aborts an exchange: another writer has written one of the keys.
+// errRaced aborts an exchange because another writer has written one of the keys.
 var errRaced = errors.New("another writer has written the key")
 
-// exchange writes the changes that collide in unique indexes with documents of each other,
-// and rejects the others. It returns what has to be written again after a race.
+// exchange writes the changes that collide in unique indexes with each other's documents, and
+// rejects the others. After a race it returns the changes that must be written again.
 func (w *writer) exchange(ctx context.Context, stuck []collision, out *projector.Outcome) ([]*guarded, error) {
 	writes, err := w.cycles(ctx, stuck)
 	if err != nil {
@@ -67,10 +67,10 @@ func (w *writer) exchange(ctx context.Context, stuck []collision, out *projector
 	return nil, nil
 }
 
-// cycles returns the changes that wait for each other: each of them needs a value that the
-// document of another one of them has. All others collide with documents that do not change.
+// cycles returns the changes that wait for each other: each of them needs a value that is in
+// the document of another one. All other changes collide with documents that do not change.
 func (w *writer) cycles(ctx context.Context, stuck []collision) ([]*guarded, error) {
-	holders := make(map[string]string, len(stuck)) // by key: the key of the document in its way
+	holders := make(map[string]string, len(stuck)) // by key: the key of the document with which the change collides
 	for _, c := range stuck {
 		holder, err := w.holder(ctx, &c)
 		if err != nil {
@@ -98,12 +98,12 @@ func (w *writer) cycles(ctx context.Context, stuck []collision) ([]*guarded, err
 	return writes, nil
 }
 
-// holder returns the key of the document that has the values with which a change collided;
-// empty: there is none, or the server does not tell the values.
+// holder returns the key of the document that has the values with which a change collided. It
+// is empty if there is none, or if the server did not report the values.
 func (w *writer) holder(ctx context.Context, c *collision) (string, error) {
 	values, err := c.values.Elements()
 	if err != nil || len(values) == 0 {
-		return "", nil //nolint:nilerr // without the values the holder is not known
+		return "", nil //nolint:nilerr // without the values the holder is unknown
 	}
 	filter := bson.D{}
 	for _, e := range values {
@@ -117,9 +117,9 @@ func (w *writer) holder(ctx context.Context, c *collision) (string, error) {
 	return key, err
 }
 
-// transactParked runs a transaction until the server refuses none of its writes. Each time, the
-// fields of the index that refused a write are added to roots, for park. If they are there
-// already, the write is added to refused, and run has to leave it out.
+// transactParked runs a transaction until the server refuses none of its writes. After each
+// refusal it adds the fields of the index that refused the write to roots, for park. If roots
+// already has them, it adds the write to refused, and run must leave the write out.
 func (w *writer) transactParked(ctx context.Context, run func(ctx context.Context, roots []string) error, refused *[]projector.Rejection) error {
 	var roots []string
 	for {
@@ -140,14 +140,13 @@ func (w *writer) transactParked(ctx context.Context, run func(ctx context.Contex
 	}
 }
 
-// park removes fields from the documents that writes are going to replace, within a
-// transaction.
+// park removes fields from the documents that writes will replace, within a transaction.
 func (w *writer) park(ctx context.Context, writes []*guarded, roots []string) error {
 	var models []mongo.WriteModel
 	for _, g := range writes {
 		unset := bson.D{}
 		for _, root := range roots {
-			if !g.merge || len(g.body.Lookup("$set", root).Value) > 0 { // a merge keeps the others
+			if !g.merge || len(g.body.Lookup("$set", root).Value) > 0 { // a merge keeps the other fields
 				unset = append(unset, bson.E{Key: root, Value: ""})
 			}
 		}
@@ -163,11 +162,11 @@ func (w *writer) park(ctx context.Context, writes []*guarded, roots []string) er
 	return nil
 }
 
-// rootsOf returns the top-level fields of the index with which a write collided; none: the
-// server does not tell them.
+// rootsOf returns the top-level fields of the index with which a write collided, or none if the
+// server did not report them.
 func rootsOf(we mongo.WriteError) (roots []string) {
 	pattern, _ := we.Raw.Lookup("keyPattern").DocumentOK()
-	elements, _ := pattern.Elements() // none, where it is malformed
+	elements, _ := pattern.Elements() // none if the pattern is malformed
 	for _, e := range elements {
 		root, _, _ := strings.Cut(e.Key(), ".")
 		roots = append(roots, root)

@@ -32,7 +32,7 @@ type guarded struct {
 	filter    bson.Raw
 	body      bson.Raw // the document, or the update of a merge
 	merge     bool
-	literal   bool // the body has fields that only a pipeline may write
+	literal   bool // the body has fields that only a pipeline can write
 	raced     bool // it was written again
 }
 
@@ -54,7 +54,7 @@ func (w *writer) newGuarded(index int, c *projector.Change, now time.Time) (*gua
 	if err != nil {
 		return nil, err
 	}
-	if isOfFeed(c) && !c.Deleted { // other states have no such names
+	if isOfFeed(c) && !c.Deleted { // other states cannot have such names
 		if g.literal, err = hasOperatorName(g.body, g.merge); err != nil {
 			return nil, err
 		}
@@ -177,9 +177,9 @@ func (g *guarded) appendOlder(b []byte) []byte {
 	return b
 }
 
-// hasOperatorName reports whether a document has a field at its top whose name begins with
-// $, as an operator of an update does. A merge cannot write such fields, nor ones with dots,
-// which are paths there.
+// hasOperatorName reports whether a document has a top-level field whose name begins with $,
+// as update operators do. In a merge such a name is an error, and so is a name with a dot,
+// which would be a path.
 func hasOperatorName(body bson.Raw, merge bool) (bool, error) {
 	if merge {
 		body = body.Lookup("$set").Document()

@@ -142,15 +142,14 @@ func (s *Sink) writer(src projector.Source) *writer {
 	}
 }
 
-// Write stores a batch; see projector.Sink. Changes are rejected with errors that
-// wrap [ErrInvalidDocument], [ErrTooLarge], [ErrKeyTaken], [ErrDuplicate] or
-// [ErrRefused].
+// Write stores a batch; see projector.Sink. Changes are rejected with errors that wrap
+// [ErrInvalidDocument], [ErrTooLarge], [ErrKeyTaken], [ErrDuplicate] or [ErrRefused].
 //
-// A change that collides in a unique index is written again as long as other changes
-// of the batch may have made room for it. Changes that swap values are written together in
-// a transaction, for which the server has to be a replica set. What still collides is
-// rejected. The change that would have made room may be in a later batch, or, if replicas
-// share the events, in another replica's: rebuild the projection then.
+// If a change collides in a unique index, it is written again as long as other changes of the
+// batch may have removed the collision. Changes that swap values are written together in a
+// transaction, which requires a replica set. Changes that still collide are rejected. The
+// change that would remove the collision may be in a later batch or, if replicas share the
+// events, in another replica's batch: rebuild the projection then.
 func (s *Sink) Write(ctx context.Context, b projector.Batch) (projector.Outcome, error) {
 	if s.w == nil {
 		return projector.Outcome{}, fmt.Errorf("mongosink: write: %w", ErrNotOpen)

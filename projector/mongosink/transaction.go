@@ -178,7 +178,7 @@ func (t *Transaction) check(b projector.Batch) error {
 		return fmt.Errorf("%w: the batch has no position", jetbus.ErrInvalidOption)
 	}
 	if int64(b.UpTo) < t.at { //nolint:gosec // sequences fit
-		return fmt.Errorf("%w: position %d is behind %d, which is stored", projector.ErrFenced, b.UpTo, t.at)
+		return fmt.Errorf("%w: position %d is before the stored position %d", projector.ErrFenced, b.UpTo, t.at)
 	}
 	last := uint64(0)
 	for i := range b.Changes {
@@ -203,8 +203,9 @@ func (t *Transaction) after(changes []projector.Change, from int) int {
 // errMoved says that the stored position is not what it was.
 var errMoved = errors.New("the position has moved")
 
-// transact runs one transaction: the changes, and the position from t.at to to, with the
-// newest event up to there. A ChangeError counts from the first of these changes.
+// transact runs one transaction. It applies the changes, and moves the position from t.at
+// to to, with last as the newest event up to there. The index in a ChangeError counts
+// from the first of these changes.
 func (t *Transaction) transact(ctx context.Context, sess *mongo.Session, changes []projector.Change, to int64, last jetbus.Checkpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, t.o.Timeout)
 	defer cancel()

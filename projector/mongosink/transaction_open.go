@@ -26,12 +26,11 @@ type position struct {
 	Seq        int64     `bson:"seq"`     // up to which every event counts; -1: nothing was written yet
 	At         time.Time `bson:"at"`      // when that was written
 	Writer     string    `bson:"writer"`  // the replica that did
-	// Last is the newest event that counts; nil: not known.
+	// Last is the newest event that is applied; nil: unknown.
 	Last *lastEvent `bson:"last,omitempty"`
 }
 
-// positionID is the _id of a position. No collection that a sink is asked for has
-// such a name.
+// positionID returns the _id of a position. No collection of a sink has such a name.
 func positionID(projection string) string { return "projection " + projection }
 
 // of reports whether this is a position in the stream of s.

@@ -31,7 +31,7 @@ type writer struct {
 	coll *mongo.Collection
 	mark *bookmark
 
-	session *mongo.Session // whose transaction may be open at the server; nil: none is
+	session *mongo.Session // its transaction may be open on the server; nil: none is open
 }
 
 // write stores a batch. The outcome counts only if there is no error.
@@ -90,8 +90,8 @@ func distinct(writes []*guarded) int {
 // A collision is a write that the server refused with a duplicate key.
 type collision struct {
 	*guarded
-	onKey  bool     // in _id: there is a document that the guard did not match
-	values bson.Raw // of the other index; nil: the server does not tell them
+	onKey  bool     // the collision is in _id: the guard did not match the existing document
+	values bson.Raw // the values in the other index; nil: the server did not report them
 	err    error
 }
 
@@ -201,10 +201,10 @@ func refused(we mongo.WriteError) error {
 	return fmt.Errorf("%w: %s (code %d)", ErrRefused, we.Error(), we.Code)
 }
 
-// settle looks at the documents that writes collided with: those that are as new
-// make the writes stale. It returns what has to be written again: what lost a race,
-// and, if others were applied in the same round, what collided in another index. If none
-// were, changes that are in each other's way are exchanged.
+// settle reads the documents with which writes collided. A write is stale if its document is
+// as new. settle returns the changes that must be written again: those that lost a race and,
+// if others were applied in the same round, those that collided in another index. If none
+// were applied, it exchanges changes that collide with each other.
 func (w *writer) settle(ctx context.Context, collisions []collision, moved bool, out *projector.Outcome) ([]*guarded, error) {
 	if len(collisions) == 0 {
 		return nil, nil
@@ -238,7 +238,7 @@ func (w *writer) settle(ctx context.Context, collisions []collision, moved bool,
 			again = append(again, c.guarded)
 		}
 	}
-	if len(stuck) == 0 || len(again) > 0 { // what is written again may make room
+	if len(stuck) == 0 || len(again) > 0 { // a change that is written again may remove the collision
 		for _, c := range stuck {
 			again = append(again, c.guarded)
 		}
