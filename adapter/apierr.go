@@ -148,7 +148,7 @@ func (srv *server) translate(op, request string, err error) error {
 func (srv *server) meaning(request string, err error) error {
 	code := apiCode(err)
 	_, told := errors.AsType[*meantError](err)
-	if told = told || errors.Is(err, jetbus.ErrUnavailable) || errors.Is(err, jetbus.ErrUnsupported); told { // what it means stands there
+	if told = told || errors.Is(err, jetbus.ErrUnavailable) || errors.Is(err, jetbus.ErrUnsupported); told { // the error already has its meaning
 		code = 0
 	}
 	switch code { //nolint:exhaustive // the codes that mean a condition of the contract

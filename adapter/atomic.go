@@ -39,7 +39,7 @@ func (p *batch) storeAtomic(ctx context.Context) ([]jetbus.Receipt, error) {
 	return p.receipts, nil
 }
 
-// fillUnit makes the messages of an atomic batch.
+// fillUnit builds the messages of an atomic batch.
 func (p *batch) fillUnit(messages []*nats.Msg) error {
 	for i := range messages {
 		var err error
@@ -114,8 +114,8 @@ func (cat *catalog) storeUnit(ctx context.Context, p *batch, messages []*nats.Ms
 	}
 }
 
-// moveUnit makes the messages of an atomic batch again, after nobody listened on the subject of one, if a topic of
-// the batch stores its events elsewhere by now.
+// moveUnit is called after a subject of an atomic batch had no responders. If a topic of the batch stores its
+// events elsewhere now, moveUnit builds the messages again.
 func (p *batch) moveUnit(ctx context.Context, messages []*nats.Msg) (moved bool, err error) {
 	now := map[*topic]*topic{}
 	for i := range p.to {

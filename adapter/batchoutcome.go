@@ -117,8 +117,8 @@ func (p *batch) settleStored(ctx context.Context, todo []int, retried []bool) {
 	})
 }
 
-// move finds new places for events whose topic stores its events elsewhere by now. Some of them may be stored in
-// their old places: the server knows them by their IDs.
+// move updates the places of events whose topic stores its events elsewhere now. Some of the events may already
+// be stored in their old places: the server recognizes them by their IDs.
 func (p *batch) move(todo []int) error {
 	for _, i := range todo {
 		to := &p.to[i]

@@ -11,32 +11,33 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// A bucket can be deleted or purged while locks and sessions in it are held. Two things must
+// A bucket can be deleted or purged while locks and sessions in it are held. Two properties must
 // survive that.
 //
-// Revisions ascend, because they are the epochs with which databases refuse a former owner, and
-// the conditions of writes: a holder whose revision is used again would replace the lock of its
-// successor. A purge keeps the sequence of the stream. A new stream starts at firstRevision.
+// Revisions ascend. Databases use them as epochs to reject a former owner, and writes use them as
+// conditions: if a holder's revision were assigned again, the holder could replace its successor's
+// lock. A purge keeps the sequence of the stream. A new stream starts at firstRevision.
 //
-// An absent key is not taken for a free lock. Its holder notices the loss when it renews, and
-// stops when its time is over, so that a process that finds no key waits for that long. Two
-// records tell it to. lifeKey is in the bucket and is lost with the other keys. witnessKey is in
-// JETBUS_LOCKS and shows that the bucket was in use before. Where both are lost, only a bus that
-// has seen the former lifeKey knows.
+// An absent key is not treated as a free lock. Its holder notices the loss when it renews the
+// lock, and stops when its time has run out, so a process that finds no key waits that long. Two
+// records tell it to wait. lifeKey is in the bucket and is lost with the other keys. witnessKey is
+// in JETBUS_LOCKS and shows that the bucket was in use before. If both are lost, only a bus that
+// has read the former lifeKey detects the loss.
 const (
-	lifeKey    = "\x00life" // not a key of a caller, which has no control characters
+	lifeKey    = "\x00life" // cannot be a caller's key, which has no control characters
 	lifeFirst  = "first"    // the bucket was never in use before
 	lifeAgain  = "again"    // the bucket had keys that are lost
 	witnessKey = "bucket/"
-	// doubtFor is how long a loss is reported. It exceeds the TTL of locks and sessions.
+	// doubtFor is how long a loss is reported. It must exceed the TTL of locks and sessions, which
+	// has no upper limit.
 	doubtFor = time.Hour
 )
 
-// bucketLife is what a bus knows of the lifeKey of a bucket.
+// bucketLife is the state of a bucket's lifeKey as far as the bus has observed it.
 type bucketLife struct {
-	revision  uint64    // of the lifeKey that was read last; 0: there is none
+	revision  uint64    // of the lifeKey that was read last; 0: none
 	lost      time.Time // when this bus learned of a loss; zero: never
-	witnessed time.Time // when the witnessKey was last asked for
+	witnessed time.Time // when the witnessKey was last checked
 	expiring  bool      // the bus sets keys in the bucket that expire
 	denied    bool      // the lifeKey could not be written: no permission, or no room
 }
@@ -44,10 +45,10 @@ type bucketLife struct {
 // hasLost reports whether the bucket lost keys within doubtFor.
 func (l bucketLife) hasLost() bool { return !l.lost.IsZero() && time.Since(l.lost) < doubtFor }
 
-// firstRevision is the first sequence of a new bucket. For the bus's own buckets, and others with
-// keys that expire, it is the microseconds of the clock. They exceed all revisions of former
-// buckets of the name, which started with the microsecond in which they were created: no stream
-// takes a million writes in each second of its life.
+// firstRevision returns the first sequence of a new bucket. For the bus's own buckets, and for
+// others with keys that expire, it is the clock's time in microseconds. This exceeds all revisions
+// of earlier buckets of the name, which also started with the microsecond in which they were
+// created, because a stream never takes a million writes in each second of its life.
 func (kv *buckets) firstRevision(bucket string) uint64 {
 	if _, known := kv.lifeOf(bucket); !known && !strings.HasPrefix(bucket, "JETBUS_") {
 		return 0
@@ -55,8 +56,8 @@ func (kv *buckets) firstRevision(bucket string) uint64 {
 	return uint64(max(time.Now().UnixMicro(), 1)) //nolint:gosec // positive
 }
 
-// lifeOf returns what the bus knows of a bucket, and whether it watches the bucket or sets keys in
-// it that expire.
+// lifeOf returns the bus's record of a bucket. known is true if the bus watches the bucket or sets
+// keys in it that expire.
 func (kv *buckets) lifeOf(bucket string) (l bucketLife, known bool) {
 	kv.living.Lock()
 	defer kv.living.Unlock()
@@ -64,7 +65,7 @@ func (kv *buckets) lifeOf(bucket string) (l bucketLife, known bool) {
 	return l, known
 }
 
-// noteLife changes what the bus knows of a bucket.
+// noteLife changes the bus's record of a bucket.
 func (kv *buckets) noteLife(bucket string, change func(*bucketLife)) bucketLife {
 	kv.living.Lock()
 	defer kv.living.Unlock()
@@ -77,11 +78,11 @@ func (kv *buckets) noteLife(bucket string, change func(*bucketLife)) bucketLife 
 	return l
 }
 
-// startLife is readLife of a bucket in which the bus is about to set a key that expires. There it
-// writes the lifeKey.
+// startLife is readLife for a bucket in which the bus will set a key that expires. If the bucket
+// has no lifeKey, it writes one.
 func (kv *buckets) startLife(ctx context.Context, bucket string) error {
 	l, _ := kv.lifeOf(bucket)
-	if l.revision != 0 || l.denied || bucket == locksBucket { // its own locks are held for moments
+	if l.revision != 0 || l.denied || bucket == locksBucket { // the bus holds its own locks only for moments
 		return nil
 	}
 	kv.noteLife(bucket, func(l *bucketLife) { l.expiring = true })
@@ -89,7 +90,7 @@ func (kv *buckets) startLife(ctx context.Context, bucket string) error {
 	return err
 }
 
-// readLife reads the lifeKey of a bucket. Where that is lost it writes one again.
+// readLife reads the lifeKey of a bucket, and writes a new one if it was lost.
 func (kv *buckets) readLife(ctx context.Context, bucket string) (bucketLife, error) {
 	ctx, cancel := kv.bound(ctx)
 	defer cancel()
@@ -121,7 +122,7 @@ func (kv *buckets) readLife(ctx context.Context, bucket string) (bucketLife, err
 	}
 }
 
-// found notes the lifeKey that was read.
+// found records the lifeKey that was read.
 func (l *bucketLife) found(m keyMessage) {
 	isAnother := l.revision != 0 && l.revision != m.seq
 	isRecent := l.revision == 0 && string(m.Data) == lifeAgain && time.Since(m.time) < doubtFor
@@ -131,7 +132,8 @@ func (l *bucketLife) found(m keyMessage) {
 	l.revision = m.seq
 }
 
-// hasWitness reports whether the bucket was in use before, as far as the bus is allowed to know.
+// hasWitness reports whether the bucket was in use before. It returns false if the bus has no
+// permission to read the witnessKey.
 func (kv *buckets) hasWitness(ctx context.Context, bucket string) (bool, error) {
 	witness, err := kv.keyMessage(ctx, locksBucket, witnessKey+bucket)
 	err = kv.translate("", kv.api+"STREAM.MSG.GET."+bucketStream(locksBucket), err)
@@ -141,7 +143,8 @@ func (kv *buckets) hasWitness(ctx context.Context, bucket string) (bool, error) 
 	return witness.seq != 0, err
 }
 
-// writeLife writes the lifeKey of a bucket that has none. Another process may be faster.
+// writeLife writes the lifeKey of a bucket that has none. It returns nil if another process writes
+// it first.
 func (kv *buckets) writeLife(ctx context.Context, bucket string, wasUsed bool) error {
 	life := lifeFirst
 	if wasUsed {
@@ -151,7 +154,7 @@ func (kv *buckets) writeLife(ctx context.Context, bucket string, wasUsed bool) e
 	switch {
 	case errors.Is(err, jetbus.ErrWrongSequence):
 		return nil
-	case errors.Is(err, jetbus.ErrDenied), errors.Is(err, jetbus.ErrBucketFull): // later losses go unnoticed
+	case errors.Is(err, jetbus.ErrDenied), errors.Is(err, jetbus.ErrBucketFull): // later losses are not detected
 		kv.noteLife(bucket, func(l *bucketLife) {
 			if wasUsed {
 				l.lost = time.Now()
@@ -163,8 +166,8 @@ func (kv *buckets) writeLife(ctx context.Context, bucket string, wasUsed bool) e
 	return err
 }
 
-// keepWitness makes sure, from time to time, that there is a witnessKey of the bucket. An error
-// is not the caller's: the next call tries again.
+// keepWitness checks from time to time that the bucket's witnessKey exists, and writes it if it
+// does not. Errors are ignored: the next call tries again.
 func (kv *buckets) keepWitness(ctx context.Context, bucket string, l bucketLife) bucketLife {
 	if time.Since(l.witnessed) < bucketLook {
 		return l

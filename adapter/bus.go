@@ -27,15 +27,15 @@ type Bus struct {
 	closing  bool                // no new subscriptions; what runs may still publish and settle
 	closed   bool                // nothing any more
 	watching bool                // watchAdvisories was called
-	waiting  bool                // watchLater is to
+	waiting  bool                // watchLater will call it
 	sweeping bool                // sweepLater was called
-	blind    bool                // the log says that it could not watch
+	blind    bool                // the log has reported that watching failed
 	members  map[member]struct{} // running subscriptions
 	held     map[handedOutKey]*handedOut
 	groups   map[groupKey]*knownGroup
-	swept    time.Time               // when groups lost those that are old
+	swept    time.Time               // when old ones were last removed from groups
 	retired  sync.WaitGroup          // what pruneHandedOut has dropped
-	later    sync.WaitGroup          // what is to watch advisories again, and sweeps; added to while not closing
+	later    sync.WaitGroup          // goroutines that watch advisories later, and sweeps; added to while not closing
 	alone    alone                   // suspects run one at a time
 	calls    calls                   // under way; begun under mu while not closed
 	inboxes  int                     // of Receive calls, that are open

@@ -240,7 +240,7 @@ func (srv *server) apply(s *jetstream.StreamConfig, c jetbus.TopicConfig, source
 	case c.Partitions > 0:
 		addSubject(generationFilter(srv.cfg.Prefix, c.Name, len(declared.Partitions)))
 	case c.SnapshotOf != "":
-	case c.KeyInSubject && !slices.Contains(s.Subjects, topicFilter(srv.cfg.Prefix, c.Name)): // of an older version
+	case c.KeyInSubject && !slices.Contains(s.Subjects, topicFilter(srv.cfg.Prefix, c.Name)): // declared by an older version
 		addSubject(keyedFilter(srv.cfg.Prefix, c.Name))
 	default:
 		addSubject(topicFilter(srv.cfg.Prefix, c.Name))

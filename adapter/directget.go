@@ -52,7 +52,7 @@ type directRequest struct {
 	UpToSeq       uint64     `json:"up_to_seq,omitempty"`    // with MultiLast: as of this sequence; 0 is the present
 	UpToTime      *time.Time `json:"up_to_time,omitempty"`   // instead of UpToSeq
 	Batch         int        `json:"batch,omitempty"`        // messages at most; 0, or more than 1,024, means 1,024
-	MaxBytes      int        `json:"max_bytes,omitempty"`    // bytes after which no more are sent; 0: those that the server sends, 64 MiB
+	MaxBytes      int        `json:"max_bytes,omitempty"`    // bytes after which no more are sent; 0: the server's default, 64 MiB
 
 	within  time.Duration // to wait for the first message; 0 is as long as the context allows
 	atLeast uint64        // with MultiLast: the sequence that the replica which answers must have; 0: any will do

@@ -125,8 +125,8 @@ func (t *topic) samePlace(other *topic) bool {
 	return t.filter == other.filter && slices.Equal(t.generations, other.generations)
 }
 
-// expectAcross makes a condition on the last event of a key hold for all generations,
-// in the topic's stream.
+// expectAcross makes a condition on the last event of a key apply to all generations in
+// the topic's stream.
 func (srv *server) expectAcross(h nats.Header, t *topic, key string) error {
 	delete(h, jetstream.ExpectedLastSubjSeqSubjHeader)
 	if len(t.generations) < 2 || len(h[jetstream.ExpectedLastSubjSeqHeader]) == 0 {

@@ -46,7 +46,7 @@ func (b *Bus) KeyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, 
 	defer b.calls.end()
 	bucket = bucketOf(b.cfg.Prefix, bucket)
 	entry, marker, err := b.readKey(ctx, op, bucket, key)
-	if _, used := b.lifeOf(bucket); err == nil && used && entry.Revision == 0 && marker == 0 { // it may have been lost
+	if _, used := b.lifeOf(bucket); err == nil && used && entry.Revision == 0 && marker == 0 { // the key may have been lost
 		var life bucketLife
 		if life, err = b.readLife(ctx, bucket); err != nil {
 			return jetbus.KeyEntry{}, fmt.Errorf("%s: %w", op, err)
@@ -56,7 +56,7 @@ func (b *Bus) KeyGet(ctx context.Context, bucket, key string) (jetbus.KeyEntry, 
 	return entry, err
 }
 
-// readKey is keyGetMarker for a caller of the bus.
+// readKey is keyGetMarker for a call on the bus.
 func (kv *buckets) readKey(ctx context.Context, op, bucket, key string) (entry jetbus.KeyEntry, marker uint64, err error) {
 	ctx, cancel := kv.bound(ctx)
 	defer cancel()
@@ -66,22 +66,22 @@ func (kv *buckets) readKey(ctx context.Context, op, bucket, key string) (entry j
 	return entry, marker, nil
 }
 
-// keyGetMarker asks the stream's leader, because a conditional write must build on the present
-// value and not on that of a replica. For a key that was deleted or expired it returns the
-// sequence of the server's marker. Two requests could not: between them the key may be written,
-// and a write on condition of the second answer would replace it.
+// keyGetMarker asks the stream's leader, because a conditional write must build on the current value
+// and not on a replica's. For a key that was deleted or expired it returns the sequence of the server's
+// marker. This takes a single request: with two, the key could be written between them, and a write on
+// the condition of the second answer would replace that value.
 func (kv *buckets) keyGetMarker(ctx context.Context, bucket, key string) (entry jetbus.KeyEntry, marker uint64, err error) {
 	m, err := kv.keyMessage(ctx, bucket, key)
 	switch {
 	case err != nil:
 		return jetbus.KeyEntry{}, 0, err
 	case m.Header.Get("KV-Operation") != "" || m.Header.Get("Nats-Marker-Reason") != "":
-		return jetbus.KeyEntry{Key: key}, m.seq, nil // deleted or expired: as if it had never been
+		return jetbus.KeyEntry{Key: key}, m.seq, nil // deleted or expired: as if it had never existed
 	}
 	return jetbus.KeyEntry{Key: key, Value: m.Data, Revision: m.seq}, 0, nil
 }
 
-// keyMessage is the last message of a key; its sequence is 0 where there is none.
+// keyMessage returns the last message of a key; its sequence is 0 if there is none.
 type keyMessage struct {
 	nats.Msg
 	seq  uint64
@@ -207,17 +207,17 @@ func purging() nats.Header {
 	return nats.Header{"KV-Operation": {"PURGE"}, "Nats-Rollup": {"sub"}, "Nats-TTL": {markerTTL.String()}}
 }
 
-// writeKey publishes to a key's subject on condition that its revision is the given one. It is for
-// calls that have begun, for which Close waits.
+// writeKey publishes to a key's subject on the condition that the key's revision is the given one. It
+// is for calls that have begun, for which Close waits.
 func (kv *buckets) writeKey(ctx context.Context, op, bucket, key string, value []byte, h nats.Header, revision uint64) (uint64, error) {
 	ctx, cancel := kv.bound(ctx)
 	defer cancel()
-	if revision == 0 { // the key may have existed and be deleted or expired: its subject's last sequence is then that of the marker
+	if revision == 0 { // if the key was deleted or expired, its subject's last sequence is the marker's
 		_, marker, err := kv.keyGetMarker(ctx, bucket, key)
 		if err != nil {
 			return 0, kv.translate(op, kv.api+"STREAM.MSG.GET."+bucketStream(bucket), err)
 		}
-		revision = marker // 0 does not match a key that lives
+		revision = marker // 0 does not match an existing key
 	}
 	h.Set(jetstream.ExpectedLastSubjSeqHeader, sequenceText(revision))
 	h.Set(jetstream.MsgIDHeader, jetbus.NewID())

@@ -64,8 +64,8 @@ type keyWatch struct {
 	cancel         context.CancelFunc
 }
 
-// watchKeys begins a watch. It begins again where the connection is lost, or the bucket loses its
-// keys, before all present entries have come: those may be from before the loss.
+// watchKeys begins a watch. If the connection is lost, or the bucket loses its keys, before all
+// present entries have arrived, it begins again: those entries may be from before the loss.
 func (kv *buckets) watchKeys(ctx context.Context, bucket, prefix string) (*keyWatch, []jetbus.KeyEntry, error) {
 	for {
 		w, err := kv.openWatch(ctx, bucket, prefix)
@@ -249,10 +249,10 @@ func (w *keyWatch) over(ctx context.Context) error {
 	}
 }
 
-// check returns an error that ends the watch where its bucket was deleted, created again, set back
-// or purged: nats.go's watcher would wait until a new bucket has as many messages as it has seen,
-// and the server tells no watcher of a purge. Where the questions fail, as in an election, the next
-// check asks again.
+// check returns an error that ends the watch if its bucket was deleted, created again, restored to an
+// earlier state or purged. nats.go's watcher would wait until a new bucket has as many messages as it
+// has seen, and the server does not report a purge to watchers. If a request fails, for example
+// during an election, the next check repeats it.
 func (w *keyWatch) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -271,7 +271,7 @@ func (w *keyWatch) check(ctx context.Context) error {
 	return nil
 }
 
-// checkLife returns errKeysLost where the bucket lost its keys since the watch began.
+// checkLife returns errKeysLost if the bucket lost its keys since the watch began.
 func (w *keyWatch) checkLife(ctx context.Context) error {
 	life, err := w.kv.readLife(ctx, w.bucket)
 	switch {

@@ -18,14 +18,15 @@ import (
 // 1,024 subjects at once.
 const latestStep = 1000
 
-// Bounds of the requests for last events: the bytes that one brings, about, which are in memory until they are read, and
-// how many are under way at once. The server works on each for as long as it takes, while publishes wait.
+// Bounds of the requests for last events: the approximate number of bytes that a request returns, which are
+// in memory until they are read, and the number of concurrent requests. While the server processes such a
+// request, publishes wait.
 const (
 	latestBytes  = 1 << 20
 	latestAtOnce = 16
 )
 
-// enterLatest waits for the place of a request. The caller calls leaveLatest.
+// enterLatest waits until another request may start. The caller calls leaveLatest.
 func (srv *server) enterLatest(ctx context.Context) error {
 	select {
 	case srv.latestUnder <- struct{}{}:
@@ -69,7 +70,7 @@ func (srv *server) latest(ctx context.Context, t *topic, keys []string, out map[
 		if err := jetbus.ValidKey(key); err != nil {
 			return err
 		}
-		subjects[i] = t.subjectOf(ce.KeyToken(key)) // in all partitions: publishers may choose another one at this moment
+		subjects[i] = t.subjectOf(ce.KeyToken(key)) // in all partitions: publishers may be switching to another partition
 	}
 	slices.Sort(subjects)
 	err := srv.lastOf(ctx, t, slices.Compact(subjects), func(m *nats.Msg, seq uint64, stored time.Time) bool {
@@ -137,8 +138,8 @@ func (b *Bus) ScanLatest(ctx context.Context, topic string, q jetbus.LatestQuery
 	return s.asOf, nil
 }
 
-// keyedTopic is lookup of a topic that has its keys in its subjects. Before it refuses one that has not, it
-// asks the server: the topic may have been deleted and declared again.
+// keyedTopic is lookup for a topic that must have its keys in its subjects. Before it refuses a topic, it
+// asks the server, because the topic may have been deleted and declared again.
 func (st *streams) keyedTopic(ctx context.Context, name string) (*topic, error) {
 	ctx, cancel := st.bound(ctx)
 	defer cancel()

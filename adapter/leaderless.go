@@ -14,17 +14,17 @@ import (
 	"github.com/seed-63e9a637/jetbus/internal/link"
 )
 
-// patient is a JetStream that sits elections out: what a cluster refuses since it
-// has no leader at the moment is asked again until the context's deadline, and where
-// it has none for as long as most. What does no harm when it is done twice is asked
-// again, too, where no answer comes. Lists are not; consumersOf is, and others are
+// patient is a JetStream that waits for the end of elections. It retries requests that a cluster
+// refuses because it has no leader, until the context's deadline or, if the context has none,
+// for up to most. It also retries unanswered requests that may safely be made twice. It does not
+// retry lists, except in consumersOf; their readers do.
 // asked again by who reads them.
 type patient struct {
 	jetstream.JetStream
 
 	most   time.Duration
-	elects bool       // it is that of a cluster
-	link   *link.Link // of the connection; nil: it is never lost
+	elects bool       // the server is part of a cluster
+	link   *link.Link // of the connection; nil: the connection is never lost
 }
 
 // absentAgain is how long a cluster has before it is asked once more for a stream that it
@@ -139,9 +139,9 @@ func (p *patient) UpdateStream(ctx context.Context, c jetstream.StreamConfig) (j
 	return retried(ctx, p, func() (jetstream.Stream, error) { return p.JetStream.UpdateStream(ctx, c) })
 }
 
-// change is UpdateStream of a stream as it was looked up. Where an answer is lost it looks first
-// whether the stream has the wanted configuration: in a cluster the leader that carries a change
-// out may be gone before it answers. See longer for when the change is requested again.
+// change is UpdateStream for a stream that was looked up. If an answer is lost, change first
+// checks whether the stream has the wanted configuration: in a cluster, the leader that makes
+// the change may be gone before it answers. See longer for when the change is requested again.
 func (p *patient) change(ctx context.Context, have *jetstream.StreamInfo, c jetstream.StreamConfig) (jetstream.Stream, error) {
 	maybe := false
 	return longer(ctx, p, isOfCluster(have), func(ctx context.Context) (jetstream.Stream, error) {
@@ -192,8 +192,8 @@ func isOfCluster(info *jetstream.StreamInfo) bool {
 	return info.Cluster != nil && info.Cluster.Name != ""
 }
 
-// DeleteStream is that of JetStream. It is requested again as a change is, and deletes only the
-// stream that it found first: one that was created in the meantime stays.
+// DeleteStream implements jetstream.JetStream. It retries as change does, and deletes only the
+// stream that it found first: a stream that was created in the meantime stays.
 func (p *patient) DeleteStream(ctx context.Context, name string) error {
 	s, err := p.Stream(ctx, name)
 	if err != nil {
@@ -250,11 +250,11 @@ func (p *patient) isAnew(ctx context.Context, name string, made time.Time) (bool
 // longest is how long one try may take at most.
 const longest = 4 * tryTimeout
 
-// longer is repeated for changes that are made under a lock and may take long. In a cluster a
-// request can be lost with its leader: it is sent again, each time with twice the time to answer,
-// up to longest. A single server loses no request while the connection holds, and a second
-// request could undo what others change after the first: it is sent again only when the
-// connection breaks. All tries together take at most as long as most.
+// longer is repeated for changes that are made under a lock and may take long. In a cluster, a
+// request can be lost with its leader: longer sends it again and doubles the time to answer each
+// time, up to longest. A single server loses no request while the connection holds, and a second
+// request could undo what others changed after the first: longer sends it again only after the
+// connection breaks. All tries together take no longer than p.most.
 func longer[T any](ctx context.Context, p *patient, cluster bool, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.most)
 	defer cancel()
@@ -289,14 +289,14 @@ func (p *patient) Consumer(ctx context.Context, stream, name string) (jetstream.
 	})
 }
 
-// repeated is retried for changes that have the same effect when they are made twice: a
-// leader that is lost with a request does not answer it, and the next leader is asked again.
+// repeated is retried for changes that have the same effect when they are made twice. A leader
+// that is lost with a request does not answer it; then the next leader is asked again.
 func repeated[T any](ctx context.Context, p *patient, f func(context.Context) (T, error)) (T, error) {
 	return tried(ctx, p, tryTimeout, isUnanswered, f)
 }
 
-// asked is repeated for questions. They cost the server little, so a try that gets no answer
-// ends sooner: a leader may be there for a few seconds only.
+// asked is repeated for queries. They cost the server little, so a try without an answer ends
+// sooner: a leader may lead for a few seconds only.
 func asked[T any](ctx context.Context, p *patient, f func(context.Context) (T, error)) (T, error) {
 	return tried(ctx, p, askTimeout, isUnanswered, f)
 }
@@ -305,8 +305,9 @@ func tried[T any](ctx context.Context, p *patient, within time.Duration, again f
 	return retriedFor(ctx, p, again, func() (T, error) { return try(ctx, p, within, f) })
 }
 
-// try runs f once, for at most within. It waits for a connection first, and ends with errLost
-// when that connection breaks: nats.go would wait until within for an answer that cannot come.
+// try runs f once, for no longer than within. It first waits for a connection, and fails with
+// errLost if that connection breaks: nats.go would wait the full time for an answer that cannot
+// arrive.
 func try[T any](ctx context.Context, p *patient, within time.Duration, f func(context.Context) (T, error)) (v T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

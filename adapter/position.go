@@ -23,9 +23,9 @@ const (
 	idScanMax = 100_000         // events looked at before giving up
 )
 
-// groupStart is startSequence for a group. A group begins at a sequence, so it would get what is
-// stored before a time in the future: it waits for one that is a few seconds ahead, since clocks
-// differ by that much, and refuses any other.
+// groupStart is startSequence for a group. A group starts at a sequence, so with a start in the future it
+// would get events that are stored before that time. If the start is only a few seconds ahead, as with
+// differing clocks, groupStart waits for it; otherwise it refuses the start.
 func (dur *durables) groupStart(ctx context.Context, t *topic, start jetbus.Start) (uint64, error) {
 	for start.Kind == jetbus.FromTime {
 		info, err := dur.streamInfo(ctx, t.stream)
@@ -154,7 +154,7 @@ func (dur *durables) sequenceOfID(ctx context.Context, t *topic, id string) (uin
 // Without an answer there is an error. A topic that is gone is not declared for it.
 func (cat *catalog) dedupeLookup(ctx context.Context, t *topic, id string) (seq uint64, found bool, err error) {
 	seq, found, err = cat.dedupeOnce(ctx, t, id)
-	if errors.Is(err, nats.ErrNoResponders) { // its events may be stored elsewhere by now
+	if errors.Is(err, nats.ErrNoResponders) { // its events may be stored elsewhere now
 		short, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
 		if fresh, verr := cat.asDeclared(short, t); verr == nil && !fresh.samePlace(t) {
@@ -254,21 +254,21 @@ func (srv *server) messageAt(ctx context.Context, t *topic, at uint64) (keyMessa
 	return m, nil
 }
 
-// directGet reads messages of a stream by batched direct gets. Streams that JetBus creates allow
-// them. An adopted stream may not (AllowDirect is off): then its leader is asked for one message
-// after the other, which costs a round trip each.
+// directGet reads messages of a stream with batched direct gets. Streams that JetBus creates allow them.
+// An adopted stream may not (AllowDirect is off): then directGet requests consecutive messages one by one
+// from its leader, with a round trip each.
 //
-// A request is repeated when the connection breaks, or nothing arrives, before the first message: its
-// replica may be lost. Of MultiLast everything is read: one request brings latestBytes, and the
-// server reports that there is more. With atLeast, the error is errBehind if the replica has not stored that
-// sequence yet. The replica that sends the rest must be as recent as the one before, or a key that
-// changed in between would be missing from both answers.
+// A request is repeated if the connection breaks, or nothing arrives, before the first message: its
+// replica may be lost. A request with MultiLast is repeated until everything is read: each request
+// returns latestBytes, and the server reports that there is more. With atLeast, the error is errBehind if
+// the replica has not stored that sequence yet. A replica that continues must be as recent as the replica
+// before it. Otherwise a key that changed in between could be missing from both answers.
 func (srv *server) directGet(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool) error {
 	wait := publishRetry
 	if r.MultiLast != nil {
 		r.MaxBytes = latestBytes
 	}
-	for r.within = tryTimeout; ; { // twice as long each time: the server may have much to look through
+	for r.within = tryTimeout; ; { // twice as long each time: the server may have to search many messages
 		_, err := srv.link.Wait(ctx)
 		if err != nil {
 			return err
@@ -315,7 +315,7 @@ func (srv *server) directGet(ctx context.Context, stream string, r directRequest
 		case why != nil:
 			return why
 		}
-		select { // no replica is ready yet, or none that this server knows of: it has just come up, or has lost its routes
+		select { // no replica is ready, or this server knows of none because it has just started or has lost its routes
 		case <-time.After(wait):
 			wait = min(2*wait, publishRetryMax)
 		case <-ctx.Done():
@@ -327,7 +327,7 @@ func (srv *server) directGet(ctx context.Context, stream string, r directRequest
 	}
 }
 
-// leaderGet does a direct get of consecutive messages, from r.Seq on, by requests to the stream's leader.
+// leaderGet reads consecutive messages, starting at r.Seq, with requests to the stream's leader.
 func (srv *server) leaderGet(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool) error {
 	bytes := 0
 	for range cmp.Or(r.Batch, maxDirect) {
@@ -344,7 +344,7 @@ func (srv *server) leaderGet(ctx context.Context, stream string, r directRequest
 }
 
 // whyNoDirect returns why a direct get has no responder: the stream does not exist or does not allow
-// direct gets. It returns nil if the stream does, so that a retry may succeed.
+// direct gets. It returns nil if the stream allows them, so that a retry may succeed.
 func (srv *server) whyNoDirect(ctx context.Context, stream string) error {
 	info, err := srv.streamInfo(ctx, stream)
 	if err == nil && !info.Config.AllowDirect {

@@ -258,8 +258,9 @@ func (b *Bus) store(ctx context.Context, t *topic, m *nats.Msg) (pubAck, error) 
 	return b.storeMoving(ctx, t, m, nil)
 }
 
-// storeMoving is store of an event whose topic may have changed: if nobody listens on the message's subject,
-// move makes the message again for the topic as it is now. Nil: the message stays as it is.
+// storeMoving is store for an event whose topic may have changed. If the message's subject has no
+// responders, move builds the message again for the topic's current configuration. If move is nil, the
+// message stays as it is.
 func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(fresh *topic) error) (pubAck, error) {
 	s := triesOf(t, m)
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
@@ -267,7 +268,7 @@ func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(
 		switch {
 		case err == nil:
 			t.setHeard()
-			if ack.duplicate && s.unknown() { // its own first try is no duplicate
+			if ack.duplicate && s.unknown() { // its own first try is not a duplicate
 				ack.duplicate = b.storedByAnother(ctx, t, m, ack.seq)
 			}
 			return ack, nil
@@ -320,17 +321,18 @@ func (srv *server) storeOnce(ctx context.Context, m *nats.Msg, s *tries) (pubAck
 	return parsePubAck(a.Data)
 }
 
-// verify asks the server for a topic that may have changed since the bus looked it up: nobody listens on its
-// subject, say. It returns the topic as it is now, or as it was known if the server does not answer soon.
+// verify asks the server for a topic that may have changed since the bus looked it up, for example because
+// its subject has no responders. It returns the current topic, or the known one if the server does not
+// answer soon.
 func (st *streams) verify(ctx context.Context, t *topic) (*topic, error) {
-	short, cancel := context.WithTimeout(ctx, askTimeout) // the next try may do better than to wait here
+	short, cancel := context.WithTimeout(ctx, askTimeout) // the next try may succeed sooner than a longer wait here
 	defer cancel()
 	fresh, err := st.asDeclared(short, t)
 	switch {
 	case err == nil:
 		return fresh, nil
 	case !errors.Is(err, jetbus.ErrNoTopic):
-		return t, nil // the server cannot say: try again
+		return t, nil // the server did not answer: try again
 	}
 	st.forget(t)
 	if t.adopted() {
@@ -339,17 +341,16 @@ func (st *streams) verify(ctx context.Context, t *topic) (*topic, error) {
 	return st.lookup(ctx, t.name()) // in another stream
 }
 
-// moveTo sets where an event is stored in its topic as it is now.
+// moveTo sets where an event is stored in the current version of its topic.
 func (srv *server) moveTo(fresh *topic, e *jetbus.Event, to *destination) error {
 	to.topic, to.tombstone = fresh, fresh.deletes(e)
 	return srv.route(e, to)
 }
 
-// storedBefore reports whether the last message of the subject, or of those that its
-// condition is about, is this one: a
-// single server compares sequences before it looks for duplicates, so that a
-// conditional publish that was stored without an answer fails when repeated. The leader
-// is asked, as a replica may not have it yet.
+// storedBefore reports whether the last message of the subject, or of the subjects to which its condition
+// applies, is m. A single server compares sequences before it looks for duplicates, so a conditional publish
+// whose answer was lost fails when it is repeated. storedBefore asks the leader, because a replica may not
+// have the message yet.
 func (srv *server) storedBefore(ctx context.Context, t *topic, m *nats.Msg) (seq uint64, found bool) {
 	subject := m.Subject
 	if across := m.Header[jetstream.ExpectedLastSubjSeqSubjHeader]; len(across) > 0 {

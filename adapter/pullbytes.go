@@ -24,9 +24,9 @@ func (p *puller) dropLocked(l *lease) {
 	}
 }
 
-// reservedLocked is how many bytes the puller may hold by what it has reserved, and tries to double that where
-// there was no room for the next event beside what is used, or more than half of it is held. What is only
-// asked for does not count, as few events may come.
+// reservedLocked returns how many bytes the puller may hold with its reservation. It tries to double that if
+// the next event did not fit next to the bytes in use, or if more than half of it is held. Bytes that are only
+// requested do not count, because few events may arrive.
 func (p *puller) reservedLocked(most, used int64) int64 {
 	have := jetbus.UnreservedBytes + p.reserved
 	if refused := p.refused > 0 && p.refused >= have-used; (refused || 2*p.heldBytes > have) && (used == 0 || have < most) && p.s.o.Reserve(have) {
@@ -35,7 +35,7 @@ func (p *puller) reservedLocked(most, used int64) int64 {
 	return jetbus.UnreservedBytes + p.reserved
 }
 
-// giveBackLocked gives back what was reserved and is neither held nor asked for.
+// giveBackLocked gives back reserved bytes that are neither held nor requested.
 func (p *puller) giveBackLocked() {
 	if surplus := min(p.reserved, p.reserved+jetbus.UnreservedBytes-p.heldBytes-p.pulls.bytes); surplus > 0 {
 		p.reserved -= surplus
@@ -43,7 +43,7 @@ func (p *puller) giveBackLocked() {
 	}
 }
 
-// mostBytes is how many bytes this puller may hold.
+// mostBytes returns the maximum number of bytes that this puller may hold.
 func (p *puller) mostBytes() int64 {
 	part := p.s.o.MaxInFlightBytes / int64(p.s.topics)
 	if p.t.retries {
@@ -52,10 +52,11 @@ func (p *puller) mostBytes() int64 {
 	return max(part-part/8, 1)
 }
 
-// bytesLocked is how many bytes a request for n of so many events may bring: its part of
-// what there is room for, so that others may be open beside it. Where a request had no
-// room for the next event, that is all there is room for, and where even that was all that
-// may be held, any number: then it is for this event alone. 0 stands for no request.
+// bytesLocked returns how many events and bytes a request may ask for. n events are wanted, and there is room
+// for room events. The bytes are their share of the free bytes, so that other requests may be open at the same
+// time. If the next event did not fit into an earlier request, they are all free bytes. If it did not even fit
+// into the maximum, the request is for this event alone, of any size that Reserve allows. 0 events means no
+// request.
 func (p *puller) bytesLocked(n, room int) (events int, bytes int64) {
 	most, used := p.mostBytes(), p.heldBytes+p.pulls.bytes
 	have := int64(anySize)
@@ -67,7 +68,7 @@ func (p *puller) bytesLocked(n, room int) (events int, bytes int64) {
 	switch {
 	case p.refused >= most && used == 0 && have > p.refused:
 		return 1, have
-	case left <= p.refused, p.pulls.asked > 0 && left < most/4: // no room, or too little to be worth a request while another is open
+	case left <= p.refused, p.pulls.asked > 0 && left < most/4: // no room, or too little for another request while one is open
 		return 0, 0
 	case p.refused > 0:
 		return n, left
@@ -75,9 +76,8 @@ func (p *puller) bytesLocked(n, room int) (events int, bytes int64) {
 	return n, max(left*int64(n)/int64(room), 1)
 }
 
-// lookLocked lets check look after a while whether the next event is still one that there is
-// no room for: another member may have taken it. An event of this one that ends is
-// waited for by itself.
+// lookLocked makes check look again, after a while, whether the next event is still one that does not fit:
+// another member may have taken it. It is not needed for events of this member, whose end wakes the puller.
 func (p *puller) lookLocked() {
 	if p.looking || p.resting || p.ended || p.wake == nil {
 		return

@@ -49,10 +49,10 @@ type puller struct {
 	flow      flow               // leases that wait for a handler
 	held      int                // leases of this topic
 	heldBytes int64              // of their messages
-	refused   int64              // room that the next event did not have; 0: none is known
+	refused   int64              // free bytes that did not suffice for the next event; 0: unknown
 	reserved  int64              // granted by SubscribeOptions.Reserve, and not given back
-	looking   bool               // check looks soon whether that event is gone
-	first     bool               // no event has come since there was no open request
+	looking   bool               // check will look soon whether that event is gone
+	first     bool               // no event has arrived since there was no open request
 	heard     time.Time          // last sign of the server
 	retry     time.Duration      // the last wait after a refusal; 0 since one was granted
 	resting   bool               // that wait is not over

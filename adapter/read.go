@@ -51,8 +51,8 @@ type place struct {
 	end  uint64 // the last one present now
 	from jetbus.Start
 
-	created time.Time         // when the stream was
-	last    jetbus.Checkpoint // the newest event that was read before; zero: none
+	created time.Time         // when the stream was created
+	last    jetbus.Checkpoint // the newest event that was read earlier; zero: none
 }
 
 func (b *Bus) read(ctx context.Context, topics []string, o jetbus.ReadOptions, yield func(jetbus.Event, error) bool) error {
@@ -173,7 +173,7 @@ func (dur *durables) place(ctx context.Context, t *topic, o jetbus.ReadOptions) 
 	}
 	p.end, p.created = info.State.LastSeq, info.Created
 	if p.last.Seq == 0 && p.next == p.end+1 && t.config.SnapshotOf == "" {
-		p.last = jetbus.Checkpoint{Seq: p.end, Stored: info.State.LastTime} // of any topic of the stream
+		p.last = jetbus.Checkpoint{Seq: p.end, Stored: info.State.LastTime} // the message may belong to any topic of the stream
 	}
 	return p, nil
 }
@@ -232,26 +232,26 @@ func (b *Bus) follow(ctx context.Context, places []place, f jetbus.Filter, yield
 	}
 }
 
-// tail follows one topic in order, with a consumer of its own at the server that
-// acknowledges nothing and goes away by itself. When a message is missing, the
-// server is silent or the consumer is gone, a new one takes over behind the last
-// event that was read, as long as the stream is the one that the position is of.
+// tail reads one topic in order, with its own server-side consumer that needs no
+// acknowledgements and expires when it is not used. If a message is missing, the server
+// is silent or the consumer is gone, a new consumer starts after the last event that was
+// read, provided that the stream is still the stream to which the position belongs.
 type tail struct {
 	b       *Bus
 	t       *topic
 	next    uint64
-	end     uint64            // the last one to read; 0: go on for ever
-	created time.Time         // when the stream was; zero: not known yet
+	end     uint64            // the last sequence to read; 0: no end
+	created time.Time         // when the stream was created; zero: not known yet
 	last    jetbus.Checkpoint // the newest event that was read; zero: none
-	scan    *latestScan       // begin with the last event of each key, at every new start; nil: with next
-	bytes   int64             // that a request may bring; 0: as its window says
+	scan    *latestScan       // at each start, begin with the last event of each key; nil: begin with next
+	bytes   int64             // that a request may return; 0: as many as its window allows
 }
 
 const (
-	tailBatch     = 500 // asked for and not yet read, at most
+	tailBatch     = 500 // events that are requested and not read yet, at most
 	pullExpiry    = 30 * time.Second
 	pullHeartbeat = 5 * time.Second
-	tailInactive  = 2 * time.Minute // the server removes a consumer nobody pulls from
+	tailInactive  = 2 * time.Minute // the server removes a consumer without pull requests
 )
 
 // errTailBroken makes a tail start anew.
@@ -360,7 +360,7 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 				if err != nil {
 					return err
 				}
-				if word.kind == pullFull && r.bytes == 0 && len(messages) == 0 { // the consumer waits for the server
+				if word.kind == pullFull && r.bytes == 0 && len(messages) == 0 { // the reader waits for the server
 					window.grow()
 					pulls.bytes = window.bytes()
 				}
@@ -471,8 +471,9 @@ func (r *tail) create(ctx context.Context, lost <-chan struct{}) (jetstream.Cons
 	return c, r.b.translate("", subject, err)
 }
 
-// same checks that the stream is the one that was read before, in the same history: it cannot
-// be created again or restored after this without taking the consumer away.
+// same checks that the stream is still the one that was read before, with the same
+// history. If the stream is created again or restored after this check, the consumer is
+// lost.
 func (r *tail) same(ctx context.Context, lost <-chan struct{}) error {
 	ctx, cancel := r.b.bound(ctx)
 	defer cancel()
@@ -494,17 +495,18 @@ func (r *tail) same(ctx context.Context, lost <-chan struct{}) error {
 	return r.last.Verify(ctx, r.b, r.t.name())
 }
 
-// note records the newest event. The positions in a snapshot are those of another topic.
+// note records the newest event. Positions in a snapshot belong to another topic and are
+// not recorded.
 func (r *tail) note(e *jetbus.Event) {
 	if e.Seq > r.last.Seq && r.t.config.SnapshotOf == "" {
 		r.last = jetbus.CheckpointOf(e)
 	}
 }
 
-// remove takes the consumer away at once, without an answer; otherwise the server does
-// so after a while.
+// remove deletes the consumer immediately, without waiting for an answer; otherwise the
+// server removes it after a while.
 func (r *tail) remove(name string) {
 	if r.b.link.IsUp() {
-		_ = r.b.nc.Publish(r.b.api+"CONSUMER.DELETE."+r.t.stream+"."+name, nil) // a connection that is closing removes it too, later
+		_ = r.b.nc.Publish(r.b.api+"CONSUMER.DELETE."+r.t.stream+"."+name, nil) // when the connection closes, the server removes it later
 	}
 }

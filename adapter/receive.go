@@ -305,9 +305,9 @@ type receiveCall struct {
 	maxAttempts int
 	maxBytes    int64
 	reserve     func(int64) bool // ReceiveOptions.Reserve
-	reserved    int64            // granted by it
+	reserved    int64            // bytes that reserve granted
 	sub         *nats.Subscription
-	full        bool // there is no room for the next event
+	full        bool // the next event does not fit
 	mu          sync.Mutex
 	from        source    // of the newest request
 	behind      uint64    // what its durable had delivered before
@@ -382,8 +382,8 @@ func (c *receiveCall) pull(ctx context.Context, from source, n int, wait time.Du
 	return c.pullUpTo(ctx, from, 1, 0, wait)
 }
 
-// pullReserved is pull with ReceiveOptions.Reserve. How large the next event is, the server does
-// not say: where there is no room for it, twice as many bytes are reserved.
+// pullReserved is pull with ReceiveOptions.Reserve. The server does not report the size of
+// the next event: if the event does not fit, pullReserved doubles the reservation.
 func (c *receiveCall) pullReserved(ctx context.Context, from source, n int, wait time.Duration) error {
 	for wanted := c.len() + n; ; {
 		c.full = false
@@ -393,7 +393,7 @@ func (c *receiveCall) pullReserved(ctx context.Context, from source, n int, wait
 		case c.len() > 0:
 			have, wait = min(have, c.maxBytes), 0
 		case have > c.maxBytes:
-			n = 1 // an event that is larger comes alone
+			n = 1 // a larger event is received alone
 		}
 		err := c.pullUpTo(ctx, from, n, max(have-c.size(), 1), wait)
 		if err != nil || !c.full || c.len() >= wanted || c.len() > 0 && have >= c.maxBytes {

@@ -74,8 +74,8 @@ func (srv *server) recorded(ctx context.Context, stream, consumer string) (map[s
 	return subjects, err
 }
 
-// subjectsIn lists subjects of a stream with the number of their messages, from an offset on, and
-// how many subjects there are.
+// subjectsIn returns the subjects of a stream with the number of their messages, starting at an
+// offset, and the total number of subjects.
 func (srv *server) subjectsIn(ctx context.Context, stream, filter string, offset int) (subjects map[string]uint64, total int, err error) {
 	body, err := json.Marshal(map[string]any{"subjects_filter": filter, "offset": offset})
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/seed-63e9a637/jetbus/adapter/ce"
 )
 
-// scanStep is how many events one request of a scan asks for at most, and scanBytes after how
-// many bytes it brings no more. What it brings is in memory while the caller reads it.
+// scanStep is the maximum number of events that one request of a scan asks for, and scanBytes the number of bytes after
+// which the server sends no more. The events are in memory while the caller reads them.
 const (
 	scanStep  = 500
 	scanBytes = 256 << 10
@@ -72,9 +72,8 @@ func (b *Bus) scan(ctx context.Context, name string, q jetbus.ScanQuery, yield f
 	})
 }
 
-// firstEvent returns the first event after a sequence, or since a time, with one request to the
-// stream's leader. It does not find an event if there is none, if that message is not an event,
-// or for another kind of start.
+// firstEvent returns the first event after a sequence, or since a time, with one request to the stream's leader. found
+// is false if there is no event, if that message is not an event, or for another kind of start.
 func (srv *server) firstEvent(ctx context.Context, t *topic, from jetbus.Start) (e jetbus.Event, found bool, err error) {
 	which := map[string]any{"next_by_subj": t.filter}
 	switch {

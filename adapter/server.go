@@ -34,9 +34,9 @@ type server struct {
 	level       int    // the server's API level
 	link        *link.Link
 	replies     *replies
-	latestUnder chan struct{} // one in it for each request for last events that is under way
-	readAhead   atomic.Int64  // bytes that readers have under way, beyond the first window of each; see tailWindow
-	connections atomic.Uint64 // how many there have been; what was asked on an earlier one gets no answer
+	latestUnder chan struct{} // one item for each request for last events in flight
+	readAhead   atomic.Int64  // bytes that readers have in flight beyond the first window of each; see tailWindow
+	connections atomic.Uint64 // number of connections so far; requests on an earlier one get no answer
 }
 
 // newServer asks the server for its version and limits. The caller calls letGo.

@@ -16,23 +16,25 @@ import (
 //	<prefix>.<topic>.P<generation>.<partition>.<key token>   events of a topic with partitions
 //	<prefix>.<topic>.S.<id token>                            events that wait for their time
 //
-// A stream takes in the subjects of one of the first three only. So a bus that remembers a topic as it was
-// before it was deleted and declared with another layout publishes to a subject that nobody listens on, is
-// told at once ("no responders"), and looks the topic up again. A snapshot, which only the server writes, and a
-// topic with KeyInSubject that an older version declared have <prefix>.<topic>.<key token>.
+// A stream accepts the subjects of only one of the first three forms. So if a topic was deleted and
+// declared again with another layout, a bus with the old layout publishes to a subject without listeners.
+// It immediately receives "no responders", and looks the topic up again. Snapshots, which only the server
+// writes, and topics with KeyInSubject that an older version declared use the form
+// <prefix>.<topic>.<key token>.
 //
-// Topic segments are lower case, so "K", "S" and "P1" are never one of them, and every subject of a topic
-// has a fixed number of tokens, so that the filter of a topic does not match the
-// events of a longer one. That of all partitions would match those of a topic that
-// is longer by two segments; a topic with partitions has a stream of its own.
+// Topic segments are lower case, so "K", "S" and "P1" are never topic segments. All subjects of a topic
+// have a fixed number of tokens, so the filter of a topic does not match the events of a longer one. A
+// filter for all partitions would match the events of a topic with two more segments; for this reason a
+// topic with partitions has its own stream.
 
-// keyedToken stands before the key token of an event of a topic with KeyInSubject.
+// keyedToken precedes the key token of an event of a topic with KeyInSubject.
 const keyedToken = "K"
 
-// delayToken stands before the id token of an event that waits.
+// delayToken precedes the ID token of an event that waits for its time.
 const delayToken = "S"
 
-// eventSubject is where an event with this key token is stored, in a topic without keys in its subjects.
+// eventSubject returns the subject of an event with this key token, in a topic without keys in its
+// subjects.
 func eventSubject(prefix, topic, token string) string { return prefix + "." + topic + "." + token }
 
 // topicFilter matches the events of a topic without keys in its subjects, and nothing else.
@@ -43,12 +45,12 @@ func keyedFilter(prefix, topic string) string {
 	return prefix + "." + topic + "." + keyedToken + ".*"
 }
 
-// plainFilters are the filters that a topic without partitions may have.
+// plainFilters returns the filters that a topic without partitions may have.
 func plainFilters(prefix, topic string) []string {
 	return []string{topicFilter(prefix, topic), keyedFilter(prefix, topic)}
 }
 
-// delaySubject is where the event with this id waits for its time.
+// delaySubject returns the subject of an event with this ID that waits for its time.
 func delaySubject(prefix, topic, id string) string {
 	return prefix + "." + topic + "." + delayToken + "." + ce.KeyToken(id)
 }

@@ -5,33 +5,33 @@ import (
 	"sync/atomic"
 )
 
-// Bytes of a scan's events that are on their way or wait to be read, about, and how many events it asks for
-// before it knows their size.
+// scanAhead is the approximate number of bytes of a scan's events that are in flight or wait to be read. scanFirst is
+// how many events a scan requests before it knows their size.
 const (
 	scanAhead = 4 << 20
 	scanFirst = 16
 )
 
-// tailWindows are how many bytes one request of a reader may bring, of which two are open at most. A reader that keeps
-// up moves to the next one. They are primes: the server does not say that a request is over which was
-// used up to the last byte, as one of events of one size would be.
+// tailWindows are the numbers of bytes that one request of a reader may return; at most two requests are open. A
+// reader that keeps up advances to the next window. The numbers are primes, because the server does not report the end
+// of a request whose last byte was used, as could happen with events of equal size.
 var tailWindows = [...]int64{32_749, 65_521, 131_071, 262_139, 524_287, 1_048_573, 2_097_143, 4_194_301, 8_388_593}
 
-// readAhead is how many bytes the readers of a bus may have under way besides the first window of each.
+// readAhead is how many bytes the readers of a bus may have in flight in addition to the first window of each.
 const readAhead = 64 << 20
 
-// tailWindow is how far one reader reads ahead. It begins with little, so that readers whose consumers do not read
-// hold little, however many they are. What it has beyond that comes out of the bus's readAhead.
+// tailWindow is how far one reader reads ahead. It starts small, so that any number of readers whose consumers do not
+// read hold little memory. Everything beyond the first window counts against the bus's readAhead.
 type tailWindow struct {
 	used  *atomic.Int64 // of readAhead
 	at    int           // index into tailWindows
 	taken int64         // of used
 }
 
-// bytes is how many bytes one request may bring.
+// bytes returns how many bytes one request may return.
 func (w *tailWindow) bytes() int64 { return tailWindows[w.at] }
 
-// grow moves to the next window, if there is one and readAhead allows it.
+// grow advances to the next window, if there is one and readAhead allows it.
 func (w *tailWindow) grow() {
 	if w.at+1 == len(tailWindows) {
 		return
@@ -45,22 +45,21 @@ func (w *tailWindow) grow() {
 	w.taken += more
 }
 
-// close gives back what was taken.
+// close gives back the bytes that the window took from readAhead.
 func (w *tailWindow) close() {
 	w.used.Add(-w.taken)
 	w.at, w.taken = 0, 0
 }
 
-// tailPulls is the account of a tail's requests at one consumer: what they can still
-// bring, in events and, each by itself, in bytes.
+// tailPulls counts what a tail's requests at one consumer may still return, in events and, separately, in bytes.
 type tailPulls struct {
-	bytes   int64  // that a request may bring; 0: any number
-	most    int    // events that are asked for and have not come, at most; 0: tailBatch
-	largest int    // of the events that came, in bytes; see fit
-	asked   int    // events that are asked for and have not come
+	bytes   int64  // that a request may return; 0: any number
+	most    int    // maximum of asked; 0: tailBatch
+	largest int    // size of the largest event so far, in bytes; see fit
+	asked   int    // events that are requested and have not arrived
 	seen    uint64 // deliveries of the consumer
-	refused uint64 // seen when the server last said that a request has no room for the next event
-	large   bool   // none has: the next event is asked for alone
+	refused uint64 // seen when the server last reported that the next event does not fit into a request
+	large   bool   // it fits into no request: the next event is requested alone
 }
 
 // request is what to ask for now; no events: those requests that are open will do. The
@@ -78,18 +77,18 @@ func (p *tailPulls) request() pullOrder {
 	return pullOrder{events: n, bytes: bytes, expires: pullExpiry, heartbeat: pullHeartbeat}
 }
 
-// fit chooses how many events to ask for where their bytes cannot be bounded, by the size of one that came:
-// few at first, and no more than fit into scanAhead where all are as large as the largest.
+// fit limits the number of requested events when their bytes cannot be bounded. It starts with few, and allows only as
+// many as fit into scanAhead if all are as large as the largest so far. size is the size of an event that arrived.
 func (p *tailPulls) fit(size int) {
 	p.largest = max(p.largest, size)
 	p.most = min(tailBatch, scanFirst+int(min(p.seen, tailBatch)), max(1, scanAhead/p.largest)) //nolint:gosec // no more than tailBatch
 }
 
-// event accounts for an event that came.
+// event counts an event that arrived.
 func (p *tailPulls) event() { p.asked, p.seen, p.large = p.asked-1, p.seen+1, false }
 
-// status handles what the server says instead of an event: it reports whether nothing comes
-// for now. The error says that the consumer is of no more use.
+// status handles a status message from the server. It reports whether no event will arrive for now. An error means
+// that the consumer can no longer be used.
 func (p *tailPulls) status(w pullWord) (idle bool, err error) {
 	switch w.kind {
 	case pullBeat:

@@ -86,11 +86,12 @@ func (t *topic) subject(prefix, key string) (string, error) {
 	return t.config.Subject, nil
 }
 
-// subjectOf returns the subject of a key token: in a topic with partitions, a filter for it in all of them.
+// subjectOf returns the subject of a key token. In a topic with partitions it is a filter for the
+// token in all partitions.
 func (t *topic) subjectOf(token string) string { return strings.TrimSuffix(t.filter, "*") + token }
 
-// lookupSubject is where the topic's stream is asked for an id. It is that of no event, so
-// that those who listen beside the bus, and hear it, can tell.
+// lookupSubject returns the subject with which the topic's stream is asked for an ID. It is not the
+// subject of any event, so that other subscribers that receive the request can recognize it.
 func (t *topic) lookupSubject(prefix string) (string, error) {
 	subject, err := t.subject(prefix, "")
 	if err != nil || t.adopted() {
@@ -222,8 +223,8 @@ func (cat *catalog) stillDeclared(ctx context.Context, t *topic) error {
 	return err
 }
 
-// asDeclared is stillDeclared that returns the topic as it is now: it may have begun a generation of
-// partitions, or have been deleted and declared again.
+// asDeclared is stillDeclared, but returns the current topic: it may have begun a new generation of
+// partitions, or may have been deleted and declared again.
 func (cat *catalog) asDeclared(ctx context.Context, t *topic) (*topic, error) {
 	ctx, cancel := cat.bound(ctx)
 	defer cancel()

@@ -102,8 +102,8 @@ func (w *Writer) attribute(name, value string) {
 	w.set(name, w.since(at))
 }
 
-// source writes the CloudEvents source. It reports whether that is the foreign source in the header
-// x-ce-source, which is used if it belongs to the event's session id.
+// source writes the CloudEvents source. It reports whether it wrote the foreign source in the
+// header x-ce-source, which it uses if that source belongs to the event's session ID.
 func (w *Writer) source(e *jetbus.Event) (foreign bool) {
 	if kept := e.Headers[nameSource]; kept != "" && sidOf(kept) == e.SID && isForeignSource(kept, e.SID) {
 		w.attribute(headerSource, kept)

@@ -121,7 +121,7 @@ func sidOf(source string) string {
 	return source
 }
 
-// isForeignSource reports whether an event with the session id sid, which is sidOf(source), would be
+// isForeignSource reports whether an event with the session ID sid, which is sidOf(source), would be
 // written with another source: sourceURN makes a relative reference such as shop-42 absolute.
 func isForeignSource(source, sid string) bool {
 	if len(source) == len(sourcePrefix)+len(sid) && !sidEscape.anyIn(sid) && strings.HasPrefix(source, sourcePrefix) {
