@@ -20,13 +20,16 @@ const (
 	reservedPart = 8       // of the bytes of a bucket, one such part is reserved
 	smallValue   = 1 << 10 // bytes of a value that may use the reserve
 	minReserving = 1 << 20 // bytes of a bucket that has a reserve
+	budgetPart   = 16      // of what is left, the bus writes one such part before it asks again
+	messageBytes = 64      // that the server adds to a message, at most
 	roomLook     = time.Second
 )
 
-// bucketRoom is how much the bus may add to a bucket.
+// bucketRoom is what the bus may write to a bucket before it asks again how full that is: a part of
+// what was left, because other processes write, too.
 type bucketRoom struct {
-	left  int64     // when the bucket was asked, less what the bus has sent since
-	asked time.Time // when the bucket was asked
+	budget int64
+	asked  time.Time
 }
 
 // takeRoom returns ErrBucketFull where a write would use the reserve of the bucket and must not.
@@ -35,28 +38,37 @@ func (kv *buckets) takeRoom(ctx context.Context, bucket string, m *nats.Msg, rep
 	if replaces && len(m.Data) <= smallValue {
 		return nil
 	}
-	kv.living.Lock()
-	room := kv.rooms[bucket]
-	kv.living.Unlock()
-	if time.Since(room.asked) >= roomLook {
-		room = bucketRoom{left: math.MaxInt64, asked: time.Now()}
-		if info, err := kv.streamInfo(ctx, bucketStream(bucket)); err == nil {
-			room.left = leftIn(info)
-		}
+	size := int64(m.Size()) + messageBytes
+	if kv.takeBudget(bucket, size) {
+		return nil
+	}
+	left := int64(math.MaxInt64)
+	if info, err := kv.streamInfo(ctx, bucketStream(bucket)); err == nil {
+		left = leftIn(info)
+	}
+	if left < size {
+		return jetbus.ErrBucketFull
 	}
 	kv.living.Lock()
 	defer kv.living.Unlock()
 	if kv.rooms == nil {
 		kv.rooms = map[string]bucketRoom{}
 	}
-	if last := kv.rooms[bucket]; last.asked.Equal(room.asked) { // other calls may have taken room since
-		room = last
-	}
-	if room.left -= int64(m.Size()); room.left < 0 {
-		return jetbus.ErrBucketFull
-	}
-	kv.rooms[bucket] = room
+	kv.rooms[bucket] = bucketRoom{budget: left/budgetPart - size, asked: time.Now()}
 	return nil
+}
+
+// takeBudget reports whether a write is within the budget.
+func (kv *buckets) takeBudget(bucket string, size int64) bool {
+	kv.living.Lock()
+	defer kv.living.Unlock()
+	room := kv.rooms[bucket]
+	if room.budget < size || time.Since(room.asked) >= roomLook {
+		return false
+	}
+	room.budget -= size
+	kv.rooms[bucket] = room
+	return true
 }
 
 // leftIn is how much a bucket takes before its reserve.

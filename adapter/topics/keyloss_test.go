@@ -84,10 +84,10 @@ func TestKeysKeepAReserve(t *testing.T) {
 		lock := r.set("lock", "held", 0, time.Minute)
 		large := r.set("large", "small at first", 0, 0)
 		big := string(make([]byte, 100<<10))
-		for n := 0; ; n++ {
-			if _, err := r.Bus.KeySet(r.Context(), "b", fmt.Sprint(n), []byte(big), 0, 0); err != nil {
+		for n, size := 0, len(big); size > 0; n++ {
+			if _, err := r.Bus.KeySet(r.Context(), "b", fmt.Sprint(n), []byte(big[:size]), 0, 0); err != nil {
 				r.WantErr(err, jetbus.ErrBucketFull)
-				break
+				size /= 4
 			}
 		}
 		_, err := r.Bus.KeySet(r.Context(), "b", "large", []byte(big), large, 0)
