@@ -39,7 +39,7 @@ const (
 )
 
 var (
-	generationName = regexp.MustCompile(`^(.+)/g\d+$`)
+	generationName = regexp.MustCompile(`^(.+)(/g\d+|~[0-9a-f]{16})$`) // the second is of a name that was cut
 	epochSuffix    = regexp.MustCompile(`__e\d{1,9}$`)
 )
 
@@ -177,8 +177,9 @@ func (st *streams) orphans(ctx context.Context, stream string, keys []sweptKey) 
 		if k.owner != "" {
 			return owners[k.owner]
 		}
-		group := generationName.FindStringSubmatch(k.group)[1]
-		return slices.ContainsFunc(topics, func(topic string) bool {
+		parts := generationName.FindStringSubmatch(k.group)
+		group, isCut := parts[1], parts[2][0] == '~'
+		return isCut || slices.ContainsFunc(topics, func(topic string) bool {
 			return slices.ContainsFunc(names, func(name string) bool {
 				_, ok := partIn(name, consumerName(topic, group))
 				return ok

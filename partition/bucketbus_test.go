@@ -188,13 +188,13 @@ func TestKeysThatWereLeftAreSwept(t *testing.T) {
 		r.use("state", 0, "ordered")
 		kept := r.keys()
 		gone := []string{
-			"EV_GONE/billing/g1/.c", "EV_GONE/billing/g1/.l/0", "EV_GONE/dotted.name/g12/.l/15",
+			"EV_GONE/billing/g1/.c", "EV_GONE/billing/g1/.l/0", "EV_GONE/dotted.name/g12/.l/15", "EV_GONE/long~0123456789abcdef/.c",
 			"EV_GONE.gone__billing", "EV_GONE.gone__billing#held", "EV_GONE.gone__billing__p1_3/rest",
 			"EV_ORDERS/deleted/g1/.c", "EV_ORDERS/deleted/g1/.l/3", "EV_ORDERS.orders__deleted__p1_3/rest",
 			"EV_STATE.state__deleted", "EV_STATE.state__deleted#held", "EV_STATE.state__deleted/rest",
 		}
 		foreign := []string{
-			"shop/workers/.c", "shop/workers/.l/0", "a.b/.c", "EV_GONE/workers/.c", "EV_GONE.plain", "OTHER.gone__billing", "SHOP_GONE__ABC/billing/g1/.c", "plain",
+			"EV_ORDERS/long~0123456789abcdef/.c", "shop/workers/.c", "shop/workers/.l/0", "a.b/.c", "EV_GONE/workers/.c", "EV_GONE.plain", "OTHER.gone__billing", "SHOP_GONE__ABC/billing/g1/.c", "plain",
 		}
 		for _, key := range append(append([]string{}, gone...), foreign...) {
 			_, err := r.bus.KeySet(r.Context(), partition.DefaultBucket, key, []byte(`{"state":"free"}`), 0, 0)
