@@ -27,7 +27,7 @@ SUITE    ?= test
 TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions chaos-elections contract-elections kills restores order model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
+.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions chaos-buckets chaos-elections contract-elections kills restores order model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
@@ -88,6 +88,10 @@ chaos-feed: ## Kill, freeze and cut off change feeds, their broker and their Mon
 
 chaos-partitions: ## Kill, add, stop and freeze members of a partitioned group under load while the topic grows, for CHAOS=10m, RUNS=1 times; nothing is lost, skipped or overlaps
 	cd e2e && go test ./partitions -run '^TestChaos$$' -count=$(RUNS) -timeout 0 -v -chaos $(CHAOS)
+
+chaos-buckets: ## Purge, delete and fill the buckets of locks and groups for CHAOS=10m each on a server and on a cluster; no two holders, and epochs ascend
+	cd e2e && go test ./partitions -run '^TestBucketChaos$$' -count=$(RUNS) -timeout 0 -v -chaos $(CHAOS)
+	cd e2e && go test ./partitions -run '^TestBucketChaos$$' -count=$(RUNS) -timeout 0 -v -chaos $(CHAOS) -cluster
 
 contract-elections: ## Play the contract on a cluster that elects all the time, RUNS=1 times
 	cd e2e && go test ./contract -tags elections -run '^TestContractInElections$$' -count=$(RUNS) -timeout 0 -parallel 8 -v

@@ -21,8 +21,8 @@ import (
 
 var (
 	// chaosTime is short in the suite; `make chaos-partitions` gives it longer.
-	chaosTime = flag.Duration("chaos", 20*time.Second, "how long TestChaos breaks things")
-	chaosSeed = flag.Uint64("seed", 0, "what TestChaos draws its accidents from; 0: the time")
+	chaosTime = flag.Duration("chaos", 20*time.Second, "how long TestChaos and TestBucketChaos break things")
+	chaosSeed = flag.Uint64("seed", 0, "what they draw their accidents from; 0: the time")
 )
 
 const (
