@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 )
 
-// What the events that a [Compactor] publishes have besides.
+// Headers of the events that a [Compactor] publishes.
 const (
 	// HeaderCompactedSeq is the Seq of the source event that one was made of.
 	HeaderCompactedSeq = "x-compacted-seq"
@@ -56,19 +56,19 @@ const (
 type Compactor struct {
 	Source string // the topic that is read; no default
 	Target string // the topic that is kept, declared with TopicConfig.Compact; no default
-	// Group is the group of Source that the compactor is; it begins with the oldest
-	// event. Compactors with different targets need different groups. No default.
+	// Group is the compactor's group on Source; it starts with the oldest event. Compactors
+	// with different targets need different groups. No default.
 	Group string
-	// KeyOf returns the key that an event has in Target, and false for an event
-	// that does not belong there. It gets tombstones, too. A key that is no event's
-	// ([ValidKey]), or none, ends Run, and so does a panic. No default.
+	// KeyOf returns the key of an event in Target, and false for an event that does not belong
+	// there. It is called for tombstones, too. If the key is empty or invalid ([ValidKey]), or
+	// KeyOf panics, Run ends. No default.
 	KeyOf func(e Event) (key string, keep bool)
-	// Interval is the pause after a batch that was not full, in which changes of a
-	// key pile up to one. Defaults to 1 second.
+	// Interval is the pause after a batch that was not full, so that several changes of a key
+	// become one. Defaults to 1 second.
 	Interval time.Duration
-	// BatchSize is how many events are taken at once. Defaults to 500.
+	// BatchSize is the maximum number of events in a batch. Defaults to 500.
 	BatchSize int
-	// Lock is held by the one that works. Its Key defaults to "compactor/" and Target.
+	// Lock is held by the process that works. Its Key defaults to "compactor/" and Target.
 	Lock Lock
 	// OnSkip is called with a source event that has no room in Target, since its
 	// event there is larger by a few headers ([ErrPayloadTooLarge],

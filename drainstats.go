@@ -10,17 +10,18 @@ import (
 	"time"
 )
 
-// DrainStats say what a drainer did since it was made, and what it waits for.
+// DrainStats counts what a drainer has done since it was created, and describes what it
+// waits for.
 type DrainStats struct {
 	Running    bool
 	Published  uint64                     // rows published
-	Duplicates uint64                     // those among them that the topic had already
+	Duplicates uint64                     // published rows that the topic already had
 	Retried    uint64                     // failed attempts after which the row is tried again
-	Dead       uint64                     // rows set aside
-	Errors     map[DrainErrorClass]uint64 // failures by what they were failures of
-	// HeldTopics take nothing for now: they are full, may not be written, or do not
-	// answer while others do. One whose rows are gone is among them until it would have
-	// been tried again, and a claim then finds nothing.
+	Dead       uint64                     // rows that became dead
+	Errors     map[DrainErrorClass]uint64 // failures by class
+	// HeldTopics accept no events at present: they are full, may not be written, or do not
+	// answer while others do. A topic without rows remains listed until its next retry, when
+	// a claim finds nothing.
 	HeldTopics []string
 	// BrokerAway and OutboxAway are the times since when the broker and the outbox have not
 	// been working; zero if they are working.

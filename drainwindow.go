@@ -48,7 +48,7 @@ func classify(err error) DrainErrorClass {
 // lane is what has an order.
 type lane struct{ topic, key string }
 
-// drainWindow is what becomes of the rows of one claim.
+// drainWindow tracks the rows of one claim.
 type drainWindow struct {
 	*Drainer
 

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// Conditions, for errors.Is. Errors returned by a bus wrap them with the
-// operation and its subject; but a [ConflictError] of EnsureTopic, EnsureGroup, Subscribe
-// and Receive says what it is about itself.
+// Conditions, for errors.Is. Errors returned by a bus wrap them with the operation and its subject. A [ConflictError]
+// of EnsureTopic, EnsureGroup, Subscribe and Receive names its subject itself.
 var (
 	// ErrClosed: the bus was closed, or its connection was closed under it.
 	ErrClosed = errors.New("bus is closed")
@@ -50,9 +49,9 @@ var (
 	ErrNoPartitions error = &RemedyError{errors.New("the topic has no partitions"), "TopicConfig.Partitions"}
 	// ErrWrongSequence: ExpectLastSeq did not hold; nothing was stored.
 	ErrWrongSequence = errors.New("wrong last sequence")
-	// ErrOvertaken: the connection broke under a PublishBatch, or a cluster changed its
-	// leader, and a later event of a key was stored ahead of an earlier one, which may not follow it; the batch is given up.
-	// Publish what has no receipt anew, under new IDs, if its order does not matter.
+	// ErrOvertaken: the connection broke during a PublishBatch, or a cluster changed its leader, and a later event of
+	// a key was stored before an earlier one, which must not follow it. The batch is abandoned. Publish the events
+	// without a receipt again, with new IDs, if their order does not matter.
 	ErrOvertaken = errors.New("a later event of the key is stored ahead of it")
 	// ErrTopicFull: the topic reached its limit and refuses new events (DiscardNew).
 	ErrTopicFull = errors.New("topic is full")
@@ -65,14 +64,14 @@ var (
 	// ErrGroupBusy: members of the group hold events; see GroupBusyError.
 	ErrGroupBusy = errors.New("group is busy")
 
-	// ErrNoDeadLetters: there are no dead letters, or none that were asked for.
+	// ErrNoDeadLetters: there are no dead letters, or none of the requested ones.
 	ErrNoDeadLetters = errors.New("no such dead letters")
-	// ErrNoState: the topic is neither compacted nor has it a snapshot, so that there is nothing a tombstone could delete.
+	// ErrNoState: the topic is neither compacted nor has a snapshot, so a tombstone would delete nothing.
 	ErrNoState error = &RemedyError{errors.New("the topic keeps no state"), "TopicConfig.Compact, TopicConfig.SnapshotOf"}
-	// ErrBeyondHorizon: the topic holds nothing as old as what was asked for.
+	// ErrBeyondHorizon: the topic has no events as old as the requested ones.
 	ErrBeyondHorizon = errors.New("beyond the horizon of the topic")
 
-	// ErrLeaseExpired: the lease ran out; the event may be in other hands.
+	// ErrLeaseExpired: the lease expired; another member may hold the event.
 	ErrLeaseExpired = errors.New("lease expired")
 	// ErrNotHeld: this process holds no lease for that event.
 	ErrNotHeld = errors.New("event is not held")
@@ -80,9 +79,9 @@ var (
 	ErrAlreadySettled = errors.New("delivery is already settled")
 	// ErrStopped: the cause of a handler's canceled context when its subscription stopped and ShutdownTimeout passed.
 	ErrStopped = errors.New("subscription stopped")
-	// ErrLockLost: a lock could not be renewed in time, or is somebody else's; see Lock.
+	// ErrLockLost: a lock could not be renewed in time, or another process holds it; see Lock.
 	ErrLockLost = errors.New("lock lost")
-	// ErrUndecodable: a stored message is no event and cannot be read as one.
+	// ErrUndecodable: a stored message is not an event and cannot be decoded as one.
 	ErrUndecodable = errors.New("undecodable event")
 )
 

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Keys is a small store of named values with conditional writes, for leases,
-// sessions, resume tokens and the like. It is no place for events. Buckets are created at the
-// first write, for 64 MiB each; names consist of letters, digits, '_' and '-'. Keys may be any
-// non-empty UTF-8 of at most 256 bytes without control characters.
+// Keys is a small store of named values with conditional writes, for leases, sessions, resume tokens
+// and the like. It is not meant for events. Buckets are created at the first write, with 64 MiB
+// each; their names consist of letters, digits, '_' and '-'. A key is any non-empty UTF-8 text of at
+// most 256 bytes without control characters.
 type Keys interface {
 	// KeyGet returns the value and its revision, or revision 0 and no error where
 	// the key does not exist. It reads from the leader, not from a replica.

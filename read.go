@@ -20,7 +20,7 @@ type Reader interface {
 	Read(ctx context.Context, topics []string, o ReadOptions) iter.Seq2[Event, error]
 }
 
-// ReadOptions say what Read returns.
+// ReadOptions configures Read.
 type ReadOptions struct {
 	From  Start             `json:"-"`               // where to begin; defaults to Earliest, and with Follow to Latest
 	After map[string]uint64 `json:"after,omitempty"` // per topic: start after this sequence, whatever From is

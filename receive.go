@@ -19,28 +19,29 @@ type Receiver interface {
 	Receive(ctx context.Context, topic, group string, o ReceiveOptions) ([]*Delivery, error)
 }
 
-// ReceiveOptions say what Receive asks for.
+// ReceiveOptions configures Receive.
 type ReceiveOptions struct {
-	// From is where a group that does not exist yet begins. Defaults to Latest.
+	// From is where a new group starts. Defaults to Latest.
 	From Start `json:"-"`
-	// Max is how many events are returned at most. Defaults to 100.
+	// Max is the maximum number of events returned. Defaults to 100.
 	Max int `json:"max,omitempty"`
-	// MaxBytes is how many bytes of events are returned at most, as the broker counts them:
-	// with headers and subjects. An event that is larger is returned alone. Defaults to 64 MiB.
+	// MaxBytes is the maximum size of the events returned, as the broker counts bytes: with
+	// headers and subjects. A larger event is returned alone. Defaults to 64 MiB.
 	MaxBytes int64 `json:"maxBytes,omitempty"`
-	// Wait is how long to wait for the first event. Defaults to 5 seconds, -1 means not at all: an
-	// event whose publisher was answered a moment ago may not be known to the group yet. What has
-	// come is returned when it is known to be held, which in a cluster may take an election.
+	// Wait is how long to wait for the first event. Defaults to 5 seconds; -1 means no wait: an
+	// event whose publish was confirmed a moment ago may not have reached the group yet. Events
+	// that have arrived are returned once their leases are verified, which in a cluster may take
+	// an election.
 	Wait time.Duration `json:"-"`
-	// AckTimeout is how long the leases last, at least 100 milliseconds. It belongs to the
-	// group, as SubscribeOptions.AckTimeout does: where that of the group is longer, they
-	// last that long. Defaults to that of the group, and to 30 seconds where there is none yet.
+	// AckTimeout is how long the leases last, at least 100 milliseconds. It belongs to the group,
+	// as SubscribeOptions.AckTimeout does: if the group's AckTimeout is longer, leases last that
+	// long. Defaults to the group's value, and to 30 seconds for a new group.
 	AckTimeout time.Duration `json:"-"`
-	// MaxLease is how long the bus extends the leases of what it returned, until the caller
-	// settles them; at least AckTimeout. What is not settled by then is a failed attempt, at
-	// most AckTimeout later. Zero: they are not extended, but by [Delivery.Extend].
+	// MaxLease is how long the bus extends the leases of the returned events until the caller
+	// settles them; at least AckTimeout. An event that is not settled by then counts as a failed
+	// attempt, at most AckTimeout later. Zero: only [Delivery.Extend] extends leases.
 	MaxLease time.Duration `json:"-"`
-	// MaxAttempts is carried by the deliveries. Defaults to 5, -1 means without end.
+	// MaxAttempts is carried by the deliveries. Defaults to 5; -1 means no limit.
 	MaxAttempts int `json:"maxAttempts,omitempty"`
 	// Reserve is called before more than [UnreservedBytes] of events are requested, and reports
 	// whether that many more bytes may be held. If it refuses, Receive returns the events that it

@@ -19,59 +19,63 @@ type Handler func(ctx context.Context, d *Delivery) error
 
 // Subscriber delivers events to groups.
 type Subscriber interface {
-	// Subscribe joins the group and returns when the group exists at the broker:
-	// events published after that are not missed. The members of a group share its
-	// events. Canceling ctx is a graceful Stop. A group that exists goes on where
-	// it was; o.From is for a new one.
+	// Subscribe joins the group and returns when the group exists at the broker: the group
+	// misses no event that is published after that. The members of a group share its events.
+	// Canceling ctx is a graceful Stop. An existing group resumes; o.From is for a new one.
 	Subscribe(ctx context.Context, topic, group string, h Handler, o SubscribeOptions) (Subscription, error)
 }
 
-// SubscribeOptions say how a member of a group receives. The zero value is the
-// documented default. AckTimeout and GroupMaxInFlight belong to the group: a group that
-// exists keeps its own where they are zero, and their defaults are those of a new group.
-// A GroupMaxInFlight that is given becomes the group's. So does an AckTimeout that is
-// longer than the group's; none makes that shorter, since other members count on it, also
-// such as are away: delete the group, and it begins anew.
+// SubscribeOptions configures one member of a group. Each field's zero value selects its
+// documented default.
+//
+// AckTimeout and GroupMaxInFlight belong to the group: zero keeps the value of an existing
+// group and selects the default for a new one. A nonzero GroupMaxInFlight replaces the group's
+// value. AckTimeout replaces the group's value only if it is longer, because other members,
+// including absent ones, rely on the existing value. To shorten it, delete the group, which
+// then starts over.
 type SubscribeOptions struct {
-	// From is where a group that does not exist yet begins. Defaults to Latest.
+	// From is where a new group starts. Defaults to Latest.
 	From Start `json:"-"`
-	// Topics are further topics of the same subscription, besides the one named
-	// in the call. There is no order between topics. Those that have events take turns, and
-	// so do their retries; a turn is as many events as the member handles in 10 ms, at least one.
+	// Topics are further topics of the same subscription, in addition to the topic of the
+	// call. There is no order between topics. Topics with events take turns, and so do their
+	// retries; a turn is as many events as the member handles in 10 ms, at least one.
 	Topics []string `json:"topics,omitempty"`
-	// Concurrency is how many handlers run at once. Defaults to 1.
+	// Concurrency is the number of concurrent handlers. Defaults to 1.
 	Concurrency int `json:"concurrency,omitempty"`
-	// BatchSize is how many events one request to the broker asks for at most. Defaults to 100.
+	// BatchSize is the maximum number of events that one request asks the broker for. Defaults
+	// to 100.
 	BatchSize int `json:"batchSize,omitempty"`
-	// MaxInFlight is how many events this member holds at most, running or
-	// waiting for a handler. The topics have equal parts of it. Defaults to 1000, or to
-	// Concurrency or 100 for each topic where that is more.
+	// MaxInFlight is the maximum number of events that this member holds, running or waiting
+	// for a handler. The topics have equal shares of it. Defaults to 1000, or to Concurrency
+	// or 100 for each topic if that is more.
 	MaxInFlight int `json:"maxInFlight,omitempty"`
-	// MaxInFlightBytes is how many bytes of events this member holds at most, running or
-	// waiting for a handler, as the broker counts them: with headers and subjects. The
-	// topics have equal parts of it, an eighth of each is for the group's retries; an event
-	// that is larger than its part comes when nothing else of that is held. Defaults to 64 MiB.
+	// MaxInFlightBytes is the maximum size of the events that this member holds, running or
+	// waiting for a handler, as the broker counts bytes: with headers and subjects. The topics
+	// have equal shares of it; an eighth of each share is for the retries of the group. An
+	// event that is larger than its share is delivered when nothing else of that share is
+	// held. Defaults to 64 MiB.
 	MaxInFlightBytes int64 `json:"maxInFlightBytes,omitempty"`
-	// GroupMaxInFlight is how many events all members of the group hold at most,
-	// delayed retries included. Defaults to what the group has, and to 10000 where there is
-	// none yet.
+	// GroupMaxInFlight is the maximum number of events that all members of the group hold,
+	// including delayed retries. Defaults to the group's value, and to 10000 for a new group.
 	GroupMaxInFlight int `json:"groupMaxInFlight,omitempty"`
-	// AckTimeout is how long the lease on an event lasts unless it is extended, at least
-	// 100 milliseconds. Where that of the group is longer, leases last that long, and
-	// this member extends them each third of its own. Defaults to that of the group,
-	// and to 30 seconds where there is none yet.
+	// AckTimeout is how long the lease on an event lasts unless it is extended, at least 100
+	// milliseconds. If the group's AckTimeout is longer, leases last that long, and this
+	// member extends them each third of its own. Defaults to the group's value, and to 30
+	// seconds for a new group.
 	AckTimeout time.Duration `json:"-"`
-	// MaxLease is how long the bus keeps extending the lease of a running handler,
-	// counted from its start, at least AckTimeout (30 seconds where that is zero). Defaults
-	// to 10 minutes, or the group's AckTimeout where that is longer; -1 means never extended.
+	// MaxLease is how long the bus keeps extending the lease of a running handler, counted
+	// from its start, at least AckTimeout (30 seconds if that is zero). Defaults to 10
+	// minutes, or to the group's AckTimeout if that is longer; -1 means that leases are never
+	// extended.
 	MaxLease time.Duration `json:"-"`
-	// MaxAttempts is how often an event is tried before it becomes a dead letter.
-	// Defaults to 5, -1 means without end. With an end, what comes again after a
-	// process died is tried one event at a time, so that one that kills its process is
-	// found; without one it comes as all else does.
+	// MaxAttempts is the number of attempts after which an event becomes a dead letter.
+	// Defaults to 5; -1 means no limit. With a limit, events that are redelivered after a
+	// process died are tried one at a time, to find an event that kills its process. Without a
+	// limit they are handled like all others.
 	MaxAttempts int `json:"maxAttempts,omitempty"`
-	// Order says which events wait for which. Defaults to NoOrder. It belongs to the
-	// group: a member with another order is refused while others are there.
+	// Order is the order in which the group's events are handled. Defaults to NoOrder. It
+	// belongs to the group: a member with another order is refused while other members are
+	// subscribed.
 	Order Order `json:"order,omitempty"`
 	// Backoff is the wait between attempts. Defaults to Backoff{}.
 	Backoff Backoff `json:"backoff,omitzero"`
@@ -89,8 +93,8 @@ type SubscribeOptions struct {
 	// back. The bus calls Reserve with locks held: it must not block, and must not call the
 	// bus. Nil: MaxInFlightBytes is the only bound.
 	Reserve func(bytes int64) bool `json:"-"`
-	// ManualAck leaves settling to the handler or to others who know the delivery
-	// or the id. A handler that returns an error still refuses the event.
+	// ManualAck leaves settling to the handler, or to other code that knows the delivery or
+	// the ID. If the handler returns an error, the event is still refused.
 	ManualAck bool `json:"manualAck,omitempty"`
 }
 
@@ -99,16 +103,16 @@ type Order string
 
 // The orders.
 const (
-	// NoOrder: events go to whichever handler is free, and one that failed comes
-	// back behind later ones.
+	// NoOrder gives events to any free handler. A failed event is redelivered after later
+	// ones.
 	NoOrder Order = ""
-	// PerKey: events of one key are handled one after the other, across members,
-	// crashes and restarts. One that fails is tried again in its place, and holds
-	// back later ones of its key and nothing else, until it is done with or a dead
-	// letter. Events without a key are in no order. One member of the group is
+	// PerKey handles the events of a key one at a time, across members, crashes and restarts.
+	// A failed event is retried in place: it blocks later events of its key, and nothing else,
+	// until it is settled or dead-lettered. Events without a key have no order. One member is
 	// active, with Concurrency handlers; the others stand by.
 	PerKey Order = "per_key"
-	// Total: the same for all events of a topic, one at a time.
+	// Total handles all events of a topic one at a time, as PerKey handles the events of a
+	// single key.
 	Total Order = "total"
 )
 

@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// Table is the state of a topic in memory, kept up to date: the last event of
-// each key. Reading it costs no request. It lags behind the topic by the way of
-// an event from the broker; see [Table.WaitFor].
+// Table is the state of a topic in memory, kept up to date: the last event of each key.
+// Reading it costs no request. It lags behind the topic by the time that an event takes to
+// arrive from the broker; see [Table.WaitFor].
 //
-// Its methods may be used from several goroutines. The events that they return
-// share memory with the table and must not be changed.
+// Its methods may be called concurrently. The events that they return share memory with the
+// table and must not be changed.
 type Table struct {
 	topic  string
 	o      TableOptions
@@ -33,19 +33,19 @@ type Table struct {
 	wake   chan struct{} // closed when asOf grows; nil: no caller waits
 }
 
-// TableOptions say what a Table holds.
+// TableOptions configures a Table.
 type TableOptions struct {
-	// Snapshot is a topic declared with TopicConfig.SnapshotOf the table's topic: it
-	// is loaded from there, and only what is new is read from the topic itself. One
-	// that has events of another topic is [ErrInvalidOption]. A topic that is not
-	// compacted should have one. Defaults to none.
+	// Snapshot is a topic declared with TopicConfig.SnapshotOf the table's topic. The table
+	// is loaded from it, and only newer events are read from the topic itself. A snapshot of
+	// another topic is [ErrInvalidOption]. A topic that is not compacted should have a
+	// snapshot. Defaults to none.
 	Snapshot string
 	// KeyPrefix selects the keys. Defaults to all.
 	KeyPrefix string
-	// OnChange is called after each change that came once the table was open, in the
-	// order of the topic, with the event that made it: one at a time, before the
-	// next is looked at. It may read the table, must not block, and must not call
-	// Close. A panic ends the table. Defaults to none.
+	// OnChange is called after each change that arrives once the table is open, with the
+	// event that caused it. Calls are made one at a time in the order of the topic, each
+	// before the next event is applied. OnChange may read the table, must not block, and
+	// must not call Close. If it panics, the table ends. Defaults to none.
 	OnChange func(key string, e Event, deleted bool)
 }
 
@@ -55,15 +55,15 @@ type TableBus interface {
 	Reader
 }
 
-// errTableClosed is why a table ended that was closed.
+// errTableClosed is the cause of a table's end after Close.
 var errTableClosed = errors.New("table is closed")
 
-// OpenTable loads the state of a topic, which needs KeyInSubject, and returns when
-// that is done. The table then follows the topic through lost connections and
-// broker restarts, until Close, or until ctx ends, which is the same. What the topic loses
-// before the table has read it, in an outage that is longer than Retention, or than
-// TombstoneTTL where it is compacted, the table does not notice: let both be much longer. The
-// error is that of [StateStore.ScanLatest].
+// OpenTable loads the state of a topic, which needs KeyInSubject, and returns when the state
+// is loaded. The table then follows the topic through lost connections and broker restarts,
+// until Close or the end of ctx. The table does not notice events that the topic removes
+// before the table has read them, in an outage longer than Retention or, in a compacted
+// topic, TombstoneTTL: make both much longer. The error is the one that
+// [StateStore.ScanLatest] returns.
 func OpenTable(ctx context.Context, b TableBus, topic string, o TableOptions) (*Table, error) {
 	t := &Table{topic: topic, o: o, done: make(chan struct{}), events: map[string]Event{}, gone: map[string]uint64{}}
 	from := topic

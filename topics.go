@@ -67,83 +67,86 @@ type TopicConfig struct {
 	Storage Storage `json:"storage,omitempty"`
 	// Replicas in a cluster, 1 to 5. Defaults to 1.
 	Replicas int `json:"replicas,omitempty"`
-	// DuplicateWindow is how long an id is remembered. Defaults to 2 minutes, or
-	// Retention where that is shorter; at least 100 milliseconds, at most Retention.
-	// Only that of a snapshot is none. A publish that may be stored is not repeated for longer:
-	// it ends with StoredUnknown.
+	// DuplicateWindow is how long the topic remembers event IDs, from 100 milliseconds to
+	// Retention. Defaults to 2 minutes, or to Retention if that is shorter. Only snapshots have
+	// none. A publish that may have been stored is not retried beyond the window: it fails with
+	// StoredUnknown.
 	DuplicateWindow time.Duration `json:"-"`
-	// KeyInSubject puts each key into the subject of its events. LatestByKey,
-	// ScanLatest and ExpectLastSeq need it; every distinct key then costs the server
-	// about 200 bytes of memory. It cannot be changed: delete the topic first.
+	// KeyInSubject puts each key into the subject of its events. LatestByKey, ScanLatest and
+	// ExpectLastSeq need it. Every distinct key then costs the server about 200 bytes of
+	// memory. It cannot be changed: delete the topic first.
 	KeyInSubject bool `json:"keyInSubject,omitempty"`
-	// Partitions spreads the topic's events by their keys over that many partitions, at
-	// most MaxPartitions, so that the members of a group share them out and each key keeps
-	// its order: see package partition. 8 to 32 is usual. An event without a key goes
-	// by its ID, or with KeyInSubject to the one partition of the empty key. A topic has
-	// partitions from its first day or never; Partitions.Repartition adds some, and a
-	// declaration that still says a number which the topic had before is left at that. It
-	// excludes Stream, Subject and SnapshotOf. Defaults to none.
+	// Partitions distributes the topic's events by key over that many partitions, at most
+	// MaxPartitions, so that the members of a group share them and each key keeps its order:
+	// see package partition. 8 to 32 is usual. An event without a key is assigned by its ID or,
+	// with KeyInSubject, to the partition of the empty key. Partitions must be set when the
+	// topic is first declared. Partitions.Repartition adds some; a declaration with an earlier
+	// number of the topic does not change that. It excludes Stream, Subject and SnapshotOf.
+	// Defaults to none.
 	Partitions int `json:"partitions,omitempty"`
-	// Delays allows PublishOptions.DeliverAt. It needs a server 2.12 or newer, and
-	// cannot be switched off. It excludes DiscardNew, MaxBytes and MaxEvents: a full topic
-	// would drop events that wait for their time. A topic that has such limits already gets
-	// it together with a MaxBytes and MaxEvents of -1.
+	// Delays allows PublishOptions.DeliverAt. It needs server 2.12 or newer, and cannot be
+	// switched off. It excludes DiscardNew, MaxBytes and MaxEvents: a full topic would drop
+	// events that wait for their time. To add Delays to a topic with such limits, also set
+	// MaxBytes and MaxEvents to -1.
 	Delays bool `json:"delays,omitempty"`
-	// Compact keeps the last History events of each key, and deletes a key at its
-	// tombstone ([Tombstone]). Events without a key count as those of one key. An
-	// event that ends, by its TTL or by Retention, leaves a tombstone where it was
-	// the last of its key. It implies KeyInSubject. Retention then defaults to none,
-	// and Discard to DiscardNew (DiscardOld with Delays): state must not vanish for
-	// want of room. It cannot be changed: delete the topic first.
+	// Compact keeps the last History events of each key, and deletes a key at its tombstone
+	// ([Tombstone]). Events without a key count as events of one key. If the last event of a
+	// key expires, by its TTL or by Retention, it leaves a tombstone. Compact implies
+	// KeyInSubject. Retention then defaults to none, and Discard to DiscardNew (DiscardOld with
+	// Delays), because a full topic must not lose state. It cannot be changed: delete the topic
+	// first.
 	Compact bool `json:"compact,omitempty"`
-	// History is how many events of a key a compacted topic keeps, 1 to 64. With
-	// more than 1 it takes no PublishOptions.TTL: the event before would come back.
-	// Lowering it, which needs Shrink, removes the events that are too many, at once. A topic that is full (DiscardNew) still takes updates and
-	// tombstones of keys that have History events; with more than 1 it refuses
-	// those of others ([ErrTopicFull]). With more than 1, or with a snapshot of the
-	// topic, a tombstone may make its groups lose what their members hold at that
-	// moment and do not acknowledge (servers up to 2.15.2). Defaults to 1.
+	// History is how many events of a key a compacted topic keeps, 1 to 64. With more than 1,
+	// PublishOptions.TTL is refused, because the event before would reappear. Lowering History
+	// needs Shrink, and immediately removes the excess events. A full topic (DiscardNew) still
+	// accepts updates and tombstones of keys that have History events; with more than 1 it
+	// refuses them for other keys ([ErrTopicFull]). With more than 1, or with a snapshot of the
+	// topic, a tombstone may make groups lose events that their members hold at that moment and
+	// do not acknowledge (servers up to 2.15.2). Defaults to 1.
 	History int `json:"history,omitempty"`
-	// SnapshotOf makes this topic the snapshot of another, which must exist and needs
-	// KeyInSubject, by custom under the name of [SnapshotTopic]: the last event of each of
-	// its keys, kept by the server. It is read only; its events have the Topic and Seq they
-	// have in the other one, and so it cannot be read from AfterSeq or AfterID, and has no
-	// groups ([ErrUnsupported]): read it, then follow the other one. What the other topic
-	// loses by its Retention stays, and so do tombstones, unless the other topic is
-	// compacted: then TombstoneTTL ends them in both. There an event with a TTL ends in
-	// both, and leaves a tombstone; a log with a snapshot takes no TTL ([ErrUnsupported]):
-	// the event before would come back, in the log alone. It has no DuplicateWindow (-1),
-	// and a stream of its own; Retention and Discard default as with Compact, and MaxBytes
-	// to none, in memory apart. One that is full stands still, and what the other topic
-	// loses by Retention meanwhile is lost to it, tombstones included: watch TopicInfo.Lag.
-	// The topic of a snapshot cannot be changed; where that was deleted by other means and
-	// made anew, which begins its positions anew, the snapshot is refused ([ErrConflict]):
-	// delete it first. That of a topic in memory must be in memory, too.
+	// SnapshotOf makes the topic a read-only snapshot of the named topic, which must exist with
+	// KeyInSubject: the server keeps the last event of each key, with its original Topic and
+	// Seq. By convention a snapshot is named [SnapshotTopic]. A snapshot has no groups and
+	// cannot be read from AfterSeq or AfterID ([ErrUnsupported]): read the snapshot, then
+	// follow the topic.
+	//
+	// A snapshot keeps events and tombstones that its topic removes by Retention. If the topic
+	// is compacted, TombstoneTTL removes tombstones from both, and an event with a TTL expires
+	// in both and leaves a tombstone. A log with a snapshot rejects a TTL ([ErrUnsupported]):
+	// the key's previous event would reappear, in the log only.
+	//
+	// A snapshot has its own stream and no DuplicateWindow (-1). Retention and Discard default
+	// as with Compact, and MaxBytes to none except in memory. The snapshot of a topic in memory
+	// must be in memory, too. A full snapshot stalls, and events and tombstones that the topic
+	// removes by Retention in the meantime are lost to it: watch TopicInfo.Lag.
+	//
+	// SnapshotOf cannot be changed. If the topic was deleted by other means and re-created, its
+	// positions restart, and the snapshot is refused ([ErrConflict]): delete the snapshot
+	// first.
 	SnapshotOf string `json:"snapshotOf,omitempty"`
-	// TombstoneTTL is how long a tombstone stays readable in a compacted topic;
-	// whole seconds. It counts for tombstones published from then on. It must be
-	// longer than readers can be away. And a server that is killed, not stopped, may
-	// bring back from its files a key whose tombstone has ended: where that must not
-	// be, use years. Defaults to 24 hours, or Retention where that is shorter; at
-	// most Retention. (In a log that has a snapshot a tombstone goes with the events
-	// of its time.)
+	// TombstoneTTL is how long a tombstone stays readable in a compacted topic; whole seconds.
+	// A change applies to tombstones published after it. It must be longer than readers can be
+	// absent. A server that is killed, not stopped, may restore from its files a key whose
+	// tombstone has expired: if that must not happen, use years. Defaults to 24 hours, or to
+	// Retention if that is shorter; at most Retention. In a log with a snapshot, a tombstone is
+	// removed along with the events of its time.
 	TombstoneTTL time.Duration `json:"-"`
-	// Stream places the topic into a stream of that name, which several topics may
-	// share: they then have one order, one set of limits and atomic batches across
-	// them. That of a topic with Partitions is shared with none. Defaults to a stream of
-	// the topic's own, named after it. With Subject set it names an existing stream to adopt.
+	// Stream places the topic into a stream of that name, which several topics may share: they
+	// then have one order, one set of limits and atomic batches across them. A topic with
+	// Partitions cannot share its stream. Defaults to a stream of its own, named after the
+	// topic. With Subject set it names an existing stream to adopt.
 	Stream string `json:"stream,omitempty"`
 	// Subject adopts events of a stream that JetBus did not create: the messages on this
 	// subject (wildcards allowed) are the topic's events. The stream must exist and is never
 	// changed. Publishing needs a subject without wildcards. If the stream does not set
 	// AllowDirect, events are read one by one from its leader.
 	Subject string `json:"subject,omitempty"`
-	// Shrink allows this one declaration to make a topic that exists keep less: a
-	// shorter Retention, DuplicateWindow or TombstoneTTL, smaller MaxBytes, MaxEvents or
-	// History, fewer Replicas, DiscardOld after DiscardNew. What is too old or too much
-	// then is removed at once. It is no setting of the topic: it is not stored, TopicInfo
-	// does not have it, and it has no JSON form. Defaults to false: such a change is
-	// refused with a [ConflictError] that names the fields.
+	// Shrink allows this one declaration to reduce what an existing topic keeps: a shorter
+	// Retention, DuplicateWindow or TombstoneTTL, smaller MaxBytes, MaxEvents or History, fewer
+	// Replicas, DiscardOld after DiscardNew. Events beyond the new limits are removed
+	// immediately. Shrink is not a setting of the topic: it is not stored, TopicInfo does not
+	// have it, and it has no JSON form. Defaults to false: such a change is refused with a
+	// [ConflictError] that names the fields.
 	Shrink bool `json:"-"`
 }
 

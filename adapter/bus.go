@@ -19,13 +19,13 @@ type Bus struct {
 
 	settled sync.Map // ackTrial of durables whose events Receive hands out, by ackSubjects
 
-	life  context.Context         //nolint:containedctx // canceled by Close; ends what would go on for ever
+	life  context.Context         //nolint:containedctx // canceled by Close; ends everything that would not end otherwise
 	die   context.CancelCauseFunc // of life
 	ended chan struct{}           // closed at the end of Close
 
 	mu       sync.Mutex
-	closing  bool                // no new subscriptions; what runs may still publish and settle
-	closed   bool                // nothing any more
+	closing  bool                // no new subscriptions; running ones may still publish and settle
+	closed   bool                // no calls are accepted
 	watching bool                // watchAdvisories was called
 	waiting  bool                // watchLater will call it
 	sweeping bool                // sweepLater was called

@@ -29,9 +29,9 @@ const (
 	drainTimeout  = 2 * time.Second // for the server to confirm that it sends no more
 )
 
-// puller keeps pull requests open at one durable, for the subscription's share
-// of one topic. It asks on the goroutine that made room, so that there is no
-// moment in which events wait and nobody asks: nats.go's Consume has one.
+// puller keeps pull requests open at one durable, for the subscription's share of one topic. It
+// requests events on the goroutine that made room for them. So there is never a moment in which
+// events wait without a request, as there is with nats.go's Consume.
 type puller struct {
 	s  *subscription
 	t  *topic
@@ -56,7 +56,7 @@ type puller struct {
 	heard     time.Time          // last sign of the server
 	retry     time.Duration      // the last wait after a refusal; 0 since one was granted
 	resting   bool               // that wait is not over
-	missing   bool               // nobody answered the last request
+	missing   bool               // the last request was not answered
 	starved   bool               // among the subscription's starved
 	joining   bool               // rejoin runs
 	ended     bool

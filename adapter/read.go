@@ -148,7 +148,7 @@ func (b *Bus) places(ctx context.Context, topics []string, o jetbus.ReadOptions)
 	return out, nil
 }
 
-// place finds where reading of one topic begins and, without Follow, ends.
+// place finds where the reading of a topic begins and, without Follow, where it ends.
 func (dur *durables) place(ctx context.Context, t *topic, o jetbus.ReadOptions) (place, error) {
 	p := place{t: t, last: o.Last[t.name()]}
 	from := o.From
@@ -167,7 +167,8 @@ func (dur *durables) place(ctx context.Context, t *topic, o jetbus.ReadOptions) 
 	if err != nil {
 		return p, dur.translate("", dur.api+"STREAM.INFO."+t.stream, err)
 	}
-	// After the position was looked up: one that was made anew before that is told here.
+	// This comes after the position was looked up, so it detects a stream that was
+	// re-created before that.
 	if at, ok := o.Created[t.name()]; ok && at.UnixMilli() != info.Created.UnixMilli() {
 		return p, madeAnew(info)
 	}
@@ -315,8 +316,8 @@ func (r *tail) subscribe() (*nats.Subscription, chan *nats.Msg, error) {
 	return sub, messages, nil
 }
 
-// attach reads by one consumer until it breaks off, or emit returns false, or
-// there is no more to read.
+// attach reads with one consumer until the consumer breaks off, emit returns false, or
+// everything is read.
 func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg, lost <-chan struct{}, emit func(jetbus.Event) bool) error {
 	c, err := r.create(ctx, lost)
 	if err != nil {
@@ -337,7 +338,7 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 	window := tailWindow{used: &r.b.readAhead}
 	defer window.close()
 	pulls := tailPulls{bytes: cmp.Or(r.bytes, window.bytes())}
-	if r.scan != nil { // of the last event of each key the server would forget the one that there was no room for
+	if r.scan != nil { // in a scan of last events, the server would drop an event that does not fit into the request
 		pulls.bytes, pulls.most = 0, scanFirst
 	}
 	for {
@@ -370,7 +371,7 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 					}
 				}
 				continue
-			case a.consumer != name: // of the one before
+			case a.consumer != name: // of the previous consumer
 				continue
 			case a.consumed != pulls.seen+1:
 				return errTailBroken

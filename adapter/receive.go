@@ -299,7 +299,7 @@ func (c *receiveCall) pullNow(ctx context.Context, from source, n int) error {
 	return c.pull(ctx, from, min(n, from.room), 0)
 }
 
-// receiveCall is the inbox of one Receive.
+// receiveCall is the inbox of a Receive call.
 type receiveCall struct {
 	r           *handedOut
 	maxAttempts int
@@ -314,7 +314,7 @@ type receiveCall struct {
 	sent        time.Time // of the newest request
 	leases      []*lease
 	bytes       int64         // of their messages
-	ended       bool          // what comes now is given back
+	ended       bool          // events that arrive now are given back
 	over        chan pullWord // the end of a request; capacity 1
 	first       chan struct{} // signaled by an event; capacity 1
 }

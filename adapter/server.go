@@ -23,9 +23,9 @@ const (
 // its context is over.
 const lateFlush = 2 * time.Second
 
-// server is the JetStream of a connection: what is asked of it and read from it by those who
-// know which stream, consumer or subject they mean. It remembers nothing of topics and groups;
-// the layers above it do. It is safe for concurrent use.
+// server is the JetStream of a connection. The layers above use it for requests and reads that
+// name a stream, a consumer or a subject. It stores nothing about topics and groups; those
+// layers do. It is safe for concurrent use.
 type server struct {
 	cfg         Config
 	nc          *nats.Conn

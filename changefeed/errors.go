@@ -22,21 +22,22 @@ var (
 	// ErrInvalidated: the collection was dropped or renamed, or its database dropped,
 	// and OnInvalidate is Fail.
 	ErrInvalidated = errors.New("what the feed watches was dropped or renamed")
-	// ErrForeign: the topic ends with an event that is not of this feed. A feed needs a
-	// topic of its own, though not a stream.
+	// ErrForeign: the topic ends with an event of another publisher. A feed needs its own
+	// topic, but not its own stream.
 	ErrForeign = errors.New("the topic has events of somebody else")
-	// ErrOtherSource: a feed of that name follows another collection or database, or
-	// publishes to another topic; it leads now, or has left its position. Give this one
-	// another Name, or reset it.
+	// ErrOtherSource: another feed with the same name follows another collection or
+	// database, or publishes to another topic. It leads now, or its position is still
+	// saved. Give this feed another Name, or reset it.
 	ErrOtherSource = errors.New("a feed of that name has another collection or topic")
 	// ErrNotReplicaSet: the server is a standalone, which has no change streams.
 	ErrNotReplicaSet = errors.New("the server is not in a replica set, so that it has no change streams: initiate one, a single member will do")
-	// ErrPrivilege: the user may not read change streams there, or is not who it says.
+	// ErrPrivilege: the user may not read change streams there, or could not be
+	// authenticated.
 	ErrPrivilege = errors.New("no privilege for change streams: check user, password and authSource in the URI; the user needs the actions find and changeStream")
 	// ErrNoImage: Before or FullDocument is Required, and MongoDB has no image of the
 	// document for a change.
 	ErrNoImage = errors.New("MongoDB has no image of the document: enable changeStreamPreAndPostImages on the collection and keep them long enough, or use WhenAvailable")
-	// ErrStream: MongoDB refuses the change stream for another reason that will not pass.
+	// ErrStream: MongoDB refuses the change stream for another permanent reason.
 	ErrStream = errors.New("MongoDB refuses the change stream")
 	// ErrPoison: a change cannot become an event, and OnPoison is Fail.
 	ErrPoison = errors.New("a change cannot be published")
@@ -44,7 +45,8 @@ var (
 	ErrOversize = errors.New("a change is larger than the broker takes")
 	// ErrLoop: a document was written by a projection of the feed's own topic.
 	ErrLoop = errors.New("the collection is a projection of the feed's own topic")
-	// ErrFenced: a TokenStore says that another instance has saved since.
+	// ErrFenced: the TokenStore reports that another instance has saved a position in the
+	// meantime.
 	ErrFenced = errors.New("another instance of the feed is ahead")
 )
 

@@ -254,12 +254,12 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// position is where a feed goes on.
+// position is where a feed resumes.
 type position struct {
 	token Token
 	copy  *CopyProgress // nil: no copy is under way
-	// unsaid: the topic ends with the event for which a copy is made, and the gap event
-	// is still to come.
+	// unsaid: the topic ends with the event that caused a copy, and the gap event is not
+	// published yet.
 	unsaid  bool
 	at      *bson.Timestamp   // the time to start at, instead of token
 	upTo    Token             // changes up to here were read already, if at is earlier

@@ -91,18 +91,18 @@ func FromToken(t Token) StartPoint {
 // copy began: nothing is missed between the two.
 func FromCopy() StartPoint { return StartPoint{mode: startCopy} }
 
-// Options say what a feed does. The zero value of each field is its default; Name,
-// Database and Topic have none.
+// Options configures a feed. The zero value of each field selects its default; Name, Database
+// and Topic have none.
 type Options struct {
-	// Name is the feed's identity: its lock, its position and the ids of its events go by
-	// it. 1 to 64 letters, digits, '-' and '_'.
+	// Name is the feed's identity: it names its lock, its position and the IDs of its events. 1
+	// to 64 letters, digits, '-' and '_'.
 	Name string
-	// Database and Collection are what is watched. Without Collection it is the whole
-	// database; the keys of events then begin with the collection's name, in which '%' is
-	// "%25" and '/' is "%2F", and a slash. The collection need not exist yet.
+	// Database and Collection are what the feed watches. Without Collection it watches the whole
+	// database; the keys of events then begin with the collection's name, in which '%' is "%25"
+	// and '/' is "%2F", and a slash. The collection need not exist yet.
 	Database, Collection string
-	// Topic is where the changes go. Nobody else may publish to it. One that does not exist
-	// is declared, with a stream of its own and without an age limit.
+	// Topic is the topic to which the feed publishes. No other program may publish to it. If it
+	// does not exist, it is declared with its own stream and without an age limit.
 	Topic string
 	// Mode defaults to Auto.
 	Mode Mode
@@ -113,14 +113,14 @@ type Options struct {
 	// Expanded adds the events of indexes and collections (MongoDB 6.0), and the header
 	// HeaderCollectionUUID.
 	Expanded bool
-	// Pipeline selects on the server: $match stages about operationType and ns only, since
-	// what depends on the document cannot be resumed. Invalidate events are always read and
-	// published: the change stream ends with them. Defaults to none.
+	// Pipeline selects changes on the server. It may only have $match stages about operationType
+	// and ns, because a stream that depends on the document cannot be resumed. Invalidate events
+	// are always read and published, because the change stream ends with them. Defaults to none.
 	Pipeline []bson.D
-	// Filter selects further, in Go. It must be quick. Defaults to all changes.
+	// Filter selects changes further, in Go. It must be quick. Defaults to all changes.
 	Filter func(*Change) bool
-	// Map may change the event that a change becomes: payload, key, headers, tags. An error,
-	// or a panic, is treated as OnPoison says. Defaults to none.
+	// Map may change the event of a change: payload, key, headers, tags. OnPoison applies to an
+	// error or a panic. Defaults to none.
 	Map func(*Change, *jetbus.Event) error
 	// Format defaults to Relaxed.
 	Format Format
@@ -141,42 +141,45 @@ type Options struct {
 	// of a rebuilt projection. If a whole database is watched, Resync copies it again after each
 	// rename in it.
 	OnInvalidate Policy
-	// OnOversize, for events larger than the broker takes, is Fail (the default),
-	// DeadLetter, KeyOnly or Skip.
+	// OnOversize applies to events that are larger than the broker accepts. It is Fail (the
+	// default), DeadLetter, KeyOnly or Skip.
 	OnOversize Policy
-	// OnPoison, for changes that Map or the topic's schema refuses, is DeadLetter (the
+	// OnPoison applies to changes that Map or the topic's schema refuses. It is DeadLetter (the
 	// default), Fail or Skip.
 	OnPoison Policy
-	// OnMissing, for updates of documents that are gone when MongoDB looks them up, is
-	// KeyOnly (the default) or Skip. Their delete follows.
+	// OnMissing applies to updates of documents that no longer exist when MongoDB looks them up.
+	// It is KeyOnly (the default) or Skip. The event of their deletion follows.
 	OnMissing Policy
 	// AllowLoop lets the feed publish documents that a projection of its own topic wrote,
 	// or of another topic of the same stream.
 	AllowLoop bool
-	// TokenStore holds the position while nothing is published, and tells instances apart
-	// in the modes Atomic and Serial. Defaults to StoreInKeys of the bus.
+	// TokenStore holds the position while nothing is published, and decides between instances in
+	// modes Atomic and Serial. Defaults to StoreInKeys of the bus.
 	TokenStore TokenStore
-	// ProgressInterval is how often that position is saved at most. Defaults to 10 seconds.
+	// ProgressInterval is the minimum time between two saves of the position. Defaults to 10
+	// seconds.
 	ProgressInterval time.Duration
-	// LeaseTTL is how long the feed stands still when the instance that runs it dies; whole
-	// seconds, at least 3. Defaults to 15 seconds.
+	// LeaseTTL is how long the feed pauses if the instance that runs it dies; whole seconds, at
+	// least 3. Defaults to 15 seconds.
 	LeaseTTL time.Duration
-	// MaxInFlight is how many changes are read and not published yet, at most. Defaults to 6000.
+	// MaxInFlight is the maximum number of changes that are read and not published yet. Defaults
+	// to 6000.
 	MaxInFlight int
-	// MaxInFlightBytes is the same in bytes, give or take one change. Defaults to 24 MiB.
+	// MaxInFlightBytes is the same limit in bytes, accurate to one change. Defaults to 24 MiB.
 	MaxInFlightBytes int
-	// MaxAwaitTime is how long MongoDB waits for a change before it answers that there is
-	// none. A client with a Timeout needs one that is longer: otherwise that ends each
-	// change stream, which is then opened again. Defaults to 1 second.
+	// MaxAwaitTime is how long MongoDB waits for a change before it replies that there is none.
+	// If the client has a Timeout, that must be longer: otherwise it ends each change stream,
+	// which is then opened again. Defaults to 1 second.
 	MaxAwaitTime time.Duration
-	// CopyBatch is how many documents a copy reads at once. Defaults to 1000.
+	// CopyBatch is the maximum number of documents that a copy reads in one batch. Defaults to
+	// 1000.
 	CopyBatch int
 	// Backoff is the wait after a failure. Defaults to 200 milliseconds up to 30 seconds.
 	Backoff jetbus.Backoff
 	// ReadyGrace is how long a feed may be reconnecting before it is not ready. Defaults to
 	// 10 seconds.
 	ReadyGrace time.Duration
-	// Log gets what nobody can be returned. Defaults to nothing.
+	// Log receives errors that no call can return. Defaults to none.
 	Log *slog.Logger
 }
 

@@ -29,14 +29,14 @@ type batch struct {
 	saved   chan<- struct{} // closed when the position is saved, which is done now; nil: as usual
 }
 
-// writer publishes batches in their order, each behind the one before.
+// writer publishes batches in order, each after the batch before it.
 type writer struct {
 	f     *Feed
 	in    chan batch // closed by the reader's owner
 	chain jetbus.Chain
 	saved Progress
 	last  time.Time // when the position was saved
-	// holder is a random id of the turn, by which what it saves is known.
+	// holder is a random ID of the turn, which identifies its saves.
 	holder string
 	fenced time.Time // when the position was saved to find out whether the turn is over
 
@@ -168,13 +168,13 @@ func (w *writer) saveNow(ctx context.Context) error {
 	return nil
 }
 
-// publish stores events in their order, again and again while the broker is away.
+// publish stores events in order. It retries while the broker is unavailable.
 func (w *writer) publish(ctx context.Context, out []outgoing) error {
 	return w.publishIn(ctx, out, func() Mode { return w.f.status.modeNow() })
 }
 
 func (w *writer) publishIn(ctx context.Context, out []outgoing, mode func() Mode) error {
-	unsure := false // what was sent last may be stored
+	unsure := false // the last events sent may be stored
 	for attempt := 1; len(out) > 0; attempt++ {
 		m := mode()
 		part := out[:m.portion(len(out))]

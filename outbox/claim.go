@@ -20,27 +20,27 @@ import (
 	"github.com/seed-63e9a637/jetbus/internal/outrow"
 )
 
-// A claim is made in steps of one transaction. The heads are the oldest rows of their
-// keys, and all rows without a key; they are locked, and heads that others have locked
-// are passed over. The followers of a head are the rows of its key up to the first that
-// is not to be had: dead, or waiting. The head is the lock of its key: who has it locked
-// may have the followers, and nobody else comes to them.
+// A claim is made in steps of one transaction. The heads are the oldest rows of their keys, and
+// all rows without a key. A claim locks its heads, and skips heads that are locked. The
+// followers of a head are the rows of its key up to the first row that cannot be claimed,
+// because it is dead or waits. The head is the lock of its key: only the claim that has locked
+// it takes the followers.
 //
-// A story: A holds the rows 5, 6 and 7 of a key, and its lease runs out. B claims them,
-// while A, late, notes that 6 failed. Were heads and followers found and changed in one
-// statement, B could see all three as due, find 6 changed when it comes to change it,
-// and leave it out: 7 would overtake 6. So followers are locked first, all of them, due
-// or not; and then it is decided how far they go.
+// A story: A holds the rows 5, 6 and 7 of a key, and its lease expires. B claims them, while A
+// belatedly records that 6 failed. If heads and followers were found and changed in one
+// statement, B could see all three as due, find 6 changed when it tries to change it, and leave
+// it out: 7 would overtake 6. So all followers are locked first, due or not, and only then does
+// the claim decide how many of them it takes.
 //
-// No statement looks at more pending rows than a step has, however many wait: followers are looked for up
-// to the end of it, and further on in the steps after it. Each of these begins again at the
-// oldest row of a key that the claim does not have: were it to begin behind the step before,
-// a row that was committed meanwhile, and is to be found there, would be overtaken by the
-// next one of its key.
+// A statement reads only as many pending rows as a step has, however many wait. It looks for
+// followers up to the end of the step; the following steps look for more. Each of these starts
+// again at the oldest row of a key that the claim does not have. If it started after the last
+// step, a row that was committed in the meantime before that position would be overtaken by the
+// next row of its key.
 const (
-	// scanText finds how far a step goes, how many rows are in it, and how many of them are
-	// due: a claim must not look at the whole backlog of a few keys to find that it has
-	// enough, nor at all rows that are not due, or of topics that it skips, at once.
+	// scanText finds the end of a step, the number of rows in it, and how many of them are due.
+	// A claim must not read the whole backlog of a few keys to find that it has enough, nor read
+	// in one statement all rows that are not due or that belong to skipped topics.
 	scanText = `SELECT max(s.pos), count(*), coalesce(sum(s.due), 0) FROM (
   SELECT o.pos, CASE WHEN {due} {skip} THEN 1 ELSE 0 END AS due FROM {table} o
   WHERE o.state = 'pending' AND o.pos > ? ORDER BY o.pos LIMIT ?) s`
@@ -72,7 +72,7 @@ RETURNING pos, id, topic, "key", sid, ts, headers, caused_by, tags, payload, att
 const (
 	scanRows  = 1000             // in a step
 	scanSteps = 20               // of a claim that has found something
-	scanAnew  = 10 * time.Second // how long claims that are full go on behind one that was cut short
+	scanAnew  = 10 * time.Second // how long full claims continue after a claim that was cut short
 
 	idleLeast = 10 * time.Second // that a transaction may be idle, so that a busy client is not taken for one that is gone
 	idleMost  = 24 * time.Hour
@@ -147,7 +147,7 @@ func abandon(ctx context.Context, conn *sql.Conn) {
 	}
 }
 
-// lane is what has an order.
+// lane is a topic and a key, whose rows have an order.
 type lane struct{ topic, key string }
 
 // claim is one call of Claim.
@@ -158,9 +158,9 @@ type claim struct {
 	rows []int64 // to be taken
 
 	errs  map[int64]error // why some of these rows cannot be read
-	heads map[lane]int64  // those of the rows that are heads, of keys that may go further
+	heads map[lane]int64  // the rows that are heads of keys that may have followers
 	bytes int64           // of the rows
-	full  bool            // there is no room for more
+	full  bool            // the claim takes no more rows
 }
 
 // letGo has the database end the transaction of a host that vanished in the middle of it,
@@ -310,7 +310,8 @@ func (c *claim) take(ctx context.Context, from, to int64) error {
 	return c.follow(ctx, to)
 }
 
-// follow finds what follows the heads, those of earlier steps too, up to the end of a step.
+// follow finds the followers of the heads, including heads of earlier steps, up to the end of a
+// step.
 func (c *claim) follow(ctx context.Context, to int64) error {
 	heads, taken := padded(maps.Values(c.heads)), padded(slices.Values(c.rows))
 	args := slices.Concat(heads, []any{to}, taken, []any{int64(c.o.Max - len(c.rows))})

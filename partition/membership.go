@@ -261,7 +261,7 @@ func (m *Membership) watch() {
 				if config != nil {
 					m.checkConfig(*config)
 				}
-			case e.Key == m.group+configKey && !synced: // of a replica that is behind it may be an old one
+			case e.Key == m.group+configKey && !synced: // a replica that lags may return an old one
 				config = &e
 			case e.Key == m.group+configKey:
 				m.checkConfig(e)

@@ -115,7 +115,7 @@ func (p *Projection) reopen(ctx context.Context, w *writer) (Position, error) {
 	}
 }
 
-// readOn writes the events behind a sequence in their order, as they come.
+// readOn writes the events after a sequence in order, as they arrive.
 func (p *Projection) readOn(held, hard context.Context, w *writer, at uint64) error {
 	for attempt := 1; ; attempt++ {
 		from := at

@@ -33,8 +33,8 @@ func (w *writer) fill(ctx context.Context) (asOf uint64, err error) {
 	if from != "" {
 		asOf, err = w.fillLatest(ctx, from)
 		if err == nil && asOf < info.LastSeq {
-			// A snapshot may be behind its topic, and the group, if there is one, ahead of
-			// the snapshot: it would not deliver again what is between the two.
+			// A snapshot may lag behind its topic, and the group, if it exists, may be
+			// ahead of the snapshot: it would not redeliver the events between the two.
 			asOf, err = w.fillLog(ctx, asOf, info.LastSeq)
 		}
 	} else {

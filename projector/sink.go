@@ -37,12 +37,12 @@ type Source struct {
 	Versioned  bool      // there is an Options.VersionOf
 }
 
-// Position is how far a sink has got with a source.
+// Position is the progress of a sink with a source.
 type Position struct {
 	// Known: the sink has seen this source before.
 	Known bool
-	// Seq is the sequence up to which every event is in the sink for certain. It may
-	// be behind, except for an exclusive projection, where it is exact.
+	// Seq is the sequence up to which the sink certainly has every event. The sink may have
+	// later events, too, except in an exclusive projection, where Seq is exact.
 	Seq uint64
 	// Last is the newest event that may be in the sink; see [Batch]. Start returns
 	// [ErrNewStream] if the topic does not have it, because its broker was restored to an
@@ -59,17 +59,17 @@ func (p Position) checkpoint() jetbus.Checkpoint {
 	return p.Last
 }
 
-// Batch is what a sink writes at once.
+// Batch is what a sink writes in one call.
 type Batch struct {
 	// Changes are in the order of their versions and sequences, with one change of a
 	// key at most, unless Options.Every is set.
 	Changes []Change
-	// UpTo is the sequence up to which every event is in the sink once the batch is
-	// written. An exclusive projection needs it stored with the changes, and the batch
-	// refused ([ErrFenced]) where somebody else, another replica or a rebuild, has moved
-	// what is stored since this sink last read or wrote it. A batch with a change that is rejected does
-	// not store it: it comes again without that change, which is a dead letter by
-	// then. Zero: not known.
+	// UpTo is the sequence up to which the sink has every event once the batch is written. In
+	// an exclusive projection, the sink must store it together with the changes, and must
+	// refuse the batch ([ErrFenced]) if another replica or a rebuild has moved the stored value
+	// since this sink last read or wrote it. If a change of the batch is rejected, UpTo is not
+	// stored: the batch is written again without that change, which is a dead letter by then.
+	// Zero: unknown.
 	UpTo uint64
 	// Last is the newest event of this batch and all batches before it, or a later end of the
 	// topic. A sink that outlives the process stores it before the changes or together with
@@ -79,31 +79,31 @@ type Batch struct {
 	Last jetbus.Checkpoint
 }
 
-// Change is what an event makes of its key.
+// Change is the effect of an event on its key.
 type Change struct {
 	Key string
 	// Doc is the new state: the result of Options.Map, by default the event's payload as
 	// json.RawMessage, or as []byte if its content type is application/bson. Nil if Deleted is
 	// set.
 	Doc any
-	// Deleted: the key is no more.
+	// Deleted: the key no longer exists.
 	Deleted bool
-	// Version orders the changes of a key before their sequences, where Versioned.
+	// Version orders the changes of a key, before their sequences do, if Versioned is set.
 	Version   int64
 	Versioned bool
 	// Event is the event. Its Seq orders the changes of a key.
 	Event jetbus.Event
 }
 
-// Outcome is what became of a batch.
+// Outcome is the result of writing a batch.
 type Outcome struct {
 	Applied int // changes that are in the sink now
 	Stale   int // changes for which the sink had something as new or newer
-	// Raced is how many of both were written again since another writer was at the key.
+	// Raced is how many of both were written again because another writer changed the key.
 	Raced int
-	// Rejected are changes that can never be stored, in order. With Source.Every
-	// those behind the first one need not have been written yet; otherwise all others
-	// are as safe as they would be without it.
+	// Rejected are changes that can never be stored, in order. With Source.Every, the changes
+	// after the first rejected one need not have been written yet; otherwise all other changes
+	// are written as if the rejected ones were absent.
 	Rejected []Rejection
 }
 

@@ -95,7 +95,7 @@ type place struct {
 	id   bson.RawValue
 	pos  int64
 	size int  // of the document
-	lane lane // without a key: there is no order
+	lane lane // without a key: the row has no order
 	due  bool
 	// err names the fields that cannot be read; nil: none. A row without a readable
 	// position has no order, and pos is oldest.

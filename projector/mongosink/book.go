@@ -19,8 +19,8 @@ import (
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
-// bookCollection is the collection that says which projection fills what. It has
-// one document for each collection that a projection fills or rebuilds.
+// bookCollection is the collection that records which projection fills which collection.
+// It has one document for each collection that a projection fills or rebuilds.
 const bookCollection = "_projections"
 
 // claimTries bounds the races that a claim may lose against other replicas.
@@ -44,7 +44,7 @@ type page struct {
 	UUID *bson.Binary `bson:"uuid,omitempty"`
 }
 
-// entry is what the book says of one source of a collection.
+// entry is the book's record of one source of a collection.
 type entry struct {
 	Topic   string    `bson:"topic"`
 	Stream  string    `bson:"stream"`        // several topics may share one
