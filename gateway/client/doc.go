@@ -1,28 +1,30 @@
-// Package client is the bus over a gateway: a [jetbus.Bus] for Go programs that reach the
-// broker through package gateway's WebSocket and HTTP, and not through NATS.
+// Package client implements [jetbus.Bus] for Go programs that reach the broker through a
+// gateway's WebSocket and HTTP, not through NATS.
 //
 //	bus, err := client.Dial(ctx, client.Config{URL: "https://bus.example.com", Token: token})
 //
 // It promises:
 //
-//   - A connection that breaks is made again, with random waits (full jitter) of up to
-//     [Config].Reconnect. What was published and not answered is published again under the
-//     same ID, so that it is stored once; where the topic may have forgotten the ID by then
-//     (DuplicateWindow) it is not, and the error says [jetbus.StoredUnknown]. What a frame waits
-//     for until the gateway reads it does not count. Subscriptions go on, and what their handlers hold
-//     stays theirs where the connection is back within [Config].ResumeGrace; readers go on
-//     behind the last event that they had.
-//   - The lease on an event is extended at each third of the AckTimeout while a handler runs
+//   - A broken connection is re-established, with full jitter of up to [Config].Reconnect
+//     between attempts. Publishes without an answer are repeated with the same ID, so that each
+//     event is stored once. If the topic may have forgotten the ID by then (DuplicateWindow), the
+//     publish is not repeated and fails with [jetbus.StoredUnknown]. The time that a frame waits
+//     before the gateway reads it does not count. Subscriptions resume. If the connection is back
+//     within [Config].ResumeGrace, handlers keep the events that they hold. Readers resume after
+//     the last event that they received.
+//   - The lease on an event is extended at every third of the AckTimeout while a handler runs
 //     or the event waits for one. A handler's context ends with the cause
-//     [jetbus.ErrLeaseExpired] before anybody else gets its event.
-//   - Errors are those of package jetbus: errors.Is works as with the bus itself. [Error] has
-//     the gateway's code besides.
-//   - A token is asked for again before it expires, and replaced without a reconnect.
-//   - Everything that waits is bounded, and after [Client.Close] nothing runs any more.
+//     [jetbus.ErrLeaseExpired] before another member gets the event.
+//   - Errors match those of package jetbus with errors.Is, as with any other bus. [Error]
+//     also has the gateway's code.
+//   - A new token is requested before the current one expires, and replaces it without a
+//     reconnect.
+//   - All waits are bounded, and after [Client.Close] nothing runs.
 //
-// What a gateway cannot do, its client refuses with [jetbus.ErrUnsupported] and says what to do
-// instead: topics are declared and groups paused with the command jetbus or package adapter. Different from the bus beside the broker are: SubscriptionStats do
-// not count what the gateway filtered, nor know Retrying and Blocked, and Active is a second late;
-// and the AckTimeout of a group at the broker is the gateway's, or longer, while leases last as
-// their member asked.
+// Operations that a gateway does not support return [jetbus.ErrUnsupported] and name the
+// alternative: declare topics and pause groups with the command jetbus or package adapter. The
+// client differs from a bus that is connected to the broker in two ways. SubscriptionStats does
+// not count the events that the gateway filtered, has no Retrying and Blocked, and updates
+// Active a second late. The broker uses the gateway's AckTimeout for a group, or a longer one,
+// while each lease lasts as its member requested.
 package client

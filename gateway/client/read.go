@@ -99,11 +99,11 @@ func (c *Client) newReading(topics []string, o jetbus.ReadOptions) (*reading, er
 	return r, nil
 }
 
-// positions is what [jetbus.Checkpoint.Verify] needs.
+// positions implements [jetbus.CheckpointBus] for [jetbus.Checkpoint.Verify].
 type positions struct{ *Client }
 
-// SequenceAt implements [jetbus.CheckpointBus] for events of the topic alone: a gateway says nothing about
-// topics that share the stream.
+// SequenceAt implements [jetbus.CheckpointBus]. It finds events of the topic only: a gateway reports
+// nothing about other topics in the same stream.
 func (p positions) SequenceAt(ctx context.Context, topic string, at time.Time) (uint64, error) {
 	for e, err := range p.Scan(ctx, topic, jetbus.ScanQuery{From: jetbus.AtTime(at), Limit: 1}) {
 		return e.Seq, err
@@ -304,7 +304,7 @@ func (s *readSub) request() *frame.Request {
 	switch {
 	case p.offset != "":
 		o.Gateway.Offset = p.offset
-		if !known && r.o.From.Kind == jetbus.FromTime { // which may be in the future
+		if !known && r.o.From.Kind == jetbus.FromTime { // the time may be in the future
 			o.From = r.o.From
 		}
 	case known:

@@ -229,9 +229,9 @@ func (c *Client) EnsureGroup(_ context.Context, topic string, g jetbus.GroupConf
 	return jetbus.GroupInfo{}, errBeside("declare group " + g.Group + " of " + topic)
 }
 
-// DeleteGroup implements part of [jetbus.Topics]. A subject may delete its own groups, "u.<subject>"
-// and what begins with that and a dot; the others need the scope ops:admin. If the gateway does not
-// answer, the error is [jetbus.ErrUnavailable] and the group may be deleted: deleting it again is safe.
+// DeleteGroup implements part of [jetbus.Topics]. A subject may delete its own groups, which are
+// "u.<subject>" and "u.<subject>.*". Other groups need the scope ops:admin. If the gateway does not
+// answer, the error is [jetbus.ErrUnavailable] and the group may have been deleted: it is safe to retry.
 func (c *Client) DeleteGroup(ctx context.Context, topic, group string) error {
 	err := jetbus.ValidTopic(topic)
 	if err == nil {

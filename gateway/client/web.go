@@ -27,7 +27,7 @@ type problem struct {
 // maxAnswer is how many bytes an answer over HTTP has at most.
 const maxAnswer = 256 << 20
 
-// web makes a request over HTTP: a GET, or with a body a POST. See request.
+// web calls request with the method GET, or POST if there is a body.
 func (c *Client) web(ctx context.Context, path string, query url.Values, body, into any) error {
 	method := http.MethodGet
 	if body != nil {
@@ -36,8 +36,8 @@ func (c *Client) web(ctx context.Context, path string, query url.Values, body, i
 	return c.request(ctx, method, path, query, body, into)
 }
 
-// request makes a request over HTTP, and repeats it while the gateway may accept it later. A GET is
-// also repeated when no answer came. A nil into ignores the answer's body.
+// request makes an HTTP request and repeats it while the error is temporary. A GET is also repeated if
+// the gateway was not reached. If into is nil, the response body is ignored.
 func (c *Client) request(ctx context.Context, method, path string, query url.Values, body, into any) error {
 	if _, err := c.main(); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (c *Client) request(ctx context.Context, method, path string, query url.Val
 	}
 }
 
-// unreachedError is an error of HTTP, without an answer.
+// unreachedError is the error of an HTTP request that got no response.
 type unreachedError struct{ err error }
 
 // Error gives the cause.
