@@ -11,13 +11,13 @@ import (
 	"github.com/seed-63e9a637/jetbus/internal/loopback"
 )
 
-// gate is what a gateway needs to let clients in.
+// gate holds the state that admits or refuses clients.
 type gate struct {
 	origins   []origin
 	rates     limiters // of requests, by subject
-	strangers limiters // of documents without a token, by address
+	strangers limiters // of documents requested without a token, by address
 	preAuth   preAuth
-	making    turns // to make a group, by subject
+	making    turns // to create a group, by subject
 }
 
 // newGate reads what the configuration says of it.
@@ -138,7 +138,7 @@ func (g *Gateway) charge(who Principal, n int) error {
 	return tooOften(wait)
 }
 
-// tooOften refuses a request that may be made after a wait.
+// tooOften returns the error of a rate limit: the client may repeat the request after wait.
 func tooOften(wait time.Duration) error {
 	return &failure{Code: CodeRateLimited, Msg: "too many requests at once", After: max(wait, time.Millisecond)}
 }

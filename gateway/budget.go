@@ -13,22 +13,24 @@ import (
 const (
 	// lineTime is how long a request waits for room in the budget before it is refused.
 	lineTime = 2 * time.Second
-	// smallBytes is the size up to which bytes are counted, but not refused, so that clients that use up
-	// the budget do not stop the small requests of others.
+	// smallBytes is the largest request that is counted but never refused. So clients that exhaust the
+	// budget cannot block the small requests of others.
 	smallBytes = 16 << 10
-	// bodyCost is how many times the body of a publish is in memory: as it was read, and as events.
-	// jsonCost is the same of other bodies, which are parsed: short values take more than their text.
+	// bodyCost is the memory of a published body as a multiple of its size: the text and the events
+	// made from it. jsonCost is the same for other bodies, which are parsed: short values take more
+	// memory than their text.
 	bodyCost = 2
 	jsonCost = 8
 )
 
-// newBudget makes the budget that the limits describe. Without tokens all clients are one subject, who has all of it.
+// newBudget returns a budget with the configured limits. Without authentication all clients are one
+// subject, which may use the whole budget.
 func newBudget(c Config) *budget.Budget {
 	l := c.Limits
 	if c.Auth == nil {
 		l.BytesPerPrincipal, l.CallsPerPrincipal, l.ScansPerPrincipal = l.Bytes, l.Calls, l.Scans
 	}
-	// What parses large bodies leaves half of the processors to requests that take little.
+	// Parsing large bodies takes half of the processors at most. The others serve small requests.
 	work := max(1, runtime.GOMAXPROCS(0)/2)
 	return budget.New(
 		budget.Limit{Bytes: int64(l.Bytes), Calls: l.Calls, Scans: l.Scans, Work: work},
@@ -37,7 +39,8 @@ func newBudget(c Config) *budget.Budget {
 	)
 }
 
-// parse runs f, which parses a body of that size. Few large ones are parsed at the same time.
+// parse runs f, which parses a body of size bytes. The budget limits how many large bodies are parsed
+// concurrently.
 func parse(ctx context.Context, a *budget.Account, size int, f func() error) error {
 	if size > smallBytes {
 		if err := acquire(ctx, a, budget.Work, 1); err != nil {
@@ -48,10 +51,11 @@ func parse(ctx context.Context, a *budget.Account, size int, f func() error) err
 	return f()
 }
 
-// account returns the account of one connection or request. The caller closes it.
+// account returns a new account for a connection or request of who. The caller closes it.
 func (g *Gateway) account(who Principal) *budget.Account { return g.budget.Account(who.Subject) }
 
-// acquire takes n of a kind, and waits in line for lineTime at most. The error is a failure.
+// acquire acquires n of a kind and waits up to lineTime for room. The error is a failure, or the cause
+// of ctx.
 func acquire(ctx context.Context, a *budget.Account, k budget.Kind, n int64) error {
 	if k == budget.Bytes && n <= smallBytes {
 		a.Add(k, n)
@@ -66,20 +70,20 @@ func acquire(ctx context.Context, a *budget.Account, k budget.Kind, n int64) err
 	return overBudget(err)
 }
 
-// overBudget makes the failure that a client is told of an error of package budget.
+// overBudget returns the failure that reports an error of package budget to the client.
 func overBudget(err error) error {
 	e, ok := errors.AsType[*budget.ExceededError](err)
 	switch {
 	case !ok:
 		return err
 	case e.Level == budget.Process:
-		return &failure{Code: CodeOverloaded, Msg: "the gateway has too much under way; try again", After: e.RetryAfter}
+		return &failure{Code: CodeOverloaded, Msg: "the gateway is overloaded; try again", After: e.RetryAfter}
 	}
-	return &failure{Code: CodeRateLimited, Msg: "too much is under way at once; wait for its answers", After: e.RetryAfter}
+	return &failure{Code: CodeRateLimited, Msg: "too much work in progress; wait for the answers to earlier requests", After: e.RetryAfter}
 }
 
-// call counts a request to the broker of a principal, until release is called. Where there are too many,
-// the request is answered.
+// call counts a request to the broker against the principal's budget until release is called. If the
+// budget has no room, call answers the request and returns false.
 func (g *Gateway) call(w http.ResponseWriter, r *http.Request, who Principal) (release func(), ok bool) {
 	a := g.account(who)
 	if err := acquire(r.Context(), a, budget.Calls, 1); err != nil {
@@ -89,8 +93,8 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, who Principal) (r
 	return a.Close, true
 }
 
-// trackScan is track of a request that reads through a topic, counts for n scans and answers with a page.
-// release gives back what the account holds, too. The error is a failure.
+// trackScan is like track, for a request that reads through a topic and returns a page. It charges n scans
+// and the memory of a page to a new account, which release closes. The error is a failure.
 func (g *Gateway) trackScan(ctx context.Context, who Principal, n int64) (tracked context.Context, a *budget.Account, release func(), err error) {
 	tracked, untrack, err := g.track(ctx, who, scans)
 	if err != nil {
@@ -111,5 +115,5 @@ func (g *Gateway) trackScan(ctx context.Context, who Principal, n int64) (tracke
 	return tracked, a, release, nil
 }
 
-// pageBytes is the memory of an answer: its events, and their JSON.
+// pageBytes returns the memory of a response page: its events and their JSON.
 func (g *Gateway) pageBytes() int64 { return 2 * int64(g.c.Limits.QueueBytes) }

@@ -181,7 +181,7 @@ func (c *cloudEvent) data(data, encoded json.RawMessage) error {
 	return nil
 }
 
-// complete checks what must be there, and fills in the fields of the event.
+// complete checks the required attributes and sets the fields of the event.
 func (c *cloudEvent) complete() error {
 	switch {
 	case c.version != "1.0":
@@ -194,7 +194,7 @@ func (c *cloudEvent) complete() error {
 	if rest, ok := strings.CutPrefix(c.source, sourcePrefix); ok {
 		c.e.SID = unescape(rest)
 	} else if _, err := url.ParseRequestURI(c.source); err != nil || strings.ContainsAny(c.source, " #") {
-		// The session id alone would be stored as urn:jetbus:<SID>.
+		// Without the extension, the source would be stored as urn:jetbus:<SID>.
 		if err := c.extension("source", c.source); err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ import (
 // of a problem document. Codes do not change.
 type Code string
 
-// The codes, with the HTTP status that goes with each.
+// The codes and their HTTP statuses.
 const (
 	CodeBadJSON             Code = "bad_json"              // 400
 	CodeBadRequest          Code = "bad_request"           // 400
@@ -50,7 +50,7 @@ const (
 	CodePublishFailed       Code = "publish_failed"        // 503, retryable
 	CodeAckFailed           Code = "ack_failed"            // 503, retryable
 	CodeBrokerUnavailable   Code = "broker_unavailable"    // 503, retryable
-	CodeOverloaded          Code = "overloaded"            // 503, retryable: nothing was done
+	CodeOverloaded          Code = "overloaded"            // 503, retryable; the request had no effect
 	CodeDraining            Code = "draining"              // 503, retryable
 	CodeTopicFull           Code = "topic_full"            // 507, retryable
 )

@@ -8,11 +8,11 @@ import (
 	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
-// box is where the events of a slow reader wait: the last one of each key, in the order of
-// their topic.
+// box queues the events of a slow reader. It keeps only the last event of each key, in the order
+// of the topic.
 type box struct {
 	limit   int
-	account *budget.Account // of the connection; counts what waits
+	account *budget.Account // the connection's; counts the queued bytes
 	ready   chan struct{}   // signaled when there is something to send; capacity 1
 	room    chan struct{}   // signaled when something was sent; capacity 1
 
@@ -37,8 +37,8 @@ func newBox(limit int, a *budget.Account) *box {
 	return &box{limit: limit, account: a, ready: make(chan struct{}, 1), room: make(chan struct{}, 1), last: map[string]uint64{}}
 }
 
-// putWithin adds an event, in place of the one of its key that waits. Where there is too much of other keys
-// it waits, for patience at most unless that is 0, and reports stalled then; and false when done is closed.
+// putWithin queues an event and drops a queued event of the same key. It waits until there is room. It
+// returns stalled after patience, unless patience is 0, and ok false when done is closed.
 func (b *box) putWithin(e *encoded, done <-chan struct{}, patience time.Duration) (ok, stalled bool) {
 	for late := (<-chan time.Time)(nil); !b.add(e); {
 		if late == nil {
@@ -46,7 +46,7 @@ func (b *box) putWithin(e *encoded, done <-chan struct{}, patience time.Duration
 		}
 		select {
 		case <-b.room:
-		case <-time.After(roomTick): // who gives back what fills the account does not signal b.room
+		case <-time.After(roomTick): // other holders of the account release bytes without a signal to b.room
 		case <-late:
 			return false, true
 		case <-done:
@@ -64,7 +64,7 @@ func (b *box) add(e *encoded) bool {
 	old, there := b.last[key]
 	grows := !there || len(e.Payload) > b.sizeLocked(key, old)
 	if grows && (b.bytes >= b.limit || b.bytes > 0 && !b.account.HasRoom(budget.Bytes, int64(len(e.Payload)))) {
-		return false // so that it is never more than the limit and one event
+		return false // so the box exceeds the limit by one event at most
 	}
 	b.items = append(b.items, boxed{topic: e.Topic, key: key, e: e})
 	if there {
@@ -75,7 +75,7 @@ func (b *box) add(e *encoded) bool {
 	return true
 }
 
-// countLocked counts bytes that wait, or with a negative number, that do not wait any more.
+// countLocked adds to the number of queued bytes. A negative number subtracts.
 func (b *box) countLocked(bytes int) {
 	b.bytes += bytes
 	b.account.Add(budget.Bytes, int64(bytes))
@@ -92,8 +92,8 @@ func (b *box) sizeLocked(key string, seq uint64) int {
 	return 0
 }
 
-// replaceLocked takes the event of a key out, and notes that before the next one of its topic.
-// What waits is at most limit/boxOverhead events.
+// replaceLocked removes the queued event of a key and records the gap before the next event of its
+// topic. The loop is short: at most limit/boxOverhead events are queued.
 func (b *box) replaceLocked(key string, seq uint64) {
 	for i := range b.items {
 		if it := &b.items[i]; it.key == key && it.e != nil && it.e.Seq == seq {
@@ -103,7 +103,7 @@ func (b *box) replaceLocked(key string, seq uint64) {
 				lost.from = it.lost.from
 			}
 			b.items = slices.Delete(b.items, i, i+1)
-			for b.items[i].topic != lost.topic { // one of it is there: what it is replaced by
+			for b.items[i].topic != lost.topic { // ends at the event that replaces it
 				i++
 			}
 			if b.items[i].lost.from != 0 {

@@ -20,16 +20,16 @@ import (
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
-// Bounds of what a connection does at once besides reading the next frame.
+// Limits of a connection.
 const (
-	maxTasks   = 64                     // settling
-	maxWaits   = 16                     // SEEK, and UNSUBSCRIBE with drain
-	taskTime   = 10 * time.Second       // for the broker to do what was asked
+	maxTasks   = 64                     // concurrent settlements
+	maxWaits   = 16                     // concurrent SEEK, and UNSUBSCRIBE with drain
+	taskTime   = 10 * time.Second       // timeout of a request to the broker
 	maxEarly   = 32                     // frames before AUTH
-	earlyBytes = 1 << 10                // of one of them, besides two tokens
-	flushTime  = 5 * time.Second        // for what was said before a close
-	evictTime  = 100 * time.Millisecond // for the close frame of an evicted connection
-	warnTime   = time.Minute            // TOKEN_EXPIRING before the end
+	earlyBytes = 1 << 10                // size of a frame before AUTH, in addition to two tokens
+	flushTime  = 5 * time.Second        // to write the queued frames before a close
+	evictTime  = 100 * time.Millisecond // to write the close frame of an evicted connection
+	warnTime   = time.Minute            // how long before its expiry a token is reported as TOKEN_EXPIRING
 )
 
 // closing is why a connection is closed.
@@ -58,8 +58,8 @@ var (
 	closeVersion      = closing{frame.CloseVersion, "unsupported_version"}
 )
 
-// conn is one WebSocket. Its frames are read by the goroutine of its request, and written by
-// one more.
+// conn is one WebSocket. The goroutine of its request reads the frames, and a second goroutine
+// writes them.
 type conn struct {
 	g      *Gateway
 	r      *http.Request
@@ -68,34 +68,34 @@ type conn struct {
 	sketch bool    // without the subprotocol
 	out    *queue
 	rate   *limiter
-	place  *pending // see preAuth
+	place  *pending // in preAuth, until the client has authenticated
 	pub    publishing
-	tasks  chan struct{} // one in it for each that runs
-	waits  chan struct{} // the same for what may take long
+	tasks  chan struct{} // semaphore of settlements
+	waits  chan struct{} // semaphore of operations that may take long
 	work   sync.WaitGroup
-	ctx    context.Context //nolint:containedctx // the connection's, for what was asked there
+	ctx    context.Context //nolint:containedctx // of the connection, for the requests that came over it
 	cancel context.CancelFunc
 	ended  chan struct{} // closed by end
 	wrote  chan struct{} // closed by write, when it returns
 
-	refusals int // frames refused for their rate, one after the other; the reader's
-	early    int // frames before AUTH; the reader's
+	refusals int // consecutive frames refused for their rate; used by the reader only
+	early    int // frames before AUTH; used by the reader only
 
 	mu       sync.Mutex
 	why      closing // set by end
 	who      Principal
-	account  *budget.Account // what the connection holds; nil before AUTH
+	account  *budget.Account // of the connection; nil before AUTH
 	authed   bool
-	checking bool // a token, which may take longer than the client has for AUTH
-	overdue  bool // that time is over
+	checking bool // a token is being checked, which may take longer than AuthTimeout
+	overdue  bool // AuthTimeout expired during the check
 	ses      *session
 	handling bool        // the reader is busy with a frame
 	pong     *time.Timer // ends a connection that does not answer; nil before the first PING
 	ping     *time.Timer
 	expiry   *time.Timer // of AUTH, then of the token
-	warned   time.Time   // the end of a token that the client was told of
-	leaving  *time.Timer // of Drain
-	cut      *time.Timer // of evict
+	warned   time.Time   // the expiry that TOKEN_EXPIRING reported to the client
+	leaving  *time.Timer // set by Drain
+	cut      *time.Timer // set by evict: closes the socket
 	pings    int64
 }
 
@@ -195,19 +195,20 @@ func (c *conn) deny(why closing) {
 	c.closeSocket(why)
 }
 
-// evict closes a connection that has not authenticated, to make room for another one. Its client
-// is told, and not waited for: that would let silent clients pile up. It is told to try again.
+// evict closes a connection that has not authenticated, to make room for another one. The close frame
+// tells the client to try again. The socket is closed after evictTime even if the client does not
+// answer, because otherwise silent clients would pile up.
 func (c *conn) evict() {
 	c.mu.Lock()
 	c.cut = time.AfterFunc(evictTime, func() { _ = c.nc.Close() })
-	serves := c.ses != nil // else deny closes it
+	serves := c.ses != nil // otherwise deny closes the connection
 	c.mu.Unlock()
 	if serves {
 		c.end(closeEvicted)
 	}
 }
 
-// leavePending is called when the connection has ended.
+// leavePending removes the connection from preAuth after its end and stops the timer of evict.
 func (c *conn) leavePending() {
 	c.g.gate.preAuth.remove(c.place)
 	c.mu.Lock()
@@ -334,8 +335,8 @@ func (c *conn) read() {
 // freeBytes is how much of a frame is read before its memory is acquired.
 const freeBytes = 64 << 10
 
-// readFrame reads a frame. Of a large one the rest waits in the socket until there is room for it; charged is
-// what the caller gives back.
+// readFrame reads a frame. Before it reads the rest of a large frame, it waits until the budget has room
+// for the largest frame. The caller releases charged bytes when the frame is handled.
 func (c *conn) readFrame() (kind websocket.MessageType, text []byte, charged int64, err error) {
 	kind, r, err := c.ws.Reader(context.Background())
 	if err != nil {
@@ -345,10 +346,10 @@ func (c *conn) readFrame() (kind websocket.MessageType, text []byte, charged int
 	if err != nil || len(text) < freeBytes {
 		return kind, text, 0, err
 	}
-	c.busy(true) // the client's PONG waits, too
+	c.busy(true) // a PONG of the client cannot be read before the rest of this frame
 	charged = c.g.c.Limits.FrameBytes
 	if c.account.Acquire(c.ctx, budget.Bytes, charged) != nil {
-		return kind, nil, 0, net.ErrClosed // the connection is over
+		return kind, nil, 0, net.ErrClosed // the connection has ended
 	}
 	c.busy(false)
 	rest := bytes.NewBuffer(text)

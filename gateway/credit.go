@@ -59,7 +59,8 @@ func (s *sub) receiveOptions(n, bytes int) (jetbus.ReceiveOptions, *reservation)
 	}, r
 }
 
-// take asks the bus for what the client has credit for, and keeps the leases of what it holds.
+// take requests as many events as the client has credit for, and extends the leases of the events that
+// the client holds.
 func (s *sub) take(ctx context.Context) error {
 	kept := make(chan struct{})
 	s.ses.mu.Lock()
@@ -77,7 +78,7 @@ func (s *sub) take(ctx context.Context) error {
 		<-kept
 	}()
 	for wait := retryWait; ; {
-		// Nothing is taken while the client does not read.
+		// While the client does not read, no events are requested.
 		if !s.ses.pushEvent(s.done, func() []byte { return nil }) {
 			return nil
 		}
@@ -104,7 +105,7 @@ func (s *sub) take(ctx context.Context) error {
 		case err == nil && (len(got) > 0 || reserved.refused == nil):
 			wait = retryWait
 			continue
-		case err == nil: // there is no room for the next event
+		case err == nil: // the budget has no room for the next event
 		case s.ctx.Err() != nil:
 			return nil
 		case errors.Is(err, context.Canceled): // paused

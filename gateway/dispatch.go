@@ -13,7 +13,7 @@ import (
 func (c *conn) receive(text []byte) {
 	large := len(text) > smallBytes
 	if large && c.account.Acquire(c.ctx, budget.Work, 1) != nil {
-		return // the connection is over
+		return // the connection has ended
 	}
 	req, err := frame.ParseRequest(text)
 	if large {

@@ -13,32 +13,34 @@ import (
 	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
-// Config says how a gateway serves. The zero value is that of a program on its own
-// machine: no tokens, and nobody else is answered.
+// Config configures a gateway. The zero value serves programs on the same machine, without
+// tokens, and refuses all other clients.
 type Config struct {
-	// Auth tells whom a token stands for. Nil: every program on this machine may do
-	// everything. Requests are refused that come over another than a loopback address, under
-	// another than a loopback name with the listener's port, through a proxy, or from pages
-	// of other sites.
+	// Auth authenticates tokens. If it is nil, every program on this machine may do
+	// everything. The gateway then refuses requests that do not come over a loopback address,
+	// that do not name a loopback host and the listener's port, that a proxy has sent, or that
+	// pages of other sites have made.
 	Auth Authenticator
-	// Origins may use the gateway from browsers, "https://app.example.com"; "*" in front of
-	// a domain stands for its subdomains. Without Auth, pages of loopback hosts may too.
+	// Origins lists the origins whose pages may use the gateway from browsers, for example
+	// "https://app.example.com". A "*" in front of a domain matches its subdomains. Without
+	// Auth, pages of loopback hosts may use it too.
 	Origins []string
-	// Headers are names of HTTP headers that become headers of events, besides "x-evt-..."
-	// and those of trace context, all in lower case. Each must be one that an event may carry
-	// ([jetbus.ValidHeader]), and none that has credentials (Authorization, Cookie).
+	// Headers names the HTTP headers that become headers of events, in addition to "x-evt-..."
+	// and the headers of trace context, all in lower case. Each must be a valid event header
+	// ([jetbus.ValidHeader]), and not one for credentials (Authorization, Cookie).
 	Headers []string
-	// Limits bound what clients may use. Defaults to those of Limits.
+	// Limits bounds what clients may use. Defaults to the defaults of its fields.
 	Limits Limits
-	// Schemas serves /v1/schemas, below that path. Nil: there is none.
+	// Schemas serves the paths below /v1/schemas. Nil: these paths are not served.
 	Schemas http.Handler
-	// SchemaOf returns the JSON Schema of a topic's payloads, nil where it has none, for
-	// /openapi.json and /asyncapi.json. It is complete in itself: references are pointers
-	// within it, "#/$defs/a". It is asked for topics whose schemas the client may read; one that
-	// shows those of others, too, is nil unless may allows them. One that cannot be told is
-	// left out and logged. Nil: the documents say nothing about payloads.
+	// SchemaOf returns the JSON Schema of a topic's payloads for /openapi.json and
+	// /asyncapi.json, or nil if the topic has none. The schema must be self-contained: its
+	// references are pointers within it, such as "#/$defs/a". It is called for topics whose
+	// schemas the client may read. If the schema includes schemas of other topics, it must
+	// return nil unless may allows them all. If it fails, the schema is omitted and the error
+	// logged. Nil: the documents do not describe payloads.
 	SchemaOf func(ctx context.Context, topic string, may func(topic string) bool) (json.RawMessage, error)
-	// Log gets what nobody else can be told. Defaults to none.
+	// Log receives errors that are not sent to a client. Defaults to none.
 	Log *slog.Logger
 }
 

@@ -111,8 +111,9 @@ func (b *jsonBuffer) Write(p []byte) (int, error) {
 // bodyTime is how long a client may take to send a body, from the beginning of its request.
 const bodyTime = 30 * time.Second
 
-// readBody reads the body of a request, of at most that many bytes. Its memory is the account's, and is
-// taken before the body is read, cost times as much as the body has.
+// readBody reads the body of a request, at most most bytes. Before it reads, it acquires cost times the
+// length of the body from the account. If the length is unknown, it acquires the maximum and later
+// releases the rest.
 func readBody(w http.ResponseWriter, r *http.Request, a *budget.Account, most, cost int64) ([]byte, error) {
 	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return nil, refuse(CodeUnsupportedEncoding, "the content encoding %.40q is not supported; send the body as it is", e)
@@ -121,14 +122,14 @@ func readBody(w http.ResponseWriter, r *http.Request, a *budget.Account, most, c
 		return nil, refuse(CodeTooLarge, "the body has %d bytes, at most %d are allowed", r.ContentLength, most)
 	}
 	length := r.ContentLength
-	if length < 0 { // it is not known
+	if length < 0 { // unknown
 		length = most
 	}
 	if err := acquire(r.Context(), a, budget.Bytes, cost*length); err != nil {
 		return nil, err
 	}
 	var body bytes.Buffer
-	if r.ContentLength > 0 { // else the buffer grows to twice what it holds
+	if r.ContentLength > 0 { // otherwise the buffer grows to twice its contents
 		body.Grow(int(r.ContentLength) + bytes.MinRead)
 	}
 	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, most))
@@ -138,13 +139,13 @@ func readBody(w http.ResponseWriter, r *http.Request, a *budget.Account, most, c
 	if err != nil {
 		return nil, refuse(CodeBadRequest, "the body ended before it was complete")
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the answer may take longer
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the response may take longer
 	a.Release(budget.Bytes, cost*(length-int64(body.Len())))
 	return body.Bytes(), nil
 }
 
-// readJSON decodes a body that is a JSON object, or empty. Names of members count byte for
-// byte, as in frames. The body's memory is the account's.
+// readJSON decodes a body that is a JSON object or empty. Member names must match exactly, as in
+// frames. The memory of the body is charged to the account.
 func (g *Gateway) readJSON(w http.ResponseWriter, r *http.Request, a *budget.Account, into any) error {
 	body, err := readBody(w, r, a, g.c.Limits.FrameBytes, jsonCost)
 	if err != nil || len(body) == 0 {

@@ -40,8 +40,8 @@ const (
 	keySetTimeout = 5 * time.Second
 )
 
-// keySet is the key set of an issuer, read when it is needed: by the call that needs it,
-// one at a time. Nothing runs in between.
+// keySet is the key set of an issuer. The call that needs it reads it, one call at a time. No
+// goroutine runs between calls.
 type keySet struct {
 	url    string
 	client *http.Client
@@ -49,12 +49,12 @@ type keySet struct {
 
 	mu      sync.Mutex
 	keys    []setKey
-	skipped []string             // why keys of the set cannot be used, one each
+	skipped []string             // one reason for each key of the set that cannot be used
 	read    time.Time            // when keys were read; zero: never
-	tried   time.Time            // when that was last begun
-	err     error                // of the last try
-	unknown map[string]time.Time // kids that the set does not have, and when that was found
-	flight  chan struct{}        // closed when the read that is under way ends; nil: there is none
+	tried   time.Time            // when the last read began
+	err     error                // of the last read
+	unknown map[string]time.Time // kids that the set does not have, and when they were looked up
+	flight  chan struct{}        // closed when the current read ends; nil: no read is running
 }
 
 // setKey is a key of a set.
@@ -91,7 +91,7 @@ func mayFetch(u *url.URL) bool {
 	return u.Scheme == "https" || u.Scheme == "http" && loopback.Host(u.Hostname())
 }
 
-// ready reads the set if it is due, and returns why no token can be checked by it.
+// ready reads the set if a read is due. It returns the reason if the set cannot check any token.
 func (s *keySet) ready(ctx context.Context) error {
 	s.mu.Lock()
 	due := time.Since(s.read) >= keySetRefresh && time.Since(s.tried) >= keySetSpacing
@@ -110,7 +110,7 @@ func (s *keySet) ready(ctx context.Context) error {
 	return nil
 }
 
-// skippedText says how many keys of a set were skipped and why, for the first few.
+// skippedText describes the skipped keys of a set: their number, and the reasons for the first few.
 func skippedText(reasons []string) string {
 	const shown = 3
 	text := fmt.Sprintf("%d skipped", len(reasons))
@@ -279,9 +279,9 @@ type jsonKey struct {
 	Y      string   `json:"y"`
 }
 
-// parseKeySet decodes the public keys for signatures of a set. It skips keys that are for
-// something else, and those that it cannot use, for which it returns the reasons. Secrets are
-// among them: a set that anyone can read has none.
+// parseKeySet decodes the public signature keys of a set. It skips keys for other uses, and keys that
+// it cannot use, and returns the reasons for the latter. Secret keys are not usable, since anyone can
+// read the set.
 func parseKeySet(text []byte) (keys []setKey, skipped []string, err error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -311,12 +311,12 @@ func parseKeySet(text []byte) (keys []setKey, skipped []string, err error) {
 	return keys, skipped, nil
 }
 
-// signs reports whether a key is for signatures, as it says itself.
+// signs reports whether the key's use and key_ops allow signatures.
 func (k *jsonKey) signs() bool {
 	return (k.Use == "" || k.Use == "sig") && (k.KeyOps == nil || slices.Contains(k.KeyOps, "verify"))
 }
 
-// bind returns the key with the algorithms that it serves.
+// bind decodes the key and returns it with the algorithms that it can verify.
 func (k *jsonKey) bind() (publicKey, error) {
 	if len(k.Kid) > maxKidBytes {
 		return publicKey{}, fmt.Errorf("kid has %d bytes, at most %d are allowed", len(k.Kid), maxKidBytes)
@@ -328,7 +328,7 @@ func (k *jsonKey) bind() (publicKey, error) {
 	return newPublicKey(key)
 }
 
-// public decodes the key.
+// public decodes the public key.
 func (k *jsonKey) public() (crypto.PublicKey, error) {
 	switch k.Kty {
 	case "RSA":
@@ -372,7 +372,7 @@ func (k *jsonKey) public() (crypto.PublicKey, error) {
 	return nil, fmt.Errorf("keys of type %.40q are not supported", k.Kty)
 }
 
-// keyBytes decodes a member of a key, base64url with or without padding.
+// keyBytes decodes the named member of a key, which is base64url with or without padding.
 func keyBytes(name, text string) ([]byte, error) {
 	b, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(text, "="))
 	switch {

@@ -23,32 +23,30 @@ import (
 	"github.com/seed-63e9a637/jetbus/internal/exactjson"
 )
 
-// JWTConfig says which JSON Web Tokens count. Issuer, Audience and one source of keys or
-// more are required.
+// JWTConfig configures which JSON Web Tokens are accepted. Issuer, Audience and at least one
+// source of keys are required.
 type JWTConfig struct {
-	// Issuer is what the claim iss must be.
+	// Issuer is the required value of the claim iss.
 	Issuer string
-	// Audience is what the claim aud must be or contain.
+	// Audience is the required value of the claim aud, or one of its values.
 	Audience string
-	// Secret is that of tokens signed with HS256 (with HS384 from 48 bytes on, with HS512
-	// from 64): 32 bytes or more. Nil: none are.
+	// Secret verifies tokens that are signed with HS256. It has 32 bytes or more. A secret of
+	// 48 bytes also verifies HS384, one of 64 bytes HS512. Nil: no secret.
 	Secret []byte
-	// Previous is the secret before, whose tokens count until they expire. Nil: none.
+	// Previous is the previous secret. Its tokens are accepted until they expire. Nil: none.
 	Previous []byte
-	// Keys are public keys, PEM: PKIX or certificates, of RSA (2048 bits or more), ECDSA
-	// or Ed25519. Nil: none.
+	// Keys are public keys in PEM, PKIX or certificates: RSA (2048 bits or more), ECDSA or
+	// Ed25519. Nil: none.
 	Keys []byte
-	// JWKS is the URL of the issuer's key set, https, or http of a loopback host. It is
-	// read again every hour, and at most every 10 seconds when a token names a key that
-	// is not in it; while it cannot be read, what was read last counts for 24 hours.
-	// Empty: none.
+	// JWKS is the URL of the issuer's key set: https, or http of a loopback host. The set is
+	// read again every hour, and at most every 10 seconds if a token names a key that is not
+	// in it. If it cannot be read, the last set is used for up to 24 hours. Empty: none.
 	JWKS string
 	// Leeway is how far clocks may differ. Defaults to 30 seconds.
 	Leeway time.Duration
-	// Client reads the key set. Defaults to one with a timeout of 5 seconds.
+	// Client reads the key set. Defaults to a client with a timeout of 5 seconds.
 	Client *http.Client
-	// Logger gets a warning for each read of the key set that has keys which cannot be used.
-	// Defaults to none.
+	// Logger receives a warning for each read of a key set with unusable keys. Defaults to none.
 	Logger *slog.Logger
 }
 
@@ -147,9 +145,9 @@ func (j *JWT) methods() []string {
 	return out
 }
 
-// Ready returns why no token can be checked by the key set: it was not read within the last
-// 24 hours, or has no usable key, with the reasons. It reads the set if that is due. It
-// returns nil without a key set.
+// Ready returns an error if the key set cannot check any token: it was not read within the last 24
+// hours, or has no usable key. The error has the reasons. Ready reads the set if a read is due, and
+// returns nil if no key set is configured.
 func (j *JWT) Ready(ctx context.Context) error {
 	if j.set == nil {
 		return nil
@@ -165,9 +163,9 @@ type claims struct {
 	Bus   *busClaims `json:"bus"`
 }
 
-// UnmarshalJSON decodes claims by their exact names and ignores all others (RFC 7519,
-// sections 4 and 10.1.1). It refuses a claim that is given twice, and times outside of
-// what a NumericDate of package jwt can hold without an overflow.
+// UnmarshalJSON decodes claims by their exact names and ignores unknown ones (RFC 7519, sections 4
+// and 10.1.1). It rejects a claim that is given twice, and times that would overflow a NumericDate
+// of package jwt.
 func (c *claims) UnmarshalJSON(text []byte) error {
 	type plain claims // without this method
 	var times struct {
@@ -181,13 +179,13 @@ func (c *claims) UnmarshalJSON(text []byte) error {
 	return exactjson.Unmarshal(text, (*plain)(c), exactjson.Ignore)
 }
 
-// date is the check of a NumericDate: a number of seconds since 1970, up to the year 9999.
+// date checks a NumericDate: a number of seconds since 1970, up to the year 9999.
 type date struct{}
 
 // maxDate is the last second of the year 9999.
 const maxDate = 253402300799
 
-// UnmarshalJSON checks the number.
+// UnmarshalJSON implements json.Unmarshaler. It only checks the number.
 func (date) UnmarshalJSON(text []byte) error {
 	if string(text) == "null" {
 		return nil

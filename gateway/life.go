@@ -20,22 +20,22 @@ const spread = 5 * time.Second
 // errDraining ends the streams of a gateway that stops.
 var errDraining = errors.New("the gateway stops")
 
-// life counts what a gateway serves, and ends it.
+// life counts the connections and requests that a gateway serves, and ends them in Drain.
 type life struct {
 	mu       sync.Mutex
 	draining bool
 	opened   [kinds]int     // by kind
-	of       map[string]int // by subject, of all kinds
-	posts    map[string]int // publishes over HTTP by a subject
-	denied   int            // connections beyond that, which are told so
+	of       map[string]int // of all kinds, by subject
+	posts    map[string]int // publishes over HTTP, by subject
+	denied   int            // connections beyond the limit that wait for their close frame
 	busy     int            // goroutines that Drain waits for
 	conns    map[*conn]struct{}
-	kept     map[string]*session // by their ids; of connections that broke
-	keptOf   map[string]int      // of them by a subject
+	kept     map[string]*session // sessions of broken connections, by session id
+	keptOf   map[string]int      // number of sessions in kept, by subject
 
 	stopping chan struct{} // closed when Drain begins
 	idle     chan struct{} // closed when nothing runs any more after that
-	late     chan struct{} // closed by hurry when Drain's time is over
+	late     chan struct{} // closed by hurry when the time of Drain has expired
 	hurry    func()
 }
 
@@ -76,8 +76,8 @@ func (l *life) leave() {
 // errConnections is the refusal of one connection too many.
 var errConnections = refuse(CodeRateLimited, "too many connections")
 
-// kind is what authenticated clients have open. Each kind has Limits.Connections places of its
-// own: none can take those of another.
+// kind is a kind of connection or long request of an authenticated client. Each kind has its own
+// limit of Limits.Connections, so that one kind cannot use up the limit of another.
 type kind int
 
 const (
@@ -88,14 +88,14 @@ const (
 	kinds
 )
 
-// hasRoom reports whether one more of a kind may be opened.
+// hasRoom reports whether the limit of a kind allows one more.
 func (g *Gateway) hasRoom(k kind) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.opened[k] < g.c.Limits.Connections
 }
 
-// open counts one more of a kind for a subject, or returns errConnections.
+// open counts one more of a kind for a subject. It returns errConnections if a limit is reached.
 func (g *Gateway) open(k kind, subject string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +107,7 @@ func (g *Gateway) open(k kind, subject string) error {
 	return nil
 }
 
-// close ends what open counted.
+// close undoes open.
 func (g *Gateway) close(k kind, subject string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -170,9 +170,9 @@ func (g *Gateway) leavePost(subject string) {
 	g.leave()
 }
 
-// track counts a request of a subject that may take long, of a kind. The context that it returns
-// ends when Drain begins or the principal's token expires; release must be called when the request
-// ends. The error is a failure.
+// track counts a request that may take long. The context that it returns ends when Drain begins or the
+// principal's token expires. The caller must call release when the request ends. The error is a
+// failure.
 func (g *Gateway) track(ctx context.Context, who Principal, k kind) (tracked context.Context, release func(), err error) {
 	if err := g.enter(); err != nil {
 		return nil, nil, err

@@ -7,44 +7,45 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// Limits bound what one client may use. The zero value of each field is its default;
-// -1 means none where that is said.
+// Limits bounds what clients may use. The zero value of each field selects its default. Negative values
+// are errors, except in the fields that document one.
 type Limits struct {
-	FrameBytes    int64         // of a frame after inflation, and of an event's payload over HTTP. Defaults to 1 MiB
-	TokenBytes    int           // of a token. Defaults to 8 KiB
-	AuthTimeout   time.Duration // until the first AUTH. Defaults to 5 seconds
-	PreAuth       int           // WebSockets that have not authenticated, at once; one more evicts the oldest of the address that has most. Defaults to 1,000
-	Connections   int           // WebSockets that have, and as many event streams, polls with pulls, and snapshots with states and dead letters. Defaults to 10,000
-	PerPrincipal  int           // of all these by one subject, and of its publishes over HTTP at once. Defaults to 1,000
-	Subscriptions int           // of a connection. Defaults to 64
-	Groups        int           // of a topic, beyond which clients make no more: as many that services share, and as many of subjects (u.SUBJECT, u.SUBJECT.*). Defaults to 1,000
-	OwnGroups     int           // of a topic by one subject: u.SUBJECT and u.SUBJECT.*. Defaults to 50
-	GroupIdle     time.Duration // until the broker deletes such a group, which nobody has asked for events, with its position. Defaults to 7 days, at least 1 minute; negative: never
-	InFlight      int           // events of a subscription. Defaults to 1,000
-	BatchEvents   int           // events of a batch. Defaults to 256
-	QueueBytes    int           // that wait to be written to a connection. Defaults to 1 MiB
-	WriteTimeout  time.Duration // of one write. Defaults to 10 seconds
-	Ping          time.Duration // between PING frames. Defaults to 25 seconds
-	PongTimeout   time.Duration // until the answer. Defaults to 8 seconds
-	LeaseMax      time.Duration // of one lease or extension. Defaults to 10 minutes
-	LeaseTotal    time.Duration // of all extensions of one delivery. Defaults to 1 hour
-	ResumeGrace   time.Duration // that a client may ask for. Defaults to 30 seconds
-	Rate          float64       // frames or requests a second of a connection or subject. Defaults to 2,000; -1: none
-	Burst         int           // beyond Rate at once. Defaults to 4,000
-	Wait          time.Duration // of a long poll. Defaults to 60 seconds
-	PageEvents    int           // events or keys of one answer. Defaults to 1,000
+	FrameBytes    int64         // size of a decompressed frame, and of an event's payload over HTTP. Default 1 MiB
+	TokenBytes    int           // size of a token. Default 8 KiB
+	AuthTimeout   time.Duration // time until the first AUTH. Default 5 seconds
+	PreAuth       int           // WebSockets that have not authenticated; one more evicts the oldest of the address with the most. Default 1,000
+	Connections   int           // authenticated WebSockets; as many event streams, as many polls and pulls, as many snapshots, states and dead letters. Default 10,000
+	PerPrincipal  int           // all of these together for one subject; as many concurrent publishes over HTTP. Default 1,000
+	Subscriptions int           // per connection. Default 64
+	Groups        int           // shared groups per topic that clients may create up to; as many groups of subjects (u.SUBJECT, u.SUBJECT.*). Default 1,000
+	OwnGroups     int           // groups of one subject per topic: u.SUBJECT and u.SUBJECT.*. Default 50
+	GroupIdle     time.Duration // time without requests until the broker deletes a subject's group and its position. Default 7 days, at least 1 minute; negative: never
+	InFlight      int           // events per subscription. Default 1,000
+	BatchEvents   int           // events per batch. Default 256
+	QueueBytes    int           // bytes that wait to be written to a connection. Default 1 MiB
+	WriteTimeout  time.Duration // time of one write. Default 10 seconds
+	Ping          time.Duration // interval between PING frames. Default 25 seconds
+	PongTimeout   time.Duration // time until the PONG. Default 8 seconds
+	LeaseMax      time.Duration // longest lease or extension. Default 10 minutes
+	LeaseTotal    time.Duration // all extensions of one delivery together. Default 1 hour
+	ResumeGrace   time.Duration // longest grace period that a client may request. Default 30 seconds
+	Rate          float64       // frames or requests per second, per connection or subject. Default 2,000; -1: no limit
+	Burst         int           // frames or requests beyond Rate. Default 4,000
+	Wait          time.Duration // longest long poll. Default 60 seconds
+	PageEvents    int           // events or keys per response. Default 1,000
 
-	// The budget bounds what clients make the gateway hold in memory and have under way, whatever
-	// it is: bodies, events that wait to be read, pages of answers. A request that finds no room waits for
-	// 2 seconds, and is then refused with the code rate_limited (429) where its subject has its share, and
-	// overloaded (503) where the process has. Connections wait. With the defaults, clients that attacked a jetbus serve made it grow to 770 MiB.
-	Bytes              int // held for all clients. Defaults to 256 MiB
-	BytesPerPrincipal  int // held for one subject. Defaults to 32 MiB
-	BytesPerConnection int // held for one connection. Defaults to 8 MiB
-	Calls              int // requests to the broker at once, other than publishes. Defaults to 512
-	CallsPerPrincipal  int // of them for one subject. Defaults to 64
-	Scans              int // reads through a topic at once: snapshots, states, dead letters, /openapi.json. Defaults to 4
-	ScansPerPrincipal  int // of them for one subject. Defaults to 2
+	// The budget limits the memory and the concurrent work of clients, for example bodies, queued events and
+	// response pages. A request without room waits up to 2 seconds. Then it is refused with the code
+	// rate_limited (429) if its subject has used up its share, or overloaded (503) if the process has. Frames of
+	// a WebSocket wait without a timeout, but subscriptions of groups are refused immediately. With the defaults,
+	// jetbus serve grew to 770 MiB when clients attacked it.
+	Bytes              int // bytes held for all clients. Default 256 MiB
+	BytesPerPrincipal  int // bytes held for one subject. Default 32 MiB
+	BytesPerConnection int // bytes held for one connection. Default 8 MiB
+	Calls              int // concurrent requests to the broker, other than publishes. Default 512
+	CallsPerPrincipal  int // concurrent requests to the broker, per subject. Default 64
+	Scans              int // concurrent reads through a topic: snapshots, states, dead letters, /openapi.json. Default 4
+	ScansPerPrincipal  int // concurrent reads through a topic, per subject. Default 2
 }
 
 // normalize returns the limits with defaults filled in, or an error that wraps

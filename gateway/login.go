@@ -109,8 +109,8 @@ func (c *conn) admitted(who Principal) error {
 	return nil
 }
 
-// check notes that a token of the client is being checked, or is not any more. It reports whether
-// the client's time for AUTH ended during the check.
+// check records the start or the end of the check of a token. It reports whether the client's time
+// for AUTH expired during the check.
 func (c *conn) check(now bool) (late bool) {
 	c.g.gate.preAuth.check(c.place, now)
 	c.mu.Lock()
@@ -119,8 +119,8 @@ func (c *conn) check(now bool) (late bool) {
 	return c.overdue
 }
 
-// late ends a connection that did not authenticate. One whose token is being checked has done
-// what it could, and must not be told to stay away.
+// late ends a connection that did not authenticate in time. If the client's token is being checked,
+// the client is not late, and the connection stays open until the check is done.
 func (c *conn) late() {
 	c.mu.Lock()
 	waits := c.authed || c.checking

@@ -5,14 +5,14 @@ import (
 	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
-// A member of a group is charged for the events that it has taken from the bus, until they are
-// settled. With flow push the bus does that: what it holds for a member is what it has reserved. With
-// flow credit the gateway charges each event.
+// A member of a group is charged for its events from their delivery until they are settled. With flow
+// push the bus reserves the bytes that it holds for the member. With flow credit the gateway charges
+// each event.
 
-// unreserved is what the bus may hold for a member without reserving it.
+// unreserved returns how many bytes the bus may hold for a member without reserving them.
 func (s *sub) unreserved() int64 { return int64(len(s.topics)) * jetbus.UnreservedBytes }
 
-// reserve is [jetbus.SubscribeOptions.Reserve] of a member.
+// reserve is the [jetbus.SubscribeOptions.Reserve] of a member.
 func (s *sub) reserve(bytes int64) bool {
 	if bytes < 0 {
 		s.member.Release(budget.Bytes, -bytes)
@@ -21,8 +21,8 @@ func (s *sub) reserve(bytes int64) bool {
 	return reserveMore(s.member, s.unreserved(), bytes) == nil
 }
 
-// reserveMore takes bytes for an account that has held others since its beginning. Where it has nothing else, it may
-// have more than its limit, so that a large event comes alone instead of never.
+// reserveMore acquires bytes for an account that always holds had bytes. If the account holds nothing else,
+// the sum may exceed its limit, so that a large event is delivered alone instead of never.
 func reserveMore(a *budget.Account, had, bytes int64) error {
 	a.Release(budget.Bytes, had)
 	err := a.TryAcquire(budget.Bytes, had+bytes)
@@ -32,12 +32,12 @@ func reserveMore(a *budget.Account, had, bytes int64) error {
 	return err
 }
 
-// reservation is [jetbus.ReceiveOptions.Reserve] of one call.
+// reservation implements the [jetbus.ReceiveOptions.Reserve] of one call.
 type reservation struct {
 	account *budget.Account
-	had     int64 // by the account, all the time
+	had     int64 // bytes that the account always holds
 	granted int64
-	refused error // why not more
+	refused error // of the last call of reserve
 }
 
 func (r *reservation) reserve(bytes int64) bool {
@@ -47,7 +47,7 @@ func (r *reservation) reserve(bytes int64) bool {
 	return r.refused == nil
 }
 
-// charge counts events in place of what was granted for them.
+// charge replaces the granted bytes with the size of the events that arrived.
 func (r *reservation) charge(events []*jetbus.Delivery) {
 	for _, d := range events {
 		r.account.Add(budget.Bytes, int64(sizeOf(d)))
@@ -56,7 +56,7 @@ func (r *reservation) charge(events []*jetbus.Delivery) {
 	r.granted = 0
 }
 
-// discharge ends what was charged for an event that was taken with credit.
+// discharge releases the bytes of an event that was delivered with flow credit.
 func (s *sub) discharge(size int) {
 	if s.o.Gateway.Flow == "credit" {
 		s.member.Release(budget.Bytes, int64(size))

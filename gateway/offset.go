@@ -12,23 +12,23 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// offset is a position in a topic, which clients hold as an opaque token. Its topic is
-// identified by name and time of creation, and its event by the time at which it was stored: a
-// broker that is restored to an earlier state assigns sequences again.
+// offset is a position in a topic. Clients hold it as an opaque token. It identifies the topic by name
+// and creation time. It identifies the event by the time when it was stored, because a broker that is
+// restored to an earlier state assigns sequences again.
 type offset struct {
 	stream uint64 // streamOf the topic
-	seq    uint64 // of an event: reading resumes after it
-	stored int64  // when the broker stored the event, in nanoseconds since 1970; 0: not known
+	seq    uint64 // of the last event; reading resumes after it
+	stored int64  // when the broker stored the event, in nanoseconds since 1970; 0: unknown
 }
 
-// Tokens of version 1, of older gateways, do not have the time.
+// Older gateways return tokens of version 1, which do not have the time.
 const (
 	offsetVersion = 2
 	offsetBytes   = 1 + 8 + 8 + 8
 	offsetBytesV1 = 1 + 8 + 8
 )
 
-// newOffset returns the offset of a position, with the time of the event there if c is its checkpoint.
+// newOffset returns the offset of a position. If c is the checkpoint of seq, the offset has its time.
 func newOffset(stream, seq uint64, c jetbus.Checkpoint) offset {
 	o := offset{stream: stream, seq: seq}
 	if c.Seq == seq && !c.Stored.IsZero() {
@@ -47,7 +47,8 @@ func endOf(info jetbus.TopicInfo) jetbus.Checkpoint {
 	return jetbus.Checkpoint{Seq: info.LastSeq, Stored: info.LastTime}
 }
 
-// checkpoint returns what must be at the position, the zero Checkpoint if that is not known.
+// checkpoint returns the checkpoint of the event at the position, or the zero Checkpoint if its time is
+// unknown.
 func (o offset) checkpoint() jetbus.Checkpoint {
 	if o.stored == 0 {
 		return jetbus.Checkpoint{}
@@ -55,11 +56,11 @@ func (o offset) checkpoint() jetbus.Checkpoint {
 	return jetbus.Checkpoint{Seq: o.seq, Stored: time.Unix(0, o.stored)}
 }
 
-// verify checks that a topic still has the history that the offset is of. The error matches
+// verify checks that the topic still has the history in which the offset was created. The error matches
 // [jetbus.ErrPositionUnknown] if the topic was restored to an earlier state.
 func (o offset) verify(ctx context.Context, b jetbus.Backend, topic string) error {
 	err := o.checkpoint().Verify(ctx, b, topic)
-	if errors.Is(err, jetbus.ErrUnsupported) { // the stream takes no direct gets
+	if errors.Is(err, jetbus.ErrUnsupported) { // the stream does not allow direct gets
 		return nil
 	}
 	return err
@@ -73,7 +74,8 @@ func streamOf(info jetbus.TopicInfo) uint64 {
 	return h.Sum64()
 }
 
-// notReached refuses a position after the end of a topic: the next events would be skipped.
+// notReached returns the error of a position after the end of a topic. Reading from there would skip the
+// next events.
 func notReached(info jetbus.TopicInfo, seq uint64) error {
 	return fmt.Errorf("read %s: %w: its last event is at %d, and none is at %d", info.Config.Name, jetbus.ErrPositionUnknown, info.LastSeq, seq)
 }
@@ -91,7 +93,7 @@ func (o offset) appendTo(b []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(b, raw[:])
 }
 
-// parseOffset reads a token. The caller compares it with the topic. The error is a failure.
+// parseOffset decodes a token. The caller compares it with the topic. The error is a failure.
 func parseOffset(token string) (offset, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	var o offset

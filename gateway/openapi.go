@@ -210,21 +210,21 @@ type documentTopic struct {
 	schema      json.RawMessage // of payloads; nil: not known
 }
 
-// Documents that a client without a token may ask for: a second, and at once.
+// Limits of document requests without a token, for each address.
 const (
-	strangerRate  = 10
+	strangerRate  = 10 // per second
 	strangerBurst = 50
 )
 
-// documented returns the topics of a document: those that the token may read or write. Without a
-// token there are none. release is called when the document is answered.
+// documented returns the topics that the token may read or write, for a document. Without a token
+// there are none. The caller calls release after the response.
 func (g *Gateway) documented(r *http.Request) (topics []documentTopic, release func(), err error) {
 	who, err := g.authenticate(r.Context(), r, bearer(r))
 	if err != nil {
 		if codeOf(err) == CodeInternal || bearer(r) != "" {
 			return nil, nil, err
 		}
-		host, _, _ := net.SplitHostPort(r.RemoteAddr) // empty: one limit for all of them
+		host, _, _ := net.SplitHostPort(r.RemoteAddr) // clients without an address share one limit
 		if ok, wait := g.gate.strangers.take(host, strangerRate, strangerBurst, 1); !ok {
 			return nil, nil, tooOften(wait)
 		}
@@ -244,7 +244,7 @@ func (g *Gateway) documented(r *http.Request) (topics []documentTopic, release f
 	return topics, a.Close, nil
 }
 
-// documentTopics asks the bus for the topics of a document.
+// documentTopics returns the topics of the bus that who may read or write, up to documentTopics many.
 func (g *Gateway) documentTopics(r *http.Request, who Principal) ([]documentTopic, error) {
 	list, err := g.b.ListTopics(r.Context())
 	if err != nil {

@@ -58,10 +58,10 @@ func (o origin) covers(other origin) bool {
 	return o.host == other.host
 }
 
-// originAllowed reports whether the page that makes the request may use the gateway: one of
-// the gateway's own address, of Config.Origins and, without tokens, of loopback hosts.
-// Programs that are not browsers send no Origin. Browsers send none either with some GETs of
-// pages; without tokens those of other sites are refused by what Sec-Fetch-Site says.
+// originAllowed reports whether the page that makes the request may use the gateway. Allowed are
+// pages of the gateway's own address, of Config.Origins and, without tokens, of loopback hosts.
+// Programs that are not browsers send no Origin and are allowed. Browsers omit it from some GETs;
+// without tokens, Sec-Fetch-Site shows which of these come from pages of other sites.
 func (g *Gateway) originAllowed(r *http.Request) bool {
 	sent := r.Header.Values("Origin")
 	if len(sent) == 0 {

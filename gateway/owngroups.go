@@ -10,23 +10,23 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// makeCost is how many requests of its subject the making or deletion of a group counts for: the
-// broker stores a consumer for it.
+// makeCost is how many requests creating or deleting a group counts for, because the broker stores a
+// consumer for each group.
 const makeCost = 20
 
-// mayMake reports what keeps a principal from subscribing a group to a topic, if it would be the
-// first of the group. Groups stay at the broker, so they are bounded:
+// mayMake returns an error if the principal may not create the group in the topic. An existing group
+// is always allowed. Groups are stored at the broker, so their number is limited:
 //
-//   - A topic has Limits.Groups that services share, and as many that belong to subjects.
-//   - Of these a subject has Limits.OwnGroups.
+//   - A topic has at most Limits.Groups shared groups, and as many groups that belong to subjects.
+//   - A subject has at most Limits.OwnGroups groups of its own in a topic.
 //
-// A group of the principal's own is made here, since the broker is to delete it when it has been
-// idle for Limits.GroupIdle.
+// mayMake creates a group that belongs to the principal, and sets Limits.GroupIdle, after which the
+// broker deletes the group if it is idle.
 func (g *Gateway) mayMake(ctx context.Context, who Principal, info jetbus.TopicInfo, group string, from jetbus.Start) error {
 	if !who.owns(group) && info.Groups < g.c.Limits.Groups {
 		return nil
 	}
-	release, err := g.gate.making.take(ctx, who.Subject) // of several requests each counts what the others made
+	release, err := g.gate.making.take(ctx, who.Subject) // so that each request counts the groups of the others
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (g *Gateway) mayMake(ctx context.Context, who Principal, info jetbus.TopicI
 	return err
 }
 
-// countGroups reports that a topic has as many groups of the kind as it may have.
+// countGroups returns an error if the topic already has the maximum of groups of this kind.
 func (g *Gateway) countGroups(ctx context.Context, who Principal, topic, group string) error {
 	all, err := g.b.Groups(ctx, topic)
 	if err != nil {
@@ -92,7 +92,7 @@ func (g *Gateway) deleteGroup(w http.ResponseWriter, r *http.Request) {
 	}
 	if err == nil {
 		if err = g.enter(); err == nil {
-			// A client that goes away does not leave a group by partition half deleted.
+			// A client that disconnects must not leave a partitioned group half deleted.
 			err = g.b.DeleteGroup(context.WithoutCancel(r.Context()), topic, group)
 			g.leave()
 		}
@@ -104,19 +104,19 @@ func (g *Gateway) deleteGroup(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// turns lets one caller at a time go on for each name. The zero value is ready to use.
+// turns is a mutex for each name. The zero value is ready to use.
 type turns struct {
 	mu sync.Mutex
 	of map[string]*turn
 }
 
-// turn is the turn of a name, as long as a caller has it or waits for it.
+// turn is the mutex of one name. It exists while a caller holds it or waits for it.
 type turn struct {
 	taken chan struct{} // capacity 1
-	users int           // guarded by turns.mu
+	users int           // callers that hold it or wait; guarded by turns.mu
 }
 
-// take waits for the caller's turn, which lasts until release is called.
+// take locks a name until release is called. It waits until the name is free or ctx ends.
 func (t *turns) take(ctx context.Context, name string) (release func(), err error) {
 	t.mu.Lock()
 	one := t.of[name]

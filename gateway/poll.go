@@ -139,8 +139,8 @@ func (p *page) first(ctx context.Context, wait time.Duration) error {
 	return err
 }
 
-// poll answers with the events behind a position: at once if there are some, else when the
-// first one comes or the client's wait is over.
+// poll responds with the events after a position. If there are none, it waits until the first one
+// arrives or the client's wait expires.
 func (g *Gateway) poll(ctx context.Context, w http.ResponseWriter, r *http.Request, t *tail) error {
 	wait, err := g.waitOf(r.URL.Query().Get("wait"))
 	if err != nil {
@@ -153,7 +153,7 @@ func (g *Gateway) poll(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	p := &page{t: t, text: []byte(`{"events":[`), limit: limit, most: g.c.Limits.QueueBytes}
 	t.lost = func(lost gapEvent) error {
 		if t.gap != nil {
-			return errPageFull // the next answer tells of it
+			return errPageFull // the next response reports it
 		}
 		t.gap = &lost
 		return nil

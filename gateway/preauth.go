@@ -8,21 +8,21 @@ import (
 	"sync"
 )
 
-// preAuth holds the WebSockets whose clients have not authenticated yet, at most
-// Limits.PreAuth. They take none of the room of those that have.
+// preAuth holds the WebSockets whose clients have not authenticated yet, at most Limits.PreAuth. They
+// do not count against the limit of authenticated WebSockets.
 //
-// A socket that comes when there is no room is accepted, and evicts another one: the oldest of
-// the largest group, where a group has the same address and either waits for a token or for the
-// check of one. So sockets from elsewhere cannot evict a client, and a client that shares its
-// address with them, as all do behind a reverse proxy, is only evicted when as many sockets as
-// there is room for come between its handshake and its AUTH.
+// If preAuth is full, a new socket is accepted and another one is evicted: the oldest socket of the
+// largest group. A group is all sockets of an address that have sent a token, or all that have not.
+// So many sockets of one address cannot evict clients of other addresses. A client that shares the
+// address of an attacker, as all clients of a reverse proxy do, is evicted only if Limits.PreAuth
+// sockets arrive between its handshake and its AUTH.
 type preAuth struct {
 	mu    sync.Mutex
 	list  []*pending           // oldest first
 	sizes map[pendingGroup]int // of the groups in list
 }
 
-// pending is one of these WebSockets.
+// pending is a WebSocket in preAuth.
 type pending struct {
 	group pendingGroup // guarded by preAuth.mu
 	evict func()       // closes the socket; called once at most
@@ -33,7 +33,7 @@ type pendingGroup struct {
 	checking bool // the client has sent a token
 }
 
-// add adds a socket. If there are most already, it evicts one of them.
+// add adds a socket. If there are already most sockets, it evicts one of them.
 func (p *preAuth) add(one *pending, most int) {
 	p.mu.Lock()
 	p.countLocked(one.group, 1)
@@ -58,8 +58,8 @@ func (p *preAuth) countLocked(group pendingGroup, n int) {
 	}
 }
 
-// oldestOfLargestLocked returns the oldest socket of the largest group. Of several largest groups it
-// takes that of the socket that comes, else the one that has the oldest socket.
+// oldestOfLargestLocked returns the oldest socket of the largest group. If several groups are largest,
+// it prefers the group next of the new socket, then the group with the oldest socket.
 func (p *preAuth) oldestOfLargestLocked(next pendingGroup) *pending {
 	most := slices.Max(slices.Collect(maps.Values(p.sizes)))
 	if p.sizes[next] == most {
@@ -67,11 +67,11 @@ func (p *preAuth) oldestOfLargestLocked(next pendingGroup) *pending {
 			return p.list[i]
 		}
 	}
-	// If the largest group is that of next alone, most is 1 and the first socket matches.
+	// If next is largest but has no socket in the list, most is 1, and the first socket matches.
 	return p.list[slices.IndexFunc(p.list, func(one *pending) bool { return p.sizes[one.group] == most })]
 }
 
-// remove removes a socket that has authenticated or ended. One that was evicted is gone already.
+// remove removes a socket that has authenticated or ended. It does nothing if the socket was evicted.
 func (p *preAuth) remove(one *pending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +85,7 @@ func (p *preAuth) removeLocked(one *pending) {
 	}
 }
 
-// check notes that a socket's token is being checked, or is not any more.
+// check moves a socket to the other group of its address when the check of its token begins or ends.
 func (p *preAuth) check(one *pending, checking bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,9 +99,9 @@ func (p *preAuth) check(one *pending, checking bool) {
 	}
 }
 
-// addressOf returns the network address that a request came from: an IPv4 address, or the 64 bits
-// of an IPv6 network, of which one client has all addresses. It does not go by forwarding headers,
-// which any client can send. The zero prefix stands for all that have no IP address.
+// addressOf returns the address that a request came from: an IPv4 address, or the /64 network of an
+// IPv6 address, because one client usually has a whole network. It ignores forwarding headers, which
+// any client can send. Clients without an IP address share the zero prefix.
 func addressOf(r *http.Request) netip.Prefix {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

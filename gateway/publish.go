@@ -141,13 +141,13 @@ func (c *conn) publishBatch(req frame.Request) {
 	c.enqueue(job)
 }
 
-// enqueue lets a job be done in its turn. It waits where too much is under way, of the connection or of its subject.
+// enqueue adds a job to the queue of the connection. It waits while the queue is full or the budget has no room.
 func (c *conn) enqueue(j publishJob) {
 	p := &c.pub
 	if j.bytes <= smallBytes {
 		c.account.Add(budget.Bytes, int64(j.bytes))
 	} else if c.account.Acquire(c.ctx, budget.Bytes, int64(j.bytes)) != nil {
-		return // the connection is over
+		return // the connection has ended
 	}
 	for {
 		p.mu.Lock()

@@ -23,14 +23,14 @@ const (
 	saidTime   = 5 * time.Minute // for so long
 )
 
-// pulled is an event that a client took over HTTP and holds, until its deadline.
+// pulled is an event that a client received over HTTP and holds until the deadline.
 type pulled struct {
 	subject, topic, group string
 	d                     *jetbus.Delivery
 	since, deadline       time.Time
-	kept                  time.Time     // until when the lease lasts whatever an extension says
-	lease                 time.Duration // of an extension that says nothing
-	size                  int64         // what it counts for
+	kept                  time.Time     // until when the lease lasts, whatever an extension asks for
+	lease                 time.Duration // of an extension that names none
+	size                  int64         // bytes charged to the account
 	busy                  bool          // it is being settled
 }
 
@@ -47,19 +47,19 @@ func (s *settlement) is(v verdict) bool {
 	return s.v == v
 }
 
-// pulls are the events that clients hold over HTTP, by tokens that say nothing to them.
-// Their leases are kept at the broker while there are any.
+// pulls holds the events that clients received over HTTP, by opaque tokens. While there are any, their
+// leases are extended at the broker.
 type pulls struct {
 	mu      sync.Mutex
 	held    map[string]*pulled
-	said    map[string]settlement      // of what was held: a client whose answer was lost asks again
+	said    map[string]settlement      // settlements of held events, for clients that repeat a request after a lost response
 	order   []string                   // the tokens of said, oldest first
-	of      map[string]int             // held or asked for, by subject
-	account map[string]*budget.Account // what is held counts there, by subject
+	of      map[string]int             // events held or requested, by subject
+	account map[string]*budget.Account // charged for the held events, by subject
 	total   int
-	running bool          // keepPulled does
-	ended   bool          // it has, for good
-	over    chan struct{} // closed when nothing is to be held any longer
+	running bool          // keepPulled is running
+	ended   bool          // keepPulled has returned, and does not start again
+	over    chan struct{} // closed when the gateway stops holding events
 	once    sync.Once
 }
 
@@ -68,7 +68,8 @@ func (p *pulls) init() {
 	p.said = map[string]settlement{}
 }
 
-// reserve makes room for up to n events of a subject.
+// reserve makes room for up to n events of a subject, which may hold most events. It returns for how
+// many.
 func (p *pulls) reserve(subject string, n, most int) (events int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +82,7 @@ func (p *pulls) reserve(subject string, n, most int) (events int, err error) {
 	return n, nil
 }
 
-// putLocked has an event held, for which room was made.
+// putLocked adds an event for which reserve made room, and charges it to the account of its subject.
 func (p *pulls) putLocked(token string, h *pulled, b *budget.Budget) {
 	h.size = int64(sizeOf(h.d))
 	p.held[token] = h
@@ -93,7 +94,7 @@ func (p *pulls) putLocked(token string, h *pulled, b *budget.Budget) {
 	a.Add(budget.Bytes, h.size)
 }
 
-// removeLocked forgets an event.
+// removeLocked removes an event and releases its room and its bytes.
 func (p *pulls) removeLocked(token string, h *pulled) {
 	delete(p.held, token)
 	p.account[h.subject].Release(budget.Bytes, h.size)

@@ -18,27 +18,27 @@ var errQueueClosed = errors.New("the connection is closed")
 // any more.
 const highWater = 256 << 10
 
-// roomTick is how often an event looks whether the account of its connection has room.
+// roomTick is how often a waiting event checks whether the account of its connection has room.
 const roomTick = 50 * time.Millisecond
 
 // keepItems is how many frames there is room for in a queue that has nothing to do.
 const keepItems = 512
 
-// queue is what waits to be written to a connection. Events wait until there is room for
-// them, so that at most highWater bytes and one event are in it; answers do not wait, and
-// more than the limit of them is the end of the connection.
+// queue holds the frames that wait to be written to a connection. An event is added only when there
+// is room, so that the events exceed highWater by one event at most. Answers are added immediately,
+// and a connection whose answers exceed the limit is closed.
 type queue struct {
 	high, limit int
-	turn        chan struct{} // whoever is in it may push an event; capacity 1
+	turn        chan struct{} // semaphore of the callers that push an event; capacity 1
 	ready       chan struct{} // signaled when there is something to write; capacity 1
 	room        chan struct{} // signaled when there is less than high; capacity 1
 	over        chan struct{} // closed by close
 
 	mu      sync.Mutex
-	account *budget.Account // counts all that waits; nil: the connection has no subject yet
+	account *budget.Account // counts all queued bytes; nil: the connection has no subject yet
 	items   []outgoing
-	bytes   int // of all that waits
-	answers int // of what waits and is no event
+	bytes   int // queued
+	answers int // queued bytes of frames that are not events
 	closed  bool
 	dropped bool
 }
@@ -67,7 +67,7 @@ func newQueue(limit int) *queue {
 	}
 }
 
-// push adds what is no event. The error is errSlow or errQueueClosed.
+// push adds a frame that is not an event. The error is errSlow or errQueueClosed.
 func (q *queue) push(text []byte, kind kindOfFrame) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -77,7 +77,7 @@ func (q *queue) push(text []byte, kind kindOfFrame) error {
 	case kind != eventFrame && q.answers > 0 && q.answers+len(text) > q.limit:
 		return errSlow
 	case kind != eventFrame && q.answers > smallBytes && !q.account.HasRoom(budget.Bytes, int64(len(text))):
-		return errSlow // it does not read, and there is no room for more like it
+		return errSlow // the client does not read, and the budget has no room for its answers
 	}
 	q.addLocked(outgoing{text: text, kind: kind})
 	return nil
@@ -105,8 +105,8 @@ func (q *queue) pushFrame(done <-chan struct{}, build func() outgoing) bool {
 	return ok
 }
 
-// pushWithin is pushFrame of an event of about that size. It waits for patience at most, unless that is 0, and reports
-// where that was too short: then it has not called build.
+// pushWithin is like pushFrame, for an event of about size bytes. It waits for patience at most, unless that is 0. If
+// that is too short, it returns stalled and does not call build.
 func (q *queue) pushWithin(done <-chan struct{}, size int, patience time.Duration, build func() outgoing) (ok, stalled bool) {
 	var late <-chan time.Time
 	select {
@@ -130,7 +130,7 @@ func (q *queue) pushWithin(done <-chan struct{}, size int, patience time.Duratio
 			break
 		}
 		var again <-chan time.Time
-		if room { // who gives back what fills the account does not signal q.room
+		if room { // other holders of the account release bytes without a signal to q.room
 			again = time.After(roomTick)
 		}
 		if late == nil {
@@ -166,7 +166,7 @@ func (q *queue) pushWithin(done <-chan struct{}, size int, patience time.Duratio
 	return true, false
 }
 
-// after is time.After, and never for 0.
+// after is like time.After, but never fires for 0.
 func after(d time.Duration) <-chan time.Time {
 	if d == 0 {
 		return nil
@@ -174,15 +174,15 @@ func after(d time.Duration) <-chan time.Time {
 	return time.After(d)
 }
 
-// hasRoom reports whether the queue has room for an event, and whether the account has. An empty queue takes a
-// small one whatever others hold.
+// hasRoom reports whether the queue and the account have room for an event. An empty queue accepts a small event
+// even if the account is full.
 func (q *queue) hasRoom(size int) (room, charged bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.bytes < q.high, q.bytes == 0 && size <= smallBytes || q.account.HasRoom(budget.Bytes, int64(size))
 }
 
-// charge has an account count what waits, from now on.
+// charge sets the account that counts the queued bytes, from now on.
 func (q *queue) charge(a *budget.Account) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -231,11 +231,11 @@ func (q *queue) close() {
 	}
 }
 
-// drop gives up what waits to be written.
+// drop discards the queued frames.
 func (q *queue) drop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.items, q.dropped = nil, true // the connection's end gives back what was charged for them
+	q.items, q.dropped = nil, true // their bytes are released when the connection ends and closes its account
 }
 
 // isDropped reports whether nothing is to be written any more.

@@ -169,7 +169,8 @@ func (g *Gateway) pullOptions(req pullRequest) (jetbus.ReceiveOptions, time.Dura
 	return o, lease, nil
 }
 
-// receive asks the bus, in pieces. The events are charged to the account.
+// receive requests events from the bus and charges them to the account. A long wait is split into several
+// requests.
 func (g *Gateway) receive(ctx context.Context, a *budget.Account, topic, group string, o jetbus.ReceiveOptions) (got []*jetbus.Delivery, err error) {
 	if err := acquire(ctx, a, budget.Bytes, jetbus.UnreservedBytes); err != nil {
 		return nil, err

@@ -400,7 +400,7 @@ func (g *Gateway) readBatch(w http.ResponseWriter, r *http.Request, a *budget.Ac
 	return b, err
 }
 
-// parseBatch is readBatch of a body.
+// parseBatch parses the body of a batch. The error concerns the whole batch.
 func (g *Gateway) parseBatch(body []byte, h http.Header, topic string, clouds bool) (batch, error) {
 	items, err := split(body, clouds, g.c.Limits.BatchEvents)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
-// schemaRoutes passes what is below /v1/schemas to Config.Schemas, without that prefix, for
-// clients that have a token. What they may do there Config.Schemas asks with [Authorize].
+// schemaRoutes passes authenticated requests below /v1/schemas to Config.Schemas, without that
+// prefix. Config.Schemas calls [Authorize] to check their permissions.
 func (g *Gateway) schemaRoutes(mux *http.ServeMux) {
 	if g.c.Schemas == nil {
 		return
@@ -25,7 +25,7 @@ func (g *Gateway) schemaRoutes(mux *http.ServeMux) {
 		a := g.account(who)
 		defer a.Close()
 		kind := budget.Calls
-		if r.ContentLength != 0 { // a schema is parsed and compared, which costs as much as a scan
+		if r.ContentLength != 0 { // parsing and comparing a schema costs as much as a scan
 			kind = budget.Scans
 		}
 		if err := acquire(r.Context(), a, kind, 1); err != nil {

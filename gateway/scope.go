@@ -198,7 +198,7 @@ func (p Principal) maySeek(topic, group string) bool {
 	return p.Scopes.Allow(TopicRead, topic) && (p.Scopes.Allow(GroupSeek, group) || p.owns(group))
 }
 
-// personalPrefix begins the names of groups that belong to subjects.
+// personalPrefix is the prefix of the names of groups that belong to subjects.
 const personalPrefix = "u."
 
 func (p Principal) owns(group string) bool {

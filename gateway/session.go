@@ -70,8 +70,8 @@ func (s *session) pushFrame(done <-chan struct{}, build func() outgoing) bool {
 	return ok
 }
 
-// pushWithin is pushFrame of an event of about that size that waits for patience at most, unless that is 0. It
-// reports stalled where the client does not read fast enough for that.
+// pushWithin is like pushFrame, for an event of about size bytes. It waits for patience at most, unless that is 0,
+// and returns stalled if the client does not read fast enough.
 func (s *session) pushWithin(done <-chan struct{}, size int, patience time.Duration, build func() outgoing) (ok, stalled bool) {
 	for {
 		s.mu.Lock()
@@ -83,7 +83,7 @@ func (s *session) pushWithin(done <-chan struct{}, size int, patience time.Durat
 				built = true
 				return build()
 			})
-			if ok || built { // what a connection that broke did not take is sent again, or given back
+			if ok || built { // an event that a broken connection did not accept is sent again or given back
 				return true, false
 			}
 			if stalled {

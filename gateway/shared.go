@@ -11,46 +11,46 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// Bounds of the live end of a topic that its readers share.
+// Limits of a live end, which the readers of a topic share.
 const (
-	sharedBytes = 2 << 20 // of the last events and their JSON, for those who are not there yet
-	sharedTake  = 64      // events that a reader takes at once
-	// sharedTakeBytes is about how many bytes a reader takes at once. A reader that stalls holds them.
+	sharedBytes = 2 << 20 // of the last events and their JSON, for readers that have not sent them yet
+	sharedTake  = 64      // events of one take
+	// sharedTakeBytes is about how many bytes one take returns. A reader that stalls holds them.
 	sharedTakeBytes = 128 << 10
-	sharedWait      = time.Second // for readers that fall behind, at most: they go on alone then
+	sharedWait      = time.Second // how long slow readers delay the others; then they read alone
 )
 
-// live are the topics that readers follow.
+// live holds the live ends of the topics that readers follow.
 type live struct {
 	mu   sync.Mutex
 	ends map[liveKey]*liveEnd
 }
 
-// liveKey is a topic as it was made once.
+// liveKey identifies a topic. A topic that is deleted and re-created has another key.
 type liveKey struct {
 	topic  string
 	stream uint64
 }
 
-// liveEnd reads the end of a topic once, for all readers that follow it. It keeps the last
-// events: who reads what is behind them alone joins when that is done, and who falls behind
-// them goes on alone. It ends with its last reader.
+// liveEnd reads new events of a topic once, for all readers that follow it. It keeps the last
+// events. A reader reads older events alone and joins when it has caught up. A reader that is too
+// slow for the live end reads alone again. A live end stops when its last reader leaves.
 type liveEnd struct {
 	b jetbus.Backend
 	liveKey
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when it does not run any more
-	room   chan struct{} // signaled when a reader came, went, or took events while there was no room; capacity 1
+	ended  chan struct{} // closed when run has returned
+	room   chan struct{} // signaled when a reader joins, leaves, or takes events while full is set; capacity 1
 
 	mu       sync.Mutex
 	events   []*encoded
 	bytes    int               // of events
-	gone     uint64            // events that are not in events any more
-	base     uint64            // the sequence behind which events begin
-	at       uint64            // the sequence that was read up to
-	last     jetbus.Checkpoint // the newest event up to there; zero: not known
-	full     bool              // it waits for readers
-	err      error             // why it does not go on
+	gone     uint64            // number of events that were removed from events
+	base     uint64            // the first of events is the first event after this sequence
+	at       uint64            // sequence of the last event that was read
+	last     jetbus.Checkpoint // newest event up to at; zero: unknown
+	full     bool              // it waits for readers to take events
+	err      error             // why it stopped
 	watchers map[*watcher]struct{}
 }
 
@@ -65,8 +65,9 @@ type watcher struct {
 // errBehind tells a watcher to read alone.
 var errBehind = errors.New("the reader is behind the live end")
 
-// watch joins the live end of a topic after a sequence; last is the newest event that the caller
-// knows up to there. If that is too far back it returns nil, and the sequence up to which to read alone.
+// watch joins the live end of a topic after a sequence. last is the newest event up to there that the
+// caller knows. If the live end does not have the next events any more, watch returns nil and the
+// sequence up to which the caller must read alone.
 func (l *live) watch(ctx context.Context, b jetbus.Backend, key liveKey, after uint64, last jetbus.Checkpoint, ready chan struct{}) (*watcher, uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

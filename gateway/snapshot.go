@@ -72,11 +72,11 @@ func (p *snapshotPage) add(e jetbus.Event) error {
 	return nil
 }
 
-// snapshot serves GET /v1/topics/{topic}/snapshot: the last event of each key, in the order
-// of the topic, page by page. What changes between two pages comes again on a later one, keys
-// that were deleted meanwhile as tombstones: of several events of a key the last one counts.
-// The last page has the offset to read on from. With ?tombstones the first page has the keys
-// that are deleted, too; with ?key=, as often as there are keys, it is about these alone.
+// snapshot serves GET /v1/topics/{topic}/snapshot: the last event of each key, in the order of the
+// topic, page by page. A key that changes between two pages appears again on a later page, as a
+// tombstone if it was deleted, so the last event of each key counts. The last page has the offset
+// from which to continue reading. With ?tombstones, the first page also has deleted keys. With one
+// or more ?key=, the response has only these keys.
 func (g *Gateway) snapshot(w http.ResponseWriter, r *http.Request) {
 	who, topic, ok := g.enterTopic(w, r, TopicRead)
 	if !ok {
@@ -107,7 +107,7 @@ func (g *Gateway) snapshot(w http.ResponseWriter, r *http.Request) {
 		if err == nil && at.stream != streamOf(info) {
 			err = refuse(CodeOffsetGone, "the topic was made anew; begin with its first page")
 		}
-		if err == nil && info.Config.SnapshotOf == "" { // the events of a snapshot have times of their own
+		if err == nil && info.Config.SnapshotOf == "" { // a snapshot stores its events at other times
 			err = at.verify(ctx, g.b, topic)
 		}
 		if err != nil {
@@ -120,7 +120,7 @@ func (g *Gateway) snapshot(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	asOf, err := g.b.ScanLatest(ctx, topic, jetbus.LatestQuery{KeyPrefix: r.URL.Query().Get("prefix")}, page.add)
-	a.Release(budget.Scans, 1) // a client that reads its answer slowly holds its page alone
+	a.Release(budget.Scans, 1) // while a slow client reads the response, only the page is charged
 	more := errors.Is(err, errPageFull)
 	if err != nil && !more {
 		g.problem(w, r, cause(ctx, err))
@@ -142,7 +142,8 @@ func (g *Gateway) snapshot(w http.ResponseWriter, r *http.Request) {
 	g.answerEvents(w, r, page.events, fmt.Appendf(nil, `"as_of":%d,"offset":"%s"`, asOf, at))
 }
 
-// offsetAt returns the offset of a position in a topic, with the time of its event if the topic still has it.
+// offsetAt returns the offset of a position in a topic. It has the time of the event if the topic still
+// has the event.
 func (g *Gateway) offsetAt(ctx context.Context, info jetbus.TopicInfo, seq uint64) (offset, error) {
 	at := newOffset(streamOf(info), seq, endOf(info))
 	if at.stored != 0 || seq == 0 {
@@ -161,7 +162,7 @@ func (g *Gateway) offsetAt(ctx context.Context, info jetbus.TopicInfo, seq uint6
 // that was.
 const keysAtOnce = 64
 
-// snapshotKeys answers with the last events of some keys.
+// snapshotKeys responds with the last events of the given keys.
 func (g *Gateway) snapshotKeys(ctx context.Context, w http.ResponseWriter, r *http.Request, a *budget.Account, who Principal, topic string, keys []string) {
 	var err error
 	if most := g.c.Limits.PageEvents; len(keys) > most {
@@ -178,7 +179,7 @@ func (g *Gateway) snapshotKeys(ctx context.Context, w http.ResponseWriter, r *ht
 	var events []jetbus.Event
 	bytes := 0
 	left := slices.Compact(slices.Sorted(slices.Values(keys)))
-	for n := 1; err == nil && len(left) > 0; n = min(2*n, keysAtOnce) { // so that much is not read before it is seen to be much
+	for n := 1; err == nil && len(left) > 0; n = min(2*n, keysAtOnce) { // begin with few keys, in case their events are large
 		part := left[:min(n, len(left))]
 		left = left[len(part):]
 		var found map[string]jetbus.Event
@@ -269,8 +270,8 @@ func (g *Gateway) snapshotKey(w http.ResponseWriter, r *http.Request) {
 	answerText(w, http.StatusOK, append(body, '\n'))
 }
 
-// stateScans returns how many scans a state counts for. The bus makes it in memory, of all keys of the topic:
-// together the states that are made at once have no more than Limits.Bytes.
+// stateScans returns how many scans a state of the topic counts for. The bus builds a state of all keys in
+// memory. The count limits all concurrent states to topics of Limits.Bytes together.
 func (g *Gateway) stateScans(ctx context.Context, topic string) (int64, error) {
 	info, err := g.b.TopicInfo(ctx, topic)
 	most, scans := uint64(g.c.Limits.Bytes), uint64(g.c.Limits.Scans) //nolint:gosec // they are positive
@@ -283,8 +284,8 @@ func (g *Gateway) stateScans(ctx context.Context, topic string) (int64, error) {
 	return int64(max(1, (info.Bytes*scans+most-1)/most)), nil //nolint:gosec // at most Scans
 }
 
-// stateAt serves GET /v1/topics/{topic}/state: the last event of each key as of a time, in
-// the order of the keys, page by page.
+// stateAt serves GET /v1/topics/{topic}/state: the last event of each key as of a time, page by page in
+// the order of the keys.
 func (g *Gateway) stateAt(w http.ResponseWriter, r *http.Request) {
 	who, topic, ok := g.enterTopic(w, r, TopicRead)
 	if !ok {
@@ -341,6 +342,6 @@ func (g *Gateway) stateAt(w http.ResponseWriter, r *http.Request) {
 		rest = append(append(rest, `,"next":`...), text(next)...)
 	}
 	w.Header().Set("X-As-Of", fmt.Sprint(state.AsOf))
-	a.Release(budget.Scans, scans) // a client that reads its answer slowly holds its page alone
+	a.Release(budget.Scans, scans) // while a slow client reads the response, only the page is charged
 	g.answerEvents(w, r, events, rest)
 }

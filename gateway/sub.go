@@ -23,23 +23,23 @@ const (
 	maxOpts         = 32 << 10         // bytes of opts, which are kept
 )
 
-// sub is one subscription of a client: a member of a group to which events are pushed, one
-// that is given what it has credit for, or a reader.
+// sub is one subscription of a client: a member of a group with flow push, a member with flow credit,
+// or a reader.
 type sub struct {
 	ses         *session
-	who         Principal // that subscribed; only its subject stays as it is
+	who         Principal // at the time of SUBSCRIBE; a new token may change all but the subject
 	id, group   string
 	topics      []string
 	streams     map[string]uint64 // of the topics, for offsets
 	heads       map[string][]byte // of a reader's frames; by topic
 	lease       time.Duration     // until the deadline of a delivery
 	inFlight    int
-	most        int // bytes of what is held, with credit
+	most        int // maximum bytes of held events, with flow credit
 	grace       time.Duration
 	headersOnly bool
 	o           frame.SubscribeOptions
-	account     *budget.Account // of its connection; for readers, which end with that
-	member      *budget.Account // what a member of a group has taken from the bus; nil for readers
+	account     *budget.Account // of the connection; used by readers, which end with the connection
+	member      *budget.Account // charged for the events that a group member holds; nil for readers
 
 	ctx     context.Context //nolint:containedctx // of all that the subscription asks the bus for
 	cancel  context.CancelFunc
@@ -55,13 +55,13 @@ type sub struct {
 	paused bool
 	halted bool // its client asked for a pause
 	credit int64
-	bytes  int                // of what is held
-	next   int                // bytes that the next event is taken to have, with credit: as many as the last one
+	bytes  int                // of held events
+	next   int                // assumed size of the next event, with flow credit: the size of the last one
 	stop   context.CancelFunc // of the request for events that waits; may be nil
 	held   map[string]*hold
-	taken  map[*jetbus.Delivery]struct{} // by credit, and not in the client's hands yet
-	freed  chan struct{}                 // signaled when there is less held, or more credit; capacity 1
-	empty  chan struct{}                 // closed, and made anew, when nothing is held any more
+	taken  map[*jetbus.Delivery]struct{} // received with flow credit, and not sent to the client yet
+	freed  chan struct{}                 // signaled when fewer bytes are held, or there is more credit; capacity 1
+	empty  chan struct{}                 // closed and replaced when nothing is held any more
 }
 
 // subscribe handles a SUBSCRIBE frame.

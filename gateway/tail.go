@@ -23,16 +23,16 @@ const (
 	gapConflated = "conflated" // the client was too slow, and asked for the last event of each key then
 )
 
-// reader is a subscription without a group: events in the order of each topic, without
-// acknowledgement.
+// reader is a subscription without a group. It sends the events of each topic in order, and the
+// client does not acknowledge them.
 type reader struct {
 	s     *sub
-	after map[string]uint64            // by topic: read up to here. Not there: not known yet
-	last  map[string]jetbus.Checkpoint // by topic: the newest event up to there that is known
+	after map[string]uint64            // by topic: sequence of the last event; missing if unknown
+	last  map[string]jetbus.Checkpoint // by topic: the newest known event up to after
 	infos map[string]jetbus.TopicInfo
-	box   *box // nil: the client is not conflated
+	box   *box // nil: events are not conflated
 	gaps  []gap
-	alone bool // the bus is read for this reader alone; see read
+	alone bool // the bus is read only for this reader; see read
 }
 
 // gap is what a reader missed.
@@ -117,7 +117,7 @@ func (r *reader) begin(m *frame.Message) error {
 	return nil
 }
 
-// token is the position in a topic.
+// token returns the position in a topic as an offset token.
 func (r *reader) token(topic string) string {
 	return newOffset(r.s.streams[topic], r.after[topic], r.last[topic]).String()
 }
@@ -161,7 +161,8 @@ func (r *reader) goOn(tokens []string) error {
 	return nil
 }
 
-// from begins after a position that the topic has reached, in the same history.
+// from sets the position in a topic. It fails if the topic has not reached the position, or was restored
+// to an earlier state since.
 func (r *reader) from(topic string, at offset) error {
 	info := r.infos[topic]
 	if at.seq > info.LastSeq {
@@ -173,7 +174,7 @@ func (r *reader) from(topic string, at offset) error {
 	r.after[topic], r.last[topic] = at.seq, at.checkpoint()
 	if info.FirstSeq > at.seq+1 {
 		r.gaps = append(r.gaps, gap{topic, at.seq + 1, info.FirstSeq - 1, gapRetention})
-		r.after[topic] = info.FirstSeq - 1 // the client is told of those before
+		r.after[topic] = info.FirstSeq - 1 // the gap reports the events before it
 	}
 	return nil
 }
@@ -357,27 +358,27 @@ func (r *reader) watch(ctx context.Context) (topic string, upTo uint64, err erro
 	}
 }
 
-// stallTime is how long a read of the bus for one client waits for a client that does not read.
+// stallTime is how long a read of the bus for a single client waits while the client does not read.
 const stallTime = 250 * time.Millisecond
 
-// errStalled ends a read of the bus whose client does not read as fast.
-var errStalled = errors.New("the client does not take what is read for it")
+// errStalled ends a read of the bus whose client has not read for stallTime.
+var errStalled = errors.New("the client does not read fast enough")
 
-// read sends what the bus reads, up to the end or until the reader has enough; nil: never. It reads while
-// the client does: else many clients that do not would each hold what is read ahead for them. Where the client
-// stalls, it reads on from there when the client has taken what waits.
+// read sends the events of the topics, up to their end or until enough returns true. A nil enough never
+// does. When the client stalls, read ends the read of the bus, and resumes it after the client has taken the
+// queued events. Otherwise each of many stalled clients would hold events that the bus has read ahead.
 func (r *reader) read(ctx context.Context, topics []string, o jetbus.ReadOptions, enough func() bool) error {
 	a := r.s.account
 	for {
 		if a.Acquire(ctx, budget.Reads, 1) != nil {
-			return ctx.Err() // it has ended
+			return ctx.Err() // the connection or ctx has ended
 		}
 		err := r.readSome(ctx, topics, o, enough)
 		a.Release(budget.Reads, 1)
 		if !errors.Is(err, errStalled) {
 			return err
 		}
-		if !r.s.ses.pushEvent(r.s.done, func() []byte { return nil }) { // there is room again
+		if !r.s.ses.pushEvent(r.s.done, func() []byte { return nil }) { // waits until there is room
 			return nil
 		}
 		o.After, o.Last = map[string]uint64{}, map[string]jetbus.Checkpoint{}
@@ -389,7 +390,7 @@ func (r *reader) read(ctx context.Context, topics []string, o jetbus.ReadOptions
 	}
 }
 
-// readSome is read that ends with errStalled where the client does not read.
+// readSome is like read, but returns errStalled when the client stalls.
 func (r *reader) readSome(ctx context.Context, topics []string, o jetbus.ReadOptions, enough func() bool) error {
 	r.alone = true
 	defer func() { r.alone = false }()
@@ -407,8 +408,8 @@ func (r *reader) readSome(ctx context.Context, topics []string, o jetbus.ReadOpt
 	return nil
 }
 
-// event sends an event, if it is new and the client wants it. It reports false when the
-// subscription has ended. With errStalled the reader is where it was before.
+// event sends an event if it is new and matches the client's filter. It returns false when the
+// subscription has ended. If the error is errStalled, the position has not changed.
 func (r *reader) event(ctx context.Context, e *encoded) (bool, error) {
 	if last, known := r.after[e.Topic]; known && e.Seq <= last {
 		return true, nil
@@ -425,8 +426,8 @@ func (r *reader) event(ctx context.Context, e *encoded) (bool, error) {
 	return true, nil
 }
 
-// missed looks whether retention took what lay between the last event and the next one. Where
-// events of others are between them, or events go one by one, that says nothing.
+// missed reports a gap if retention removed events between the last event and the next one. It does
+// not check topics that share a stream or are compacted, where missing sequences are normal.
 func (r *reader) missed(ctx context.Context, topic string, next uint64) error {
 	last, known := r.after[topic]
 	config := r.infos[topic].Config
@@ -438,14 +439,14 @@ func (r *reader) missed(ctx context.Context, topic string, next uint64) error {
 		return err
 	}
 	if now.FirstSeq > last+1 {
-		r.after[topic] = min(now.FirstSeq, next) - 1 // it is told once, also where the next event is read again
+		r.after[topic] = min(now.FirstSeq, next) - 1 // so the gap is reported once, even if next is read again
 		r.tell(gap{topic, last + 1, r.after[topic], gapRetention})
 	}
 	return nil
 }
 
-// send sends an event. It reports false when the subscription has ended, and errStalled where the bus is read
-// for the reader alone and the client does not read.
+// send sends an event. It returns false when the subscription has ended. If the bus is read only for this
+// reader and the client stalls, it returns errStalled.
 func (r *reader) send(e *encoded) (bool, error) {
 	patience := time.Duration(0)
 	if r.alone {

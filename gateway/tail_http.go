@@ -13,18 +13,18 @@ import (
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
-// tail reads a topic for a client over HTTP: the events behind a position.
+// tail reads the events after a position of a topic, for a client over HTTP.
 type tail struct {
 	g      *Gateway
 	info   jetbus.TopicInfo
 	stream uint64
 	filter jetbus.Filter
-	from   jetbus.Start // where the client begins; its events are left out that were stored before a time
-	known  bool
+	from   jetbus.Start // where the client begins; with a time, events stored before it are omitted
+	known  bool         // after is set
 	after  uint64
-	last   jetbus.Checkpoint    // the newest event at or before after that is known; zero: none is
-	gap    *gapEvent            // what is missing in front; nil: nothing
-	lost   func(gapEvent) error // told of what is missing behind that; an error ends reading
+	last   jetbus.Checkpoint    // newest known event up to after; zero: none is known
+	gap    *gapEvent            // events missing at the start; nil: none
+	lost   func(gapEvent) error // called for events missing later; an error ends reading
 
 	account *budget.Account // of the request
 }
@@ -131,11 +131,11 @@ func (t *tail) caughtUp(ctx context.Context) error {
 	return nil
 }
 
-// read calls each with the events behind the position that are there now, until it returns false, or enough returns
-// true behind an event; nil: never. While it reads it counts as a read of the bus for one client.
+// read calls each with the stored events after the position, until each returns false, or enough returns true after
+// an event. A nil enough never does. While it reads, it counts as one of budget.Reads.
 func (t *tail) read(ctx context.Context, enough func() bool, each func(*jetbus.Event) bool) error {
 	if t.account.Acquire(ctx, budget.Reads, 1) != nil {
-		return ctx.Err() // it has ended
+		return ctx.Err() // the request has ended
 	}
 	defer t.account.Release(budget.Reads, 1)
 	topic := t.info.Config.Name
@@ -159,7 +159,7 @@ func (t *tail) read(ctx context.Context, enough func() bool, each func(*jetbus.E
 	return nil
 }
 
-// pass moves the position to an event, and calls each if it is one that the client wants.
+// pass moves the position to an event, and calls each if the event matches the client's filter.
 func (t *tail) pass(ctx context.Context, e *jetbus.Event, each func(*jetbus.Event) bool) (more bool, err error) {
 	if t.known && e.Seq <= t.after {
 		return true, nil
@@ -171,9 +171,9 @@ func (t *tail) pass(ctx context.Context, e *jetbus.Event, each func(*jetbus.Even
 	return t.from.Excludes(e) || !t.filter.Match(e) || each(e), nil
 }
 
-// follow calls each with the events behind the position as they come, until it returns false or ctx ends. The
-// live end of the topic is read once for all who follow it; a client that falls behind that
-// reads alone until it has caught up.
+// follow calls each with the events after the position as they arrive, until each returns false or ctx ends.
+// All followers of a topic share its live end. A client that is too slow for the live end reads alone until it
+// has caught up.
 func (t *tail) follow(ctx context.Context, each func(*jetbus.Event) bool) error {
 	live, key := &t.g.live, liveKey{t.info.Config.Name, t.stream}
 	ended := false
@@ -211,7 +211,7 @@ func (t *tail) follow(ctx context.Context, each func(*jetbus.Event) bool) error 
 	}
 }
 
-// watch calls each with what comes at a live end.
+// watch calls each with the events of a live end.
 func (t *tail) watch(ctx context.Context, w *watcher, each func(*jetbus.Event) bool) error {
 	batch := make([]*encoded, 0, sharedTake)
 	for {

@@ -112,10 +112,9 @@ func (s staticTokens) Authenticate(_ context.Context, token string) (Principal, 
 	return who, nil
 }
 
-// ReadTokens reads a file of static tokens: a JSON array of [Token]. Members that are
-// unknown, differ from a known one in case or are given twice are an error, so that a
-// misspelled one does not make a token that never expires. The error shows nothing of the
-// file's text.
+// ReadTokens reads a file of static tokens: a JSON array of [Token]. A member that is unknown,
+// differs from a known one in case, or is given twice is an error. So a misspelled "expires"
+// cannot create a token that never expires. The error does not show any text of the file.
 func ReadTokens(r io.Reader) ([]Token, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxTokensFile+1))
 	if err != nil {
@@ -131,7 +130,7 @@ func ReadTokens(r io.Reader) ([]Token, error) {
 	return out, nil
 }
 
-// place returns where in a text an error of its JSON is, without showing any of the text.
+// place returns the position of a JSON error, without showing any of the text.
 func place(err error) string {
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Sprintf(", at byte %d", e.Offset)

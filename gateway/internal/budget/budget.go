@@ -1,14 +1,13 @@
-// Package budget accounts what the clients of a gateway hold in memory and have under way.
+// Package budget limits the memory and the concurrent work of a gateway's clients.
 //
-// A [Budget] is a tree of three levels: the process, its subjects, and the accounts of each subject, one
-// for each connection or request. A quantity counts at all three levels, and is granted only
-// where each of them has room. A level that holds nothing of a kind grants any quantity, so that a large
-// request is served alone instead of never.
+// A [Budget] is a tree of three levels: the process, its subjects, and one account for each connection or
+// request of a subject. A quantity counts at all three levels and is granted only if each has room. A level
+// that holds nothing of a kind grants any quantity, so that a large request is served alone instead of never.
 //
-// Acquire waits in line; TryAcquire refuses with an [ExceededError], which names the level that is full.
-// Close releases all that an account still holds, so that nothing leaks with a broken connection.
-// The package starts no goroutines and no timers. Granting and releasing take constant time, and so does each
-// waiter that a release wakes.
+// Acquire waits in line. TryAcquire fails with an [ExceededError], which names the level that refused. Close
+// releases everything that an account still holds, so a broken connection leaks nothing. The package starts
+// no goroutines and no timers. Granting and releasing take constant time, and so does each waiter that a
+// release wakes.
 package budget
 
 import (
@@ -20,15 +19,15 @@ import (
 	"time"
 )
 
-// Kind is what is accounted. Kinds are independent of each other.
+// Kind is a kind of resource. Kinds are counted independently of each other.
 type Kind int
 
-// The kinds.
+// The kinds of resources.
 const (
 	Bytes Kind = iota // in memory
-	Calls             // requests to the broker under way
-	Scans             // reads under way that go through a topic
-	Reads             // reads under way for one client alone, one for each MiB of Bytes
+	Calls             // concurrent requests to the broker
+	Scans             // concurrent reads through a topic
+	Reads             // concurrent reads for a single client; the limit is one for each MiB of Limit.Bytes
 	Work              // large bodies that are being parsed
 	kinds
 )
@@ -47,24 +46,24 @@ const (
 // String returns the name of the level.
 func (l Level) String() string { return [...]string{"connection", "subject", "process"}[l] }
 
-// RetryAfter is when a client that was refused may try again.
+// RetryAfter is how long a client should wait before it repeats a refused request.
 const RetryAfter = time.Second
 
-// ErrClosed is returned by an account after Close.
+// ErrClosed is returned by an account that was closed.
 var ErrClosed = errors.New("the account is closed")
 
-// ExceededError refuses a quantity.
+// ExceededError is returned when a level refuses a quantity.
 type ExceededError struct {
-	Level      Level         // the lowest level that has no room
-	RetryAfter time.Duration // when to try again
+	Level      Level         // the lowest level that has no room, or where others wait in line
+	RetryAfter time.Duration // how long to wait before the next attempt
 }
 
-// Error names the level.
+// Error returns one line that names the level.
 func (e *ExceededError) Error() string {
 	return fmt.Sprintf("the budget of the %s is used up", e.Level)
 }
 
-// Limit is the most that one level may hold. Its fields are positive; Work may be 0, for 1.
+// Limit is the most that each node of a level may hold. Its fields must be positive. A Work of 0 means 1.
 type Limit struct {
 	Bytes              int64
 	Calls, Scans, Work int
@@ -78,22 +77,22 @@ func (l Limit) of(k Kind) int64 {
 type Budget struct {
 	limits [levels]Limit
 
-	mu       sync.Mutex // guards what follows, and all nodes and accounts of the tree
+	mu       sync.Mutex // guards the fields below, and all nodes and accounts of the tree
 	process  node
 	subjects map[string]*node // the subjects that hold something or have waiters
 }
 
-// node is one level of a path: its holdings, and the waiters that it has no room for, in line.
+// node is the process, a subject or an account: what it holds, and its line of waiters.
 type node struct {
 	used    [kinds]int64
 	waiting [kinds]list.List // of *waiter
 }
 
-// waiter is an Acquire that waits.
+// waiter is a waiting call of Acquire.
 type waiter struct {
 	account *Account
 	n       int64
-	level   Level // where it waits
+	level   Level // the level in whose line it waits
 	at      *list.Element
 	ready   chan struct{} // closed when the quantity is granted
 }
@@ -111,7 +110,7 @@ func (b *Budget) Used(k Kind) int64 {
 }
 
 // Account is what one connection or request of a subject holds. It is safe for concurrent use. A nil Account
-// has no limit and counts nothing: that of a connection whose subject is not known yet.
+// has no limit and counts nothing. A connection uses it until its subject is known.
 type Account struct {
 	b       *Budget
 	subject string
@@ -120,13 +119,13 @@ type Account struct {
 	closed  bool
 }
 
-// Account returns a new account of a subject. The caller closes it.
+// Account returns a new account of a subject. The caller must close it.
 func (b *Budget) Account(subject string) *Account {
 	return &Account{b: b, subject: subject, over: make(chan struct{})}
 }
 
-// TryAcquire takes n of a kind without waiting. The error is an [ExceededError] or [ErrClosed]. A quantity of 0 or
-// less is granted.
+// TryAcquire acquires n of a kind without waiting. The error is an [ExceededError] or [ErrClosed]. A quantity
+// of 0 or less is always granted.
 func (a *Account) TryAcquire(k Kind, n int64) error {
 	if a == nil {
 		return nil
@@ -136,8 +135,8 @@ func (a *Account) TryAcquire(k Kind, n int64) error {
 	return a.takeLocked(k, n)
 }
 
-// Acquire takes n of a kind, and waits in line until there is room. The error is [ErrClosed], or the
-// [ExceededError] of the level that it waited for where ctx ended first.
+// Acquire acquires n of a kind and waits in line until there is room. If ctx ends first, the error is the
+// [ExceededError] of the level that it waited for. If the account is closed, the error is [ErrClosed].
 func (a *Account) Acquire(ctx context.Context, k Kind, n int64) error {
 	if a == nil {
 		return nil
@@ -163,7 +162,7 @@ func (a *Account) Acquire(ctx context.Context, k Kind, n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-w.ready: // granted at the same moment; Close has released it already where that is why
+	case <-w.ready: // granted concurrently; if the account is closed, Close has released it already
 		if !a.closed {
 			return nil
 		}
@@ -174,13 +173,13 @@ func (a *Account) Acquire(ctx context.Context, k Kind, n int64) error {
 	at.waiting[k].Remove(w.at)
 	at.wakeLocked(k) // the next in line may fit
 	a.forgetLocked()
-	if err == ErrClosed { //nolint:errorlint // it was set above
+	if err == ErrClosed { //nolint:errorlint // set above
 		return err
 	}
 	return &ExceededError{w.level, RetryAfter}
 }
 
-// HasRoom reports whether there is room for n of a kind now, whoever waits in line for it.
+// HasRoom reports whether there is room for n of a kind now. It ignores waiters in line.
 func (a *Account) HasRoom(k Kind, n int64) bool {
 	if a == nil {
 		return true
@@ -191,7 +190,7 @@ func (a *Account) HasRoom(k Kind, n int64) bool {
 	return !a.closed && a.fullLocked(k, n) == levels
 }
 
-// Add takes n of a kind whether or not there is room: for what is held already.
+// Add counts n of a kind whether or not there is room. It is for resources that are already in use.
 func (a *Account) Add(k Kind, n int64) {
 	if a == nil {
 		return
@@ -203,7 +202,7 @@ func (a *Account) Add(k Kind, n int64) {
 	}
 }
 
-// Release gives back n of a kind, at most what the account holds.
+// Release releases n of a kind, or what the account holds if that is less.
 func (a *Account) Release(k Kind, n int64) {
 	if a == nil {
 		return
@@ -213,7 +212,8 @@ func (a *Account) Release(k Kind, n int64) {
 	a.releaseLocked(k, n)
 }
 
-// Close gives back all that the account holds, and ends its waiters with [ErrClosed]. It may be called again.
+// Close releases everything that the account holds and ends its waiters with [ErrClosed]. It may be called
+// more than once.
 func (a *Account) Close() {
 	if a == nil {
 		return
@@ -230,7 +230,7 @@ func (a *Account) Close() {
 	}
 }
 
-// takeLocked is TryAcquire.
+// takeLocked implements TryAcquire.
 func (a *Account) takeLocked(k Kind, n int64) error {
 	if a.closed {
 		return ErrClosed
@@ -246,7 +246,8 @@ func (a *Account) takeLocked(k Kind, n int64) error {
 	return nil
 }
 
-// refusalLocked returns the lowest level that has no room for n, or where others wait in line, or levels.
+// refusalLocked returns the lowest level that has no room for n or has waiters in line. It returns levels if
+// there is none.
 func (a *Account) refusalLocked(k Kind, n int64) Level {
 	full := a.fullLocked(k, n)
 	for l := range full {
@@ -257,7 +258,7 @@ func (a *Account) refusalLocked(k Kind, n int64) Level {
 	return full
 }
 
-// fullLocked returns the lowest level that has no room for n, or levels.
+// fullLocked returns the lowest level that has no room for n, or levels if there is none.
 func (a *Account) fullLocked(k Kind, n int64) Level {
 	for l := range levels {
 		if used := a.nodeLocked(l).used[k]; used > 0 && used+n > a.b.limits[l].of(k) {
@@ -303,7 +304,7 @@ func (a *Account) nodeLocked(l Level) *node {
 	}
 }
 
-// forgetLocked drops the node of the account's subject where there is nothing in it.
+// forgetLocked deletes the node of the account's subject if it holds nothing and has no waiters.
 func (a *Account) forgetLocked() {
 	s := a.b.subjects[a.subject]
 	if s == nil || s.used != [kinds]int64{} {
@@ -317,14 +318,14 @@ func (a *Account) forgetLocked() {
 	delete(a.b.subjects, a.subject)
 }
 
-// wakeLocked grants what the waiters in line want, until one does not fit here. A waiter that does not fit
-// at another level gets in line there. No wake-up is lost: a level refuses only where it holds something, and
-// the release of that wakes its line.
+// wakeLocked grants the quantities of waiters in line until one does not fit at this level. A waiter that does
+// not fit at another level moves to that level's line. No wake-up is lost: a level refuses only while it holds
+// something, and every release wakes its line.
 func (at *node) wakeLocked(k Kind) {
 	for at.waiting[k].Len() > 0 {
 		w := at.waiting[k].Front().Value.(*waiter) //nolint:forcetypeassert // nothing else is in it
 		a := w.account
-		level := levels // a closed account's waiter removes itself
+		level := levels // the waiter of a closed account is only removed
 		if !a.closed {
 			level = a.fullLocked(k, w.n)
 		}
