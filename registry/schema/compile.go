@@ -131,7 +131,7 @@ func (s *Schema) anchors(parts []part) []string {
 	return out
 }
 
-// documents returns the parsed documents by the URIs that nodes give for them.
+// documents returns the parsed documents by their URIs in node.at.
 func (s *Schema) documents() map[string]any {
 	docs := map[string]any{"": s.doc}
 	for uri, r := range s.references {

@@ -33,15 +33,15 @@ import (
 // That is the writer's side. On the reader's, new's additionalProperties and
 // unevaluatedProperties that are false let everything pass; see [Schema.reader].
 
-// declaration is the schemas that describe one part of a value, together. The nil
-// declaration, and that of no schemas, says nothing: open, as are all parts below.
+// declaration combines the schemas that describe one part of a value. A nil declaration, or one
+// without schemas, allows every property in the part and in all parts below it.
 type declaration struct {
-	of     []*node // all of them, sorted by id
+	of     []*node // all schemas, sorted by id
 	closed bool
-	names  map[string]bool // those of properties and required
-	at     string          // of the keyword to name in a violation
+	names  map[string]bool // the names in properties and required
+	at     string          // the keyword to name in a violation
 
-	longest    int      // the length of the longest prefix
+	longest    int      // length of the longest prefix
 	properties sync.Map // string to *declaration, for the names in names
 	items      sync.Map // int to *declaration, for the indexes up to longest
 }
@@ -123,12 +123,12 @@ func speaks(further *node) bool {
 	return further != nil && (further.always == nil || *further.always)
 }
 
-// matchName reports whether a name matches the k-th of the patternProperties of n.
+// matchName reports whether a name matches pattern k of the patternProperties of n.
 type matchName func(n *node, k int, name string) bool
 
 func matchPlainly(n *node, k int, name string) bool { return n.patterns[k].re.MatchString(name) }
 
-// declares reports whether the part may have the property.
+// declares reports whether the property is declared, or the part is open.
 func (is *declaration) declares(name string, match matchName) bool {
 	if is == nil || !is.closed || is.names[name] {
 		return true
@@ -232,20 +232,20 @@ func (is *declaration) prefixes() int {
 	return is.longest
 }
 
-// declares reports whether v has declared properties alone.
+// declares reports whether all properties of v are declared.
 func declares(d *declarations, is *declaration, v any) bool {
 	ok, err := (&evaluation{left: MaxWork}).declares(d, is, v)
 	return ok && err == nil
 }
 
-// declares reports whether v has declared properties alone. The error is as of accepts.
+// declares reports whether all properties of v are declared. Its errors are those of accepts.
 func (e *evaluation) declares(d *declarations, is *declaration, v any) (ok bool, err error) {
 	defer e.recover(&err)
 	return e.undeclared(d, is, v), nil
 }
 
-// undeclared reports every property of v that is not declared, as evaluation does, and
-// returns false if there is one.
+// undeclared returns false if v has a property that is not declared. While the evaluation reports,
+// it records a violation for each.
 func (e *evaluation) undeclared(d *declarations, is *declaration, v any) bool {
 	if is == nil {
 		return true
@@ -289,13 +289,14 @@ func (e *evaluation) undeclared(d *declarations, is *declaration, v any) bool {
 	return ok
 }
 
-// matchesName is the match of declares and property where the work is counted.
+// matchesName is a matchName that counts its work.
 func (e *evaluation) matchesName(n *node, k int, name string) bool {
 	e.spend(2)
 	return e.matches(n.matchers[k], name)
 }
 
-// declarationOf returns the declaration of a member that is an object or an array.
+// declarationOf returns the declaration of a member, and counts its work. It returns nil if the member
+// is neither an object nor an array.
 func (e *evaluation) declarationOf(d *declarations, is *declaration, m member) *declaration {
 	switch m.value.(type) {
 	case object, []any:
@@ -313,7 +314,7 @@ func (e *evaluation) declarationOf(d *declarations, is *declaration, m member) *
 	return p
 }
 
-// itemDeclaration is item where the work is counted.
+// itemDeclaration is like declarations.item, but counts its work.
 func (e *evaluation) itemDeclaration(d *declarations, is *declaration, i int) *declaration {
 	if known, ok := is.items.Load(i); ok {
 		return known.(*declaration)

@@ -85,7 +85,7 @@ func parseValue(dec *json.Decoder, path string) (any, error) {
 	return t, nil
 }
 
-// byteOrderMark is what some editors write at the beginning of a text.
+// byteOrderMark is written by some editors at the beginning of a text.
 const byteOrderMark = "\ufeff"
 
 var errByteOrderMark = errors.New("it begins with a byte order mark; save it without one")

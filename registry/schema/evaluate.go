@@ -7,37 +7,37 @@ import (
 	"strings"
 )
 
-// ErrTooMuchWork is for errors.Is: validating the payload takes more than MaxWork. Such an
-// error is ErrInvalid, too.
+// ErrTooMuchWork matches the error of a payload whose validation takes more than MaxWork steps. The
+// error also matches ErrInvalid.
 var ErrTooMuchWork = errors.New("too much work")
 
-// evaluation validates one value by the nodes of a schema. It stops at the first violation,
-// or where it reports, after MaxViolations. It counts its work and panics with exhausted
-// when that is spent: a payload can make any schema with a union or a recursion cost
-// exponential time, and one violation for each of its items.
+// evaluation validates one value against the nodes of a schema. It stops at the first violation, or
+// after MaxViolations if reporting is set. It counts its work, and panics with exhausted when no work
+// is left. The limit is needed because a payload can make any schema with a union or a recursion take
+// exponential time, and can cause a violation for each of its items.
 type evaluation struct {
-	left      int // work
+	left      int // remaining work
 	depth     int // of eval
 	reporting bool
 	found     []Violation
-	recorded  int // violations, with those that were recorded before
+	recorded  int // number of violations, including duplicates
 	path      []step
 	naming    bool // the value is the name of a member
-	scoped    bool // there are dynamic references
+	scoped    bool // the schema has dynamic references
 	scope     []scoped
 	marks     []int // members or items that were evaluated, see mark
 	key       []byte
 	matching  map[*matcher]*matching
 }
 
-// step leads from a value to a member, or to an item where name is "".
+// step leads from a value to one of its members or items.
 type step struct {
-	name  string
-	index int // -1: a member
+	name  string // of the member; empty for an item
+	index int    // of the item; -1 for a member
 }
 
-// scoped is a schema under way, for dynamic references. The search for an anchor ends at
-// one that has left the scope, whose then or else is evaluated.
+// scoped is a schema that is being evaluated, for dynamic references. While its then or else is
+// evaluated, the schema has left the scope, and the search for an anchor ends there.
 type scoped struct {
 	of   *node
 	left bool
@@ -46,19 +46,19 @@ type scoped struct {
 type exhausted struct{}
 
 const (
-	// maxFrames bounds the depth of the recursion, and by it the memory of the stack.
+	// maxFrames bounds the depth of the recursion and so the memory of the stack.
 	maxFrames = 20_000
-	// every marks that all members or items were evaluated.
+	// every is a mark for all members or items.
 	every = -1
 )
 
-// accepts reports whether n accepts a value of a schema or a proof.
+// accepts reports whether n accepts a value that is part of a schema or was made by a proof.
 func accepts(n *node, v any) (bool, error) {
 	return (&evaluation{left: MaxWork}).accepts(n, objectsOf(v))
 }
 
-// accepts reports whether n accepts the value. The error is ErrTooMuchWork, or that of a
-// fault of this package or of a format.
+// accepts reports whether n accepts the value. The error is ErrTooMuchWork, or reports a panic of this
+// package or of a format.
 func (e *evaluation) accepts(n *node, v any) (ok bool, err error) {
 	defer e.recover(&err)
 	e.scoped = n.opaque
@@ -75,8 +75,8 @@ func (e *evaluation) recover(err *error) {
 	}
 }
 
-// violations returns what n finds wrong with the value, at least one violation and no more
-// than it finds with so much work.
+// violations returns the violations of n in the value that are found within work steps. It returns at
+// least one.
 func violations(n *node, v any, work int) []Violation {
 	e := &evaluation{left: work, reporting: true}
 	_, _ = e.accepts(n, v)
@@ -86,14 +86,14 @@ func violations(n *node, v any, work int) []Violation {
 	return tidy(e.found)
 }
 
-// spend counts work.
+// spend subtracts from the remaining work, and panics with exhausted if nothing is left.
 func (e *evaluation) spend(work int) {
 	if e.left -= work; e.left < 0 {
 		panic(exhausted{})
 	}
 }
 
-// fail records a violation while the evaluation reports. It always returns false.
+// fail records a violation of a keyword if the evaluation reports. It always returns false.
 func (e *evaluation) fail(n *node, keyword string, v any) bool {
 	if e.reporting {
 		e.violate(n, keyword, word(n, keyword, v))
@@ -101,7 +101,7 @@ func (e *evaluation) fail(n *node, keyword string, v any) bool {
 	return false
 }
 
-// violate records a violation of a keyword; "" is the schema itself.
+// violate records a violation of a keyword. An empty keyword stands for the schema itself.
 func (e *evaluation) violate(n *node, keyword, message string) {
 	at := n.at
 	if keyword != "" {
@@ -121,14 +121,14 @@ func (e *evaluation) record(at, message string) {
 		message = "the name of the property " + message
 	}
 	one := Violation{InstancePath: e.pointer(), KeywordPath: at, Message: message}
-	if slices.Contains(e.found, one) { // many ways can lead to one place
+	if slices.Contains(e.found, one) { // a schema can be applied to the same value more than once
 		return
 	}
 	e.found = append(e.found, one)
 	e.reporting = len(e.found) < MaxViolations
 }
 
-// pointer returns the JSON pointer of the value under way.
+// pointer returns the JSON pointer of the current value.
 func (e *evaluation) pointer() string {
 	var b strings.Builder
 	for _, s := range e.path {
@@ -142,8 +142,8 @@ func (e *evaluation) pointer() string {
 	return b.String()
 }
 
-// eval reports whether n accepts the value. With track it leaves marks of the members or
-// items that it evaluated.
+// eval reports whether n accepts the value. With track, it leaves marks for the members or items that
+// it evaluated.
 func (e *evaluation) eval(n *node, v any, track bool) bool {
 	e.spend(2)
 	if n.always != nil {
@@ -170,7 +170,8 @@ func (e *evaluation) eval(n *node, v any, track bool) bool {
 	return ok
 }
 
-// check is eval without what surrounds it. The marks of this schema begin at marks.
+// check does the work of eval, which maintains depth, scope and marks. The marks of this schema begin
+// at index marks.
 func (e *evaluation) check(n *node, v any, track bool, marks int) bool {
 	kind := typeOf(v)
 	if n.types&kind == 0 || n.integer && kind == tNum && !e.isInteger(v) {
@@ -201,7 +202,7 @@ func (e *evaluation) check(n *node, v any, track bool, marks int) bool {
 	return e.unevaluated(n, v, marks) && ok
 }
 
-// parts evaluates the keywords of the value's own type.
+// parts evaluates the keywords for the type of the value.
 func (e *evaluation) parts(n *node, v any, track bool) bool {
 	switch v := v.(type) {
 	case object:
@@ -216,7 +217,7 @@ func (e *evaluation) parts(n *node, v any, track bool) bool {
 	return e.number(n, v)
 }
 
-// below evaluates a part of the value under way.
+// below evaluates a member or an item of the current value.
 func (e *evaluation) below(n *node, v any, s step) bool {
 	e.path = append(e.path, s)
 	ok := e.eval(n, v, false)
@@ -236,7 +237,7 @@ func (e *evaluation) quietly(n *node, v any, track bool) bool {
 // inPlace evaluates the schemas that n applies to the same value.
 func (e *evaluation) inPlace(n *node, v any, track bool) bool {
 	ok := true
-	all := func(x *node) bool { // returns false where the evaluation is to stop
+	all := func(x *node) bool { // returns false if the evaluation must stop
 		ok = e.eval(x, v, track) && ok
 		return ok || e.reporting
 	}
@@ -300,7 +301,8 @@ func (e *evaluation) oneOf(n *node, v any, track bool) bool {
 	return first >= 0 || e.failed(n, "oneOf", n.oneOf, v)
 }
 
-// failed reports why none of the branches accepts the value. It always returns false.
+// failed records why none of the branches accepts the value, if the evaluation reports. It always
+// returns false.
 func (e *evaluation) failed(n *node, keyword string, branches []*node, v any) bool {
 	recorded := e.recorded
 	for _, x := range branches {
@@ -333,7 +335,7 @@ func (e *evaluation) conditional(n *node, v any, track bool) bool {
 	return e.eval(branch, v, track)
 }
 
-// dynamicTarget returns where the dynamic or recursive reference of n leads.
+// dynamicTarget returns the schema that the dynamic or recursive reference of n refers to.
 func (e *evaluation) dynamicTarget(n *node) *node {
 	e.spend(len(e.scope))
 	if n.anchor == "" {
@@ -362,13 +364,14 @@ func (e *evaluation) dynamicTarget(n *node) *node {
 	return target
 }
 
-// mark notes that a member or an item, or every one, was evaluated.
+// mark records that a member or an item was evaluated, or all of them if index is every.
 func (e *evaluation) mark(index int) {
 	e.spend(1)
 	e.marks = append(e.marks, index)
 }
 
-// unevaluated evaluates the members or items that the schema did not evaluate otherwise.
+// unevaluated applies unevaluatedProperties or unevaluatedItems to the members or items that have no
+// mark.
 func (e *evaluation) unevaluated(n *node, v any, marks int) bool {
 	switch v := v.(type) {
 	case object:

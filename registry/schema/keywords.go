@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// prepare derives from the keywords of a node what the evaluation reads.
+// prepare derives the fields of evaluated from the keywords of a node.
 func (n *node) prepare() {
 	for _, v := range n.values {
 		key := string(appendKey(nil, objectsOf(v), MaxText))
@@ -40,7 +40,7 @@ func (n *node) prepare() {
 	}
 }
 
-// isAllowed reports whether the value is one of const or enum.
+// isAllowed reports whether the value is equal to const, or to a value of enum.
 func (e *evaluation) isAllowed(n *node, v any) bool {
 	e.key = appendKey(e.key[:0], v, n.longestKey)
 	if e.spend(1 + len(e.key)/8); typeOf(v) == tNum {
@@ -56,13 +56,13 @@ func (e *evaluation) hasFormat(n *node, v any) bool {
 		return true
 	}
 	switch n.format {
-	case "duration", "period": // which the library reads in the square of their length
+	case "duration", "period": // the library takes quadratic time
 		e.spend(20 + len(s)*len(s)/64)
-	case "regex": // one character can stand for thousands
+	case "regex": // one character can compile to thousands of instructions
 		e.spend(20 + 100*len(s))
 	case "email":
 		e.spend(100)
-	case "ipv4", "ip-address", "json-pointer", "relative-json-pointer", "uri-template": // which are split
+	case "ipv4", "ip-address", "json-pointer", "relative-json-pointer", "uri-template": // the library splits them
 		e.spend(10 + len(s))
 	default:
 		e.spend(5 + len(s)/3)
@@ -95,8 +95,8 @@ func (e *evaluation) object(n *node, v object, track bool) bool {
 	return ok
 }
 
-// hasAll reports whether the object has all of the members that required lists, or where
-// because is set, that this member requires.
+// hasAll reports whether the object has all members in names. If because is set, it is the name of the
+// member that requires them.
 func (e *evaluation) hasAll(n *node, keyword string, names []string, v object, because string) bool {
 	ok := true
 	for i, name := range names {
@@ -116,10 +116,10 @@ func (e *evaluation) hasAll(n *node, keyword string, names []string, v object, b
 	return ok
 }
 
-// members evaluates the members of an object, and their names.
+// members evaluates the members of an object and their names.
 func (e *evaluation) members(n *node, v object, track bool) bool {
 	ok := true
-	if !e.reporting && len(v) > 1 { // what tells the branches of a union apart
+	if !e.reporting && len(v) > 1 { // constants first, since they distinguish the branches of a union
 		for _, p := range n.constants {
 			e.spend(1)
 			if i := v.find(p.name); i >= 0 && !e.eval(p.of, v[i].value, false) {
@@ -128,7 +128,7 @@ func (e *evaluation) members(n *node, v object, track bool) bool {
 		}
 	}
 	if n.patterns == nil && n.additional == nil && n.names == nil && !n.expressions && len(n.sorted) < len(v) {
-		for _, p := range n.sorted { // few of many members
+		for _, p := range n.sorted { // fewer than the members of v
 			e.spend(1)
 			if i := v.find(p.name); i >= 0 {
 				if ok = e.listed(p.of, v, i, track) && ok; !ok && !e.reporting {
@@ -149,7 +149,7 @@ func (e *evaluation) members(n *node, v object, track bool) bool {
 	return ok
 }
 
-// listed evaluates a member that properties or patternProperties name.
+// listed evaluates a member by a schema of properties or patternProperties.
 func (e *evaluation) listed(by *node, v object, i int, track bool) bool {
 	if track {
 		e.mark(i)
@@ -272,7 +272,7 @@ func (e *evaluation) contains(n *node, v []any, track bool) bool {
 
 func (e *evaluation) count(n *node, keyword, how string, limit, matched int) bool {
 	if e.reporting {
-		if keyword == "minContains" && limit == 1 { // the default, which is rarely written
+		if keyword == "minContains" && limit == 1 { // the default, which the schema need not have
 			keyword = "contains"
 		}
 		e.violate(n, keyword, "must have "+how+" "+count(limit, "item", "items")+" as contains describes, but has "+itoa(matched))
@@ -379,14 +379,14 @@ func (e *evaluation) rational(v any) *big.Rat {
 		return new(big.Rat).SetInt64(n)
 	}
 	r, ok := new(big.Rat).SetString(string(text))
-	if !ok { // no number of a payload or a schema is beyond its range
+	if !ok { // cannot happen: numbers of payloads and schemas are within its range
 		r = new(big.Rat)
 	}
 	e.spend(10 + digits(r))
 	return r
 }
 
-// digits is about the size of a number in memory, in bytes.
+// digits returns about the size of a number in memory, in bytes.
 func digits(r *big.Rat) int { return (r.Num().BitLen() + r.Denom().BitLen()) / 8 }
 
 func (e *evaluation) isInteger(v any) bool {

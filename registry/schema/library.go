@@ -13,10 +13,10 @@ import (
 	js "github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// The validator library compiles schemas, and is named in this file and in no other. It does
-// not validate payloads: it stops at no violation and bounds neither time nor memory. The
-// nodes are made of what it compiled, not of the text, and both the evaluation and the proof
-// read them. A test compares the evaluation with the library's own.
+// The validator library compiles schemas. Only this file uses it. It does not validate payloads,
+// because it does not stop at a violation and bounds neither time nor memory. The builder makes
+// nodes from the compiled schemas, not from the text. The evaluation and the proof read the nodes.
+// A test compares the results of the evaluation with those of the library.
 
 // source is one document as the library gets it.
 type source struct {
@@ -67,7 +67,7 @@ func compileLibrary(draft Draft, docs []source) (l *library, err error) {
 	return &library{compiler: c, root: root, main: main}, nil
 }
 
-// isExpression reports whether a string is a regular expression; other values pass.
+// isExpression reports whether a value is a regular expression or not a string.
 func isExpression(v any) bool {
 	s, ok := v.(string)
 	return !ok || !badExpression(s)
@@ -94,18 +94,18 @@ func plain(pointer string) string {
 // remark is one violation of a metaschema.
 type remark struct {
 	instance string // JSON pointer
-	at       string // of the keyword, or of the schema where that is false
+	at       string // location of the keyword, or of a schema that is false
 	message  string
 }
 
-// remarks returns what the library reports of a schema that its metaschema does not
-// accept, in the library's words and in no order. ok is false for other errors.
+// remarks returns the violations that the library reports for a schema that its metaschema does not
+// accept. The messages are the library's, in no particular order. ok is false for other errors.
 func remarks(err error) (found []remark, ok bool) {
 	var ve *js.ValidationError
 	if !errors.As(err, &ve) {
 		return nil, false
 	}
-	seen := map[remark]bool{} // many ways can lead to one place
+	seen := map[remark]bool{} // the library can report the same violation more than once
 	var walk func(ve *js.ValidationError)
 	walk = func(ve *js.ValidationError) {
 		for _, c := range ve.Causes {
@@ -312,12 +312,12 @@ func (b *builder) applicators(n *node, s *js.Schema) {
 	}
 }
 
-// names reports whether the $dynamicRef of n names an anchor. One that is a pointer is a
-// plain reference, even to a schema that has an anchor.
+// names reports whether the $dynamicRef of n names the anchor. A $dynamicRef with a JSON pointer is a
+// plain reference, even if it refers to a schema that has an anchor.
 func (b *builder) names(n *node, anchor string) bool {
 	uri, pointer, _ := strings.Cut(n.at, "#")
 	of, ok := lookup(b.docs[uri], pointer).(map[string]any)
-	if !ok { // a metaschema, whose references all name anchors
+	if !ok { // a metaschema, in which all references name anchors
 		return true
 	}
 	text, _ := of["$dynamicRef"].(string)
@@ -325,8 +325,9 @@ func (b *builder) names(n *node, anchor string) bool {
 	return fragment == anchor
 }
 
-// placeAnchors adds each anchor to its own node and to all nodes around that. Where several
-// have one name, the innermost comes first.
+// placeAnchors adds each anchor to its own node and to all nodes around that node. If several anchors
+// have the same name, the innermost comes first. Anchors of recursive references are added only to
+// their own node.
 func (b *builder) placeAnchors() {
 	byLocation := b.byLocation()
 	for _, name := range sortedKeys(b.anchors) {
@@ -334,7 +335,7 @@ func (b *builder) placeAnchors() {
 		slices.SortFunc(at, func(a, b *node) int { return strings.Compare(b.at, a.at) })
 		for _, n := range at {
 			n.anchors = append(n.anchors, namedNode{name, n})
-			if name == "" { // a recursive reference asks for the schema itself
+			if name == "" { // a recursive reference needs the schema itself
 				continue
 			}
 			for around := n.at; strings.Contains(around, "/"); {

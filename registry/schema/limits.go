@@ -33,7 +33,7 @@ const (
 	MaxCount = 1<<53 - 1
 )
 
-// Limits of payloads. What exceeds them is invalid for every schema.
+// Limits of payloads. A payload that exceeds them is invalid for every schema.
 const (
 	// MaxPayloadDepth is the depth of a payload's JSON.
 	MaxPayloadDepth = 512
@@ -42,13 +42,12 @@ const (
 	// MaxExponent is the absolute value of a number's exponent, in payloads and
 	// schemas. Numbers are compared exactly, and 1e1000000 has a million digits.
 	MaxExponent = 400
-	// MaxWork is how many steps validating one payload may take. A step is some 20 ns and at
-	// most 32 bytes of memory: entering a schema for a part of the payload takes 2, looking up
-	// a member 1, and what depends on the length of a text or a number takes steps in
-	// proportion. Decoding counts 2 for each value. With it, a payload of up to 1 MiB takes at
-	// most 100 ms of CPU and 64 MiB, whatever its schema. An ordinary payload of that size needs
-	// less, against a union of eight branches, too; what needs more are unions and recursions
-	// that multiply.
+	// MaxWork is how many steps the validation of one payload may take. A step takes about 20 ns
+	// and at most 32 bytes of memory. Applying a schema to a part of the payload counts 2 steps,
+	// looking up a member 1, and decoding 2 for each value. Operations on texts and numbers count
+	// more steps the longer they take. So a payload of up to 1 MiB takes at most 100 ms of CPU and
+	// 64 MiB, whatever its schema. An ordinary payload of that size stays below the limit, even
+	// with a union of eight branches. Nested unions and recursions that multiply can exceed it.
 	MaxWork = 2_000_000
 )
 
@@ -72,7 +71,7 @@ func (e *scanError) Error() string { return e.what }
 // scanned is the size of a text.
 type scanned struct {
 	values  int // an upper bound of their number
-	members int // the number of members of objects, or more
+	members int // an upper bound of the number of members
 	depth   int
 }
 

@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// matcher matches strings of payloads with one pattern. Package regexp takes 40 ns or more
-// for each byte and each instruction of a pattern in the worst case, and gives no way to
-// stop it. An automaton takes a few nanoseconds for each byte once its states are known, and
-// counts what it takes to make them.
+// matcher matches strings of payloads with one pattern. In the worst case package regexp takes 40 ns
+// or more for each byte and each instruction of a pattern, and it cannot be interrupted. An automaton
+// takes a few nanoseconds for each byte once its states are known, and the work to make states is
+// counted.
 type matcher struct {
 	re   *regexp.Regexp
-	size int // about the number of instructions
+	size int // approximate number of instructions
 
 	once     sync.Once
 	prog     *syntax.Prog // nil: too large for an automaton
@@ -39,17 +39,17 @@ func (m *matcher) compile() {
 	m.prog = prog
 }
 
-// matching is the use of one matcher in one evaluation.
+// matching is the state of a matcher in an evaluation.
 type matching struct {
-	strings int // how many were matched
+	strings int // number of strings matched
 	machine *machine
-	work    int // of machine
+	work    int // of machine, not yet spent
 }
 
 const (
 	// plainMatches is how many strings package regexp matches before an automaton is made.
 	plainMatches = 4
-	// plainSize is up to how many bytes times instructions it matches a string.
+	// plainSize is the largest product of bytes and instructions that is left to package regexp.
 	plainSize = 1024
 )
 
@@ -80,7 +80,7 @@ func (e *evaluation) matches(m *matcher, s string) bool {
 	return e.run(u, m, s)
 }
 
-// run feeds a string to the automaton.
+// run reports whether the automaton finds the pattern in a string.
 func (e *evaluation) run(u *matching, m *matcher, s string) bool {
 	e.spend(2 + len(s)/2)
 	state, states := 0, len(u.machine.states)
@@ -113,7 +113,7 @@ func (e *evaluation) run(u *matching, m *matcher, s string) bool {
 	return found
 }
 
-// pay spends what the automaton has worked.
+// pay spends the work that the automaton has done since the last call.
 func (e *evaluation) pay(u *matching) {
 	e.spend(1 + u.work)
 	u.work = 0

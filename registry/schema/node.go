@@ -47,25 +47,25 @@ func typesOf(names []string) (m mask, integer, known bool) {
 	return m, integer && !number, known
 }
 
-// node is one schema as the proof walks it: what the drafts spell differently is
-// the same here. It is made by Compile and does not change; a recursive schema is
-// a cycle of nodes, and one schema is one node however often it is referred to.
+// node is one schema, independent of the spelling of the drafts. Compile makes the nodes, and they do
+// not change. A recursive schema is a cycle of nodes. A schema is one node, however many references
+// lead to it.
 type node struct {
-	at string // where: the JSON pointer as a fragment, "#/properties/a", behind its document's URI where that is another one
+	at string // location: the JSON pointer as a fragment, "#/properties/a", with the URI of other documents in front
 
 	// accepts is the library's judgment of a decoded value (numbers are
 	// json.Number). Nil in nodes that the proof makes itself.
 	accepts func(v any) bool
-	// opaque: from here a dynamic or recursive reference can be reached, so that
-	// accepts, asked of this node alone, may judge otherwise than within its schema.
+	// opaque is set if a dynamic or recursive reference can be reached from this node. Then
+	// accepts, called for this node alone, may give another result than within its schema.
 	opaque bool
-	// dynamic are the schemas that the dynamic or recursive reference of this node
-	// may come to. The proof has the keyword in beyond.
+	// dynamic has the schemas that the dynamic or recursive reference of this node may refer
+	// to. The proof has the keyword in beyond.
 	dynamic []*node
 	evaluated
 	weight weight   // see weigh
-	own    int      // of weight.cost, that of this node alone
-	id     int      // among the nodes of its Schema
+	own    int      // the part of weight.cost that is this node's own
+	id     int      // index among the nodes of its Schema
 	beyond []string // keywords of this node that the proof does not understand, sorted
 
 	always *bool // the schemas true and false
@@ -107,26 +107,26 @@ type node struct {
 	unevaluatedProperties        *node
 }
 
-// evaluated is what only the evaluation of payloads reads of a node.
+// evaluated has the fields of a node that only the evaluation of payloads reads.
 type evaluated struct {
-	applies     bool            // there are schemas for the same value
-	constant    bool            // values is that of const
-	allowed     map[string]bool // values, by appendKey
-	longestKey  int             // of allowed
+	applies     bool            // the node applies other schemas to the same value
+	constant    bool            // values has the value of const
+	allowed     map[string]bool // the keys of values, see appendKey
+	longestKey  int             // length of the longest key in allowed
 	isFormat    func(v any) bool
 	matcher     *matcher   // of pattern
 	matchers    []*matcher // of patterns
 	base64      bool       // strings must be base64
-	json        bool       // strings must be JSON, after base64 where that is set
+	json        bool       // strings must be JSON, after decoding if base64 is set
 	expressions bool       // names of members must be regular expressions
 
 	sorted    []namedNode // properties, sorted by name
-	constants []namedNode // those of sorted that are a const
+	constants []namedNode // the properties in sorted that have a const
 	needs     []need      // dependentRequired, sorted by name
 	dependent []namedNode // dependentSchemas, sorted by name
 
-	// A dynamic reference leads to the schema of the same anchor that the outermost schema
-	// under way has, and to target if none has one. The anchor of recursive references is "".
+	// A dynamic reference refers to the schema with the same anchor in the outermost schema that is
+	// being evaluated, or to target if none has the anchor. The anchor of recursive references is "".
 	target  *node
 	anchor  string
 	anchors []namedNode // the dynamic anchors of this schema and of the schemas within it

@@ -9,15 +9,15 @@ import (
 	"unicode/utf8"
 )
 
-// object is a decoded JSON object: its members sorted by name, each name once. Other values
-// are decoded as encoding/json does with UseNumber. A payload of 1 MiB may hold 200,000
-// objects, and a map for each of them would take ten times the memory of a slice.
+// object is a decoded JSON object: its members, sorted by name without duplicates. It is a slice
+// because a payload of 1 MiB may have 200,000 objects, and a map takes ten times the memory. Other
+// values are decoded as by encoding/json with UseNumber.
 type object []member
 
 type member struct {
 	name  string
 	value any
-	at    int // position in the text; the last member of a name counts
+	at    int // position in the text; the last of several members with the same name counts
 }
 
 // find returns the index of a member, or -1.
@@ -39,7 +39,7 @@ func (o object) find(name string) int {
 
 func (o object) has(name string) bool { return o.find(name) >= 0 }
 
-// newObject sorts members, in place, and drops those that a later one of the same name replaces.
+// newObject sorts members in place. Of several members with the same name it keeps the last.
 func newObject(members []member) object {
 	byName := func(a, b member) int {
 		if c := strings.Compare(a.name, b.name); c != 0 {
@@ -62,7 +62,7 @@ func newObject(members []member) object {
 	return members[:kept:kept]
 }
 
-// objectsOf returns v with an object for each map.
+// objectsOf returns a copy of v in which each map is replaced by an object.
 func objectsOf(v any) any {
 	switch v := v.(type) {
 	case []any:
@@ -81,7 +81,7 @@ func objectsOf(v any) any {
 	return v
 }
 
-// payloadReader decodes text that is known to be valid JSON.
+// payloadReader decodes text that must be valid JSON.
 type payloadReader struct {
 	text    string
 	at      int
@@ -89,8 +89,8 @@ type payloadReader struct {
 	members shelf[member]
 }
 
-// shelf has room for the elements of all containers of a text. From the front it holds those of
-// containers that are being read, and from the back those of complete ones.
+// shelf is one slice for the elements of all containers of a text. Containers that are still being
+// read have their elements at its front, complete containers at its back.
 type shelf[T any] struct {
 	all      []T
 	top, end int
@@ -103,7 +103,7 @@ func (s *shelf[T]) push(v T) {
 	s.top++
 }
 
-// complete moves the elements from start on to the back, and returns them.
+// complete moves the elements from index start on to the back and returns them.
 func (s *shelf[T]) complete(start int) []T {
 	n := s.top - start
 	s.end -= n
@@ -114,7 +114,7 @@ func (s *shelf[T]) complete(start int) []T {
 	return out
 }
 
-// Values that are often empty are shared, so that they take no memory.
+// Empty values are common, so they are shared and take no memory.
 var (
 	emptyArray  any = []any{}
 	emptyObject any = object{}
@@ -159,7 +159,7 @@ func (r *payloadReader) value() any {
 	return json.Number(r.text[start:r.at])
 }
 
-// space skips what stands between tokens, commas and colons included.
+// space skips white space, commas and colons.
 func (r *payloadReader) space() {
 	for r.at < len(r.text) {
 		switch r.text[r.at] {
@@ -217,8 +217,8 @@ func (r *payloadReader) string() string {
 	return r.text[start : r.at-1]
 }
 
-// unescape reads the rest of a string that began at start and has an escape at r.at.
-// Surrogates that are not in pairs become U+FFFD, as in encoding/json.
+// unescape reads the rest of a string that begins at start and has its first escape at r.at.
+// Unpaired surrogates become U+FFFD, as in encoding/json.
 func (r *payloadReader) unescape(start int) string {
 	var b strings.Builder
 	for b.WriteString(r.text[start:r.at]); r.text[r.at] != '"'; {
@@ -241,7 +241,8 @@ func (r *payloadReader) unescape(start int) string {
 	return b.String()
 }
 
-// unicode reads the four digits of an escape, and the second half of a surrogate pair.
+// unicode reads the four digits of an escape. If they are the first half of a surrogate pair, it also
+// reads the second half.
 func (r *payloadReader) unicode() rune {
 	first := hex4(r.text[r.at:])
 	if r.at += 4; !utf16.IsSurrogate(first) {
@@ -272,8 +273,8 @@ func hex4(digits string) rune {
 	return r
 }
 
-// appendKey appends a text that is the same for equal values, and for no others. It stops
-// when the text is longer than most.
+// appendKey appends a key of v. Two values have the same key if and only if they are equal. It stops
+// when the key is longer than most.
 func appendKey(b []byte, v any, most int) []byte {
 	if len(b) > most {
 		return b

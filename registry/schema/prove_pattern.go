@@ -109,10 +109,11 @@ type machineState struct {
 	found  bool // the pattern was found, whatever follows
 }
 
-// alphabet is the classes of characters that no pattern of a question tells apart.
+// alphabet divides all characters into classes. No pattern of a question distinguishes the characters
+// of a class.
 type alphabet struct {
 	of   []rune // one character of each class
-	kind []rune // what it is for \b and the ends of lines
+	kind []rune // its kind for \b and the ends of lines
 
 	// The characters from bounds[i] up to the next bound have the class classes[i].
 	bounds  []rune
@@ -214,7 +215,7 @@ func fits(machines []*machine, of []int, match int) bool {
 	return true
 }
 
-// program compiles a pattern; nil if that is too large.
+// program compiles a pattern. It returns nil if the program is too large.
 func program(re *regexp.Regexp) *syntax.Prog {
 	x, err := syntax.Parse(re.String(), syntax.Perl)
 	if err != nil {

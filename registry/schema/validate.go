@@ -16,11 +16,11 @@ var ErrInvalid = errors.New("invalid payload")
 // MaxViolations is how many violations an InvalidError has at most.
 const MaxViolations = 100
 
-// InvalidError says in which ways a payload breaks a schema. It is ErrInvalid.
+// InvalidError lists the violations of a schema by a payload. It matches ErrInvalid.
 type InvalidError struct {
-	// Violations are at least one and at most MaxViolations, sorted by instance path
-	// and then by keyword path. A payload that is not JSON, or exceeds the limits of
-	// payloads or MaxWork, has one violation, of the path "" and the keyword "#".
+	// Violations has at least one and at most MaxViolations violations, sorted by instance
+	// path and then by keyword path. A payload that is not JSON, or exceeds a limit of
+	// payloads or MaxWork, has one violation, with the path "" and the keyword "#".
 	Violations []Violation
 
 	tooMuchWork bool
@@ -44,7 +44,7 @@ func (e *InvalidError) Error() string {
 	return b.String()
 }
 
-// Is matches ErrInvalid, and ErrTooMuchWork where validating the payload takes too much work.
+// Is reports whether target is ErrInvalid, or ErrTooMuchWork if the validation takes too much work.
 func (e *InvalidError) Is(target error) bool {
 	return target == ErrInvalid || e.tooMuchWork && target == ErrTooMuchWork
 }
@@ -53,25 +53,24 @@ func refuse(message string) error {
 	return &InvalidError{Violations: []Violation{{KeywordPath: "#", Message: message}}}
 }
 
-// Validate reports whether the schema accepts the payload. Its errors are *InvalidError, with
-// the first violations of the payload, at most MaxViolations.
+// Validate returns an error if the schema does not accept the payload. The error is an *InvalidError
+// with the first violations, at most MaxViolations.
 //
-// Numbers are compared with all their digits, and formats are asserted. Of two members of one name the
-// last one counts, as for encoding/json. A payload is invalid for every schema if it
-// is not UTF-8, has more text after its value, or exceeds MaxPayloadDepth, MaxDigits or
-// MaxExponent. One that takes more than MaxWork is refused with ErrTooMuchWork.
+// Numbers are compared with all their digits, and formats are asserted. Of several members with the
+// same name the last one counts, as in encoding/json. A payload is invalid for every schema if it is
+// not UTF-8, has more text after its value, or exceeds MaxPayloadDepth, MaxDigits or MaxExponent. If
+// the validation takes more than MaxWork steps, the error matches ErrTooMuchWork.
 func (s *Schema) Validate(payload []byte) error { return s.ValidateWritten(payload, Strict, MaxWork) }
 
-// ValidateDeclared is Validate in the model Declared, on the writer's side: it
-// refuses as well every property that the schema does not declare, wherever it
-// describes an object without a word on further properties.
+// ValidateDeclared is Validate in the model Declared, on the writer's side. It also refuses
+// properties that the schema does not declare, in every object that the schema describes without
+// allowing further properties.
 func (s *Schema) ValidateDeclared(payload []byte) error {
 	return s.ValidateWritten(payload, Declared, MaxWork)
 }
 
-// ValidateWritten is ValidateDeclared in the model Declared, and Validate in any other, in at
-// most so many steps (see MaxWork), between 1 and MaxWork. What needs more is refused with
-// ErrTooMuchWork.
+// ValidateWritten is ValidateDeclared in the model Declared, and Validate in any other model. It takes
+// at most steps steps, from 1 to MaxWork. If that is too few, the error matches ErrTooMuchWork.
 func (s *Schema) ValidateWritten(payload []byte, m Model, steps int) error {
 	v, left, err := s.validate(payload, min(max(steps, 1), MaxWork))
 	if err != nil || m != Declared {
@@ -80,7 +79,7 @@ func (s *Schema) ValidateWritten(payload []byte, m Model, steps int) error {
 	return s.checkDeclared(v, left)
 }
 
-// validate returns the decoded payload, and how many steps are left.
+// validate validates the payload and returns it decoded, with the number of steps left.
 func (s *Schema) validate(payload []byte, steps int) (v any, left int, err error) {
 	size, err := scan(payload, payloadLimits)
 	if err != nil {
@@ -131,7 +130,7 @@ func notValid(payload []byte) error {
 	return fmt.Errorf("there is more text behind the value, at offset %d", len(payload)-len(rest))
 }
 
-// checkDeclared is the part of ValidateDeclared that Validate has not.
+// checkDeclared returns an error if a property of v is not declared.
 func (s *Schema) checkDeclared(v any, left int) error {
 	e := &evaluation{left: left, reporting: true}
 	ok, err := e.declares(s.declarations, s.described, v)

@@ -12,7 +12,7 @@ import (
 // maxExcerpt is how many bytes of a value or a schema a message shows.
 const maxExcerpt = 200
 
-// word describes how the value violates a keyword.
+// word returns the message for a value that violates a keyword.
 func word(n *node, keyword string, value any) string {
 	switch keyword {
 	case "type":
@@ -48,7 +48,7 @@ func word(n *node, keyword string, value any) string {
 	return sizeWord(n, keyword, value)
 }
 
-// sizeWord is word for the keywords that count.
+// sizeWord is word for the keywords that limit a size.
 func sizeWord(n *node, keyword string, value any) string {
 	var has int
 	switch v := value.(type) {
@@ -133,8 +133,8 @@ func oneOf(values []any) string {
 	return list
 }
 
-// show returns a value as JSON, the beginning of a long string, and of a long array or
-// object only what it is.
+// show returns a value as JSON. It cuts a long string, and replaces a long array or object by its
+// type.
 func show(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -148,7 +148,7 @@ func show(v any) string {
 	return fmt.Sprint(orNull(v))
 }
 
-// appendShort appends a value as JSON, and stops after maxExcerpt bytes.
+// appendShort appends a value as JSON and stops after maxExcerpt bytes.
 func appendShort(b []byte, v any) []byte {
 	if len(b) > maxExcerpt {
 		return b
@@ -196,7 +196,7 @@ func orNull(v any) any {
 	return v
 }
 
-// singleQuoted is excerpt in single quotes.
+// singleQuoted is like excerpt, but uses single quotes.
 func singleQuoted(s string) string { return strings.ReplaceAll(excerpt(s), `"`, "'") }
 
 // excerpt quotes what somebody else wrote, the beginning of it where it is long.

@@ -6,21 +6,20 @@ import (
 	"regexp"
 )
 
-// A proof and the search for a witness validate many small values. They count the work of each
-// from above before they do: every schema at every place of the value, whatever of it fails
-// first. Where two schemas of one place have something to say of the property a, the parts of
-// a.a.a are counted eight times.
+// A proof and the search for a witness validate many small values. Before each validation they compute
+// an upper bound of its work: every schema at every place of the value, as if nothing failed early. If
+// two schemas of a place describe the property a, the parts of a.a.a are counted eight times.
 
-// weight bounds the work of one schema at one place of a value, with all that it
-// applies in place.
+// weight bounds the work of a schema at one place of a value, including all schemas that it applies in
+// place.
 type weight struct {
-	expansion int // how many schemas come to judge the place
-	cost      int // the same, with the values that they compare with
-	pattern   int // the size of their expressions
-	ways      int // how many of them come to judge one part below the place
-	chain     int // how many of them lead to one another at most
-	named     int // the longest of the expressions of patternProperties, written out
-	unique    int // how many of them have uniqueItems
+	expansion int // number of schemas that judge the place
+	cost      int // the same, and the values that they compare with
+	pattern   int // size of their expressions
+	ways      int // number of schemas that judge the same part below the place
+	chain     int // longest chain of schemas that apply each other
+	named     int // length of the longest expression in patternProperties, expanded
+	unique    int // number of schemas with uniqueItems
 }
 
 // heaviest is the weights of a schema, the largest of each.
