@@ -13,22 +13,22 @@ import (
 const (
 	// lightSteps is how many steps a validation may take without a slot: about 1 ms.
 	lightSteps = schema.MaxWork / 50
-	// lightPayload is up to how many bytes a payload is first tried with lightSteps.
+	// lightPayload is the size in bytes of the largest payload that is validated without a slot first.
 	lightPayload = 64 << 10
-	// maxSlots bounds the memory of the validations that hold slots: 64 MiB each.
+	// maxSlots bounds the memory of concurrent expensive validations, each of which may take 64 MiB.
 	maxSlots = 4
 )
 
-// gate bounds how many dear validations run at the same time, so that they leave processors
-// to others. Validations of ordinary events do not wait for a slot.
+// gate bounds how many expensive validations run concurrently, so that they do not occupy all
+// processors. Each holds a slot. Validations of ordinary events do not need one.
 type gate struct{ slots chan struct{} }
 
 func newGate() *gate {
 	return &gate{slots: make(chan struct{}, min(max(runtime.GOMAXPROCS(0)/2, 1), maxSlots))}
 }
 
-// validate validates a payload as its writer's in the model m. Within ctx it waits for a slot
-// if the validation is dear.
+// validate validates a payload on the writer's side of the model m. If the payload is large or the
+// validation expensive, it waits for a slot until ctx ends.
 func (g *gate) validate(ctx context.Context, s *schema.Schema, m schema.Model, payload []byte) error {
 	if len(payload) <= lightPayload {
 		if err := s.ValidateWritten(payload, m, lightSteps); !errors.Is(err, schema.ErrTooMuchWork) {

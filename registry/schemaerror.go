@@ -10,15 +10,14 @@ import (
 	"github.com/seed-63e9a637/jetbus/registry/schema"
 )
 
-// SchemaError says in which ways an event breaks a schema of its topic. It matches
-// [jetbus.ErrSchema], and [schema.ErrTooMuchWork] where validation stopped at
-// [schema.MaxWork].
+// SchemaError lists the violations of a topic's schema by an event. It matches [jetbus.ErrSchema],
+// and also [schema.ErrTooMuchWork] if the validation stopped at [schema.MaxWork].
 type SchemaError struct {
 	Topic   string
 	Version int // of the schema
-	// Violations are at least one, sorted by instance path. An event that cannot be
-	// judged at all, since it has no payload or one that is no JSON, has one
-	// violation, of the path "".
+	// Violations has at least one violation, sorted by instance path. An event that cannot be
+	// validated, because it has no payload or the payload is not valid JSON, has one violation
+	// with the path "".
 	Violations []schema.Violation
 
 	tooMuchWork bool
@@ -50,7 +49,7 @@ func (e *SchemaError) Error() string {
 	return b.String()
 }
 
-// Is reports whether target is jetbus.ErrSchema, or ErrTooMuchWork where that is the reason.
+// Is reports whether target is jetbus.ErrSchema, or ErrTooMuchWork if that is the reason.
 func (e *SchemaError) Is(target error) bool {
 	return target == jetbus.ErrSchema || e.tooMuchWork && target == schema.ErrTooMuchWork
 }

@@ -252,8 +252,8 @@ func writeObject(members []member) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// decodeStrictly decodes one JSON value. It refuses members that v does not have by the
-// exact name, and those that are given twice.
+// decodeStrictly decodes one JSON value. It refuses members whose exact name v does not have, and
+// members that are given twice.
 func decodeStrictly(text []byte, v any) error {
 	return exactjson.Unmarshal(text, v, exactjson.RefuseAll)
 }

@@ -26,27 +26,27 @@ type ValidatedOptions struct {
 	Observer jetbus.Observer
 }
 
-// Validated returns a backend that stores only events that follow the schema of
-// their topic, under the topic's model. It passes on everything else that b does.
-// What is stored says which version it follows, in [HeaderSchemaVersion] and
-// [HeaderDataSchema]; the caller's event is not changed.
+// Validated returns a backend that stores an event only if it follows the schema of its topic, under
+// the topic's model. Everything else is passed to b. Stored events state the version that they follow
+// in [HeaderSchemaVersion] and [HeaderDataSchema]. The caller's event is not changed.
 //
-// An event is held to the version that it states in HeaderSchemaVersion, which must
-// exist and not be deleted; else to that of o.Versions; else to the latest one. One
-// that has no payload, or one that is no JSON, is refused; so is one with another
-// content type. The errors of Publish and PublishBatch then match jetbus.ErrSchema,
-// see [SchemaError], or [ErrNoVersion]; nothing is sent, of a batch neither. Events
-// of topics without a schema pass, and dead letters and a jetbus.Tombstone always do; a
-// null without its header is judged as any other value. An event that is put before a
-// group again (Retry) is not looked at: see [Normalized].
+// An event is validated against the version in its HeaderSchemaVersion, which must exist and not be
+// deleted. Without the header, the version is the one in o.Versions, or else the latest. An event is
+// refused if it has no payload, a payload that is not valid JSON, or another content type. The error
+// of Publish and PublishBatch then matches jetbus.ErrSchema (see [SchemaError]) or [ErrNoVersion], and
+// nothing is sent, not even the other events of a batch.
 //
-// Validating a payload of up to 1 MiB takes at most 100 ms of CPU and 64 MiB of memory; one that
-// needs more is refused, with an error that matches [schema.ErrTooMuchWork] as well. Those that
-// take more than about 1 ms wait for each other, within ctx: half as many run at the same time
-// as there are processors, and at most 4.
+// Events of topics without a schema are stored, unless o.RequireSchema is set. Dead letters and events
+// of jetbus.Tombstone are always stored. A null payload without the tombstone header is validated like
+// any other value. Events that are replayed to a group (Retry) are not validated: see [Normalized].
 //
-// The headers need room: an event of a topic with a schema has at most
-// jetbus.MaxHeaders less 2 of its own.
+// The validation of a payload of up to 1 MiB takes at most 100 ms of CPU and 64 MiB of memory. A
+// payload that needs more is refused, and the error also matches [schema.ErrTooMuchWork]. Validations
+// that take more than about 1 ms, or of payloads larger than 64 KiB, run on at most half of the
+// processors, and at most 4 at a time. The others wait for their turn, until ctx ends.
+//
+// Two headers are added: an event of a topic with a schema may have at most jetbus.MaxHeaders-2
+// headers of its own.
 func Validated(b jetbus.Backend, r *Registry, o ValidatedOptions) jetbus.Backend {
 	return &validated{Backend: b, r: r, o: o, gate: newGate()}
 }

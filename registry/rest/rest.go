@@ -111,9 +111,9 @@ func (h *handler) subject(r *http.Request, write bool) (string, error) {
 	return topic, h.allow(r, topic, write)
 }
 
-// decode decodes the body of a request. Names of members count byte for byte.
+// decode decodes the body of a request. Member names must match exactly.
 func decode(r *http.Request, v any) error {
-	text, err := io.ReadAll(r.Body) // ServeHTTP bounds it
+	text, err := io.ReadAll(r.Body) // ServeHTTP limits its size
 	if err == nil {
 		err = exactjson.Unmarshal(text, v, exactjson.RefuseVariants)
 	}
