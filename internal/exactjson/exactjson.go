@@ -1,10 +1,9 @@
-// Package exactjson decodes JSON that other parties wrote into structs.
+// Package exactjson decodes untrusted JSON into structs by exact member names.
 //
-// encoding/json matches the names of members without regard to case, and of a member that
-// is given twice the last one wins. A check that another program makes of the same text
-// then sees other values than this one: RFC 7519, section 10.1.1, asks for exact names
-// for this reason. [Unmarshal] matches names byte for byte and refuses members that are
-// given twice.
+// encoding/json ignores the case of member names, and if a member is given twice, it uses the
+// last one. Another program that checks the same text can see other values. RFC 7519, section
+// 10.1.1, requires exact names for this reason. [Unmarshal] matches names byte for byte and
+// refuses members that are given twice.
 package exactjson
 
 import (
@@ -16,26 +15,27 @@ import (
 	"sync"
 )
 
-// Unknown says what happens to members that a struct has no field for.
+// Unknown is a policy for members that have no field in the struct.
 type Unknown int
 
 // Policies for unknown members.
 const (
-	// RefuseVariants ignores unknown members, so that newer clients can send more, but
-	// refuses a name that differs from a known one in case alone: it is a mistake.
+	// RefuseVariants ignores unknown members, so that newer clients can send more. It refuses
+	// a name that differs from a known one only in case, which is a mistake.
 	RefuseVariants Unknown = iota
-	// Ignore ignores all unknown members, whatever their names and types.
+	// Ignore ignores all unknown members.
 	Ignore
 	// RefuseAll refuses every unknown member.
 	RefuseAll
 )
 
-// MemberError reports a member that was refused. The others were decoded.
+// MemberError reports the first member that was refused. All members that were not refused were
+// decoded.
 type MemberError struct {
 	Member string // its name, unescaped
 	Offset int64  // where the name begins in the text
-	Twice  bool   // it was given before; otherwise it is unknown
-	Known  string // the name that it differs from in case alone; empty: none
+	Twice  bool   // the member is given twice; otherwise it is unknown
+	Known  string // the known name that differs from Member only in case; empty: none
 }
 
 // Error returns one line that names the member.
@@ -49,25 +49,27 @@ func (e *MemberError) Error() string {
 	return fmt.Sprintf("unknown member %.100q", e.Member)
 }
 
-// errUnsupported reports JSON that is valid and that the scanner did not understand. It is
-// refused, because its names were not checked.
+// errUnsupported reports valid JSON that the scanner could not scan. It is refused, because its
+// names were not checked.
 var errUnsupported = errors.New("the JSON value nests too deep")
 
-// maxDepth bounds the nesting of structs, slices and maps that are decoded into.
+// maxDepth bounds the nesting of the structs, slices and maps that a text is decoded into.
 const maxDepth = 1000
 
-// Unmarshal is [json.Unmarshal] for exact names: a member is decoded into the field whose
-// JSON name it has byte for byte. It applies to into and to the structs, slices, maps and
-// pointers in it; types with methods of their own for JSON or text decode themselves.
+// Unmarshal is [json.Unmarshal] with exact names: a member is decoded only into a field with
+// the same JSON name, byte for byte. This applies to into and to the structs, slices, maps and
+// pointers in it. Types that implement json.Unmarshaler or encoding.TextUnmarshaler decode
+// themselves.
 //
-// A member that a struct or a map is given twice is refused; members that are ignored may
-// repeat. The error is [*MemberError] or one of encoding/json, see [Readable]. Where it is a *MemberError,
-// the fields of into have the members that were not refused, of those given twice the first.
+// A member of a struct or a map that is given twice is refused. Members that are ignored may
+// repeat. The error is a [*MemberError] or an error of encoding/json, see [Readable]. If it is a
+// *MemberError, into has all members that were not refused. Of a member that is given twice, it
+// has the first value.
 func Unmarshal(text []byte, into any, unknown Unknown) error {
 	s := scanner{text: text, unknown: unknown}
 	if !s.value(reflect.TypeOf(into), 0) || s.space() != 0 {
 		if !json.Valid(text) {
-			return Readable(text, json.Unmarshal(text, into)) // the error names the place, and nothing is decoded
+			return Readable(text, json.Unmarshal(text, into)) // only for the error: nothing is decoded
 		}
 		return errUnsupported
 	}
@@ -80,8 +82,9 @@ func Unmarshal(text []byte, into any, unknown Unknown) error {
 	return nil
 }
 
-// scanner walks a JSON text beside the types that it is decoded into. It hides members from
-// encoding/json that must not match a field, by another name of the same length.
+// scanner walks a JSON text along with the types that the text is decoded into. A member that must
+// not match a field is hidden from encoding/json: its name is replaced by another one of the same
+// length.
 type scanner struct {
 	text    []byte
 	at      int
@@ -102,14 +105,14 @@ func (s *scanner) space() byte {
 	return 0
 }
 
-// value scans one value that is decoded into a t; nil stands for one whose names do not
-// count. It reports false where the text is not valid JSON, or nests too deep.
+// value scans a value that is decoded into a t. If t is nil, its names are not checked. value
+// returns false if the text is not valid JSON or nests too deep.
 func (s *scanner) value(t reflect.Type, depth int) bool {
 	if depth > maxDepth {
 		return false
 	}
 	c := s.space()
-	if c != '{' && c != '[' { // there are no names in it
+	if c != '{' && c != '[' { // it has no names
 		return s.skip()
 	}
 	for t != nil && t.Kind() == reflect.Pointer && !decodesItself(t) {
@@ -130,7 +133,7 @@ func (s *scanner) value(t reflect.Type, depth int) bool {
 	return s.skip()
 }
 
-// list scans what f scans, between commas, up to the end of a list whose first byte was
+// list calls f for each element of a list, up to its end. The first byte of the list was already
 // scanned.
 func (s *scanner) list(end byte, f func() bool) bool {
 	if s.space() == end {
@@ -150,8 +153,8 @@ func (s *scanner) list(end byte, f func() bool) bool {
 	return false
 }
 
-// object scans an object that is decoded into a struct with these fields, or, where fields
-// is nil, into a map of elem.
+// object scans an object that is decoded into a struct with these fields. If fields is nil, the
+// object is decoded into a map of elem.
 func (s *scanner) object(fields map[string]reflect.Type, elem reflect.Type, depth int) bool {
 	s.at++
 	seen := make(map[string]bool, len(fields))
@@ -180,12 +183,12 @@ func (s *scanner) object(fields map[string]reflect.Type, elem reflect.Type, dept
 	})
 }
 
-// unmatched deals with a member that the struct has no field for. Its name is in
-// text[start:end].
+// unmatched hides or refuses a member without a field in the struct, as the policy requires. Its
+// name is in text[start:end].
 func (s *scanner) unmatched(fields map[string]reflect.Type, name string, start, end int) {
 	refused := MemberError{Member: name, Offset: int64(start)}
 	for f := range fields {
-		if strings.EqualFold(f, name) { // as encoding/json compares
+		if strings.EqualFold(f, name) { // as in encoding/json
 			s.hide(start, end)
 			refused.Known = f
 			break
@@ -203,14 +206,14 @@ func (s *scanner) refuse(e MemberError) {
 	}
 }
 
-// hide overwrites the quoted name in text[start:end] with one that no field has. The length
-// stays, and with it the places that errors name.
+// hide overwrites the quoted name in text[start:end] with a name that no field has. It keeps the
+// length, so that offsets in errors stay correct.
 func (s *scanner) hide(start, end int) {
 	if !s.copied {
 		s.text, s.copied = append([]byte(nil), s.text...), true
 	}
 	for i := start + 1; i < end-1; i++ {
-		s.text[i] = '\x7f' // valid in a string, and in no field's name
+		s.text[i] = '\x7f' // valid in a string, but not in the name of a field
 	}
 }
 
@@ -230,7 +233,7 @@ func (s *scanner) name() (string, bool) {
 	return string(raw[1 : len(raw)-1]), true
 }
 
-// quoted scans a string, at whose first quote the scanner is.
+// quoted scans a string. The scanner must be at its first quote.
 func (s *scanner) quoted() bool {
 	for s.at++; s.at < len(s.text); s.at++ {
 		switch s.text[s.at] {
@@ -244,7 +247,7 @@ func (s *scanner) quoted() bool {
 	return false
 }
 
-// skip scans a value of whatever type.
+// skip scans a value of any type without checking its names.
 func (s *scanner) skip() bool {
 	depth := 0
 	s.space()
@@ -283,7 +286,7 @@ var (
 	textUnmarshaler = reflect.TypeFor[interface{ UnmarshalText([]byte) error }]()
 )
 
-// decodesItself reports whether a type has a method that encoding/json calls.
+// decodesItself reports whether a type has an unmarshal method that encoding/json calls.
 func decodesItself(t reflect.Type) bool {
 	if t.Kind() != reflect.Pointer {
 		t = reflect.PointerTo(t)
@@ -291,11 +294,10 @@ func decodesItself(t reflect.Type) bool {
 	return t.Implements(unmarshaler) || t.Implements(textUnmarshaler)
 }
 
-// known has the fields of the structs that were decoded, map[string]reflect.Type by
-// reflect.Type.
+// known caches the results of structFields: map[string]reflect.Type by reflect.Type.
 var known sync.Map
 
-// structFields returns the types of a struct's fields by their names in JSON.
+// structFields returns the types of a struct's fields by their JSON names.
 func structFields(t reflect.Type) map[string]reflect.Type {
 	if have, ok := known.Load(t); ok {
 		return have.(map[string]reflect.Type)
@@ -306,8 +308,8 @@ func structFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// addFields adds the fields of t, and of the structs embedded in it, that fields does not
-// have yet: those of the outer struct hide the others.
+// addFields adds the fields of t and of its embedded structs. It skips names that are already in
+// fields, because the fields of an outer struct hide those of an embedded one.
 func addFields(fields map[string]reflect.Type, t reflect.Type) {
 	var embedded []reflect.Type
 	for f := range t.Fields() {

@@ -8,14 +8,15 @@ import (
 	"reflect"
 )
 
-// ErrByteOrderMark reports a text that begins with a byte order mark, as some editors write it.
+// ErrByteOrderMark reports a text that begins with a byte order mark, which some editors write.
 var ErrByteOrderMark = errors.New("the text begins with a byte order mark, which JSON does not allow; save it without one")
 
 // bom is the byte order mark of UTF-8.
 const bom = "\xef\xbb\xbf"
 
-// Readable returns an error of encoding/json that names no types of Go, and a byte order mark if the text
-// begins with one. It wraps err. Other errors, and nil, stay as they are.
+// Readable makes an error of encoding/json readable for users: the result wraps err, but names no Go
+// types. If the text begins with a byte order mark, the result wraps [ErrByteOrderMark] too. Other
+// errors, and nil, are returned unchanged.
 func Readable(text []byte, err error) error {
 	if err == nil {
 		return nil
@@ -29,7 +30,7 @@ func Readable(text []byte, err error) error {
 	return err
 }
 
-// typeError is a value of another type than the one that is asked for.
+// typeError reports a JSON value of the wrong type.
 type typeError struct{ *json.UnmarshalTypeError }
 
 func (e typeError) Unwrap() error { return e.UnmarshalTypeError }
@@ -42,7 +43,7 @@ func (e typeError) Error() string {
 	return fmt.Sprintf("%s is %s, at byte %d, and should be %s", what, article(e.Value), e.Offset, wordOf(e.Type))
 }
 
-// article returns what encoding/json calls a value, with its article.
+// article returns encoding/json's name of a value, with its article.
 func article(value string) string {
 	switch value {
 	case "array", "object":
@@ -53,7 +54,7 @@ func article(value string) string {
 	return "a " + value // also "number 1e400"
 }
 
-// wordOf returns the kind of JSON value that is decoded into a type.
+// wordOf returns the kind of JSON value that can be decoded into a type.
 func wordOf(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
