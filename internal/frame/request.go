@@ -130,10 +130,10 @@ type Expect struct {
 	LastID  string  `json:"lastId,omitempty"` // not supported: it is refused, not ignored
 }
 
-// ParseRequest decodes a frame of a client. Payloads keep their bytes. Names of members
-// count byte for byte: it ignores unknown members, and refuses those that are given twice
-// or differ from a known one in case alone. Where the error is ErrMember the Request has
-// the members that could be decoded, Op and Corr among them.
+// ParseRequest decodes a frame of a client. Payloads keep their bytes. Member names must match
+// exactly: unknown members are ignored, but members that are given twice, or differ from a known
+// one only in case, are refused. If the error is ErrMember, the Request has the members that
+// could be decoded, including Op and Corr.
 func ParseRequest(text []byte) (Request, error) {
 	var r Request
 	if err := parse(text, &r); err != nil {
@@ -146,7 +146,7 @@ func ParseRequest(text []byte) (Request, error) {
 	return r, nil
 }
 
-// parse decodes JSON by the exact names of its members, within the bounds of frames.
+// parse decodes JSON by exact member names, within the limits of frames.
 func parse(text []byte, into any) error {
 	if !utf8.Valid(text) {
 		return ErrUTF8
