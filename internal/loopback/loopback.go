@@ -1,10 +1,9 @@
 // Package loopback checks requests to HTTP listeners that trust every program on their own
 // machine, because only such programs can connect.
 //
-// Browsers are programs on this machine too, and run the pages of strangers. A page can send
-// requests to a loopback address, and, by DNS rebinding, make the browser believe that the
-// address is the page's own host: the request then has the page's name in its Host header.
-// [Check] refuses both.
+// A browser is such a program, but it runs pages that must not be trusted. A page can send
+// requests to a loopback address. With DNS rebinding, a page can also make the browser treat the
+// address as the page's own host. Then the Host header has the page's name. [Check] refuses both.
 package loopback
 
 import (
@@ -18,8 +17,8 @@ import (
 	"strings"
 )
 
-// Host reports whether a host without a port is a loopback name or address: localhost,
-// a name below it, 127.0.0.0/8 or ::1.
+// Host reports whether a host without a port is a loopback name or address: localhost, a
+// subdomain of it, 127.0.0.0/8 or ::1.
 func Host(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
@@ -29,8 +28,8 @@ func Host(host string) bool {
 	return err == nil && a.Unmap().IsLoopback()
 }
 
-// Address reports whether a listener on host:port accepts connections of this machine alone.
-// A name counts only if it is localhost, since others are resolved by DNS.
+// Address reports whether a listener on host:port accepts connections only from this machine.
+// localhost is the only such name, since other names are resolved by DNS.
 func Address(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -40,10 +39,10 @@ func Address(addr string) bool {
 	return host == "localhost" || err == nil && a.Unmap().IsLoopback()
 }
 
-// Check returns why a request must not be served by a listener that trusts its own machine,
-// nil if it may be. It must have come in over a loopback address; its Host must be a loopback
-// name with the port of the listener; and a browser must not have sent it for a page of
-// another site without saying which (Origin). Origin itself is for the caller to check.
+// Check returns an error if a listener that trusts its own machine must not serve the request.
+// The request must have arrived over a loopback address. Its Host must be a loopback name with
+// the port of the listener. If a browser sent it for a page of another site, it must have an
+// Origin, which the caller must check.
 func Check(r *http.Request) error {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if !ok || !local.IP.IsLoopback() {
@@ -65,7 +64,8 @@ func Check(r *http.Request) error {
 	return nil
 }
 
-// CrossSite reports whether a browser says that a page of another site made the request.
+// CrossSite reports whether a page of another site made the request. It reads Sec-Fetch-Site, which
+// browsers set.
 func CrossSite(r *http.Request) bool {
 	for _, v := range r.Header.Values("Sec-Fetch-Site") {
 		if strings.EqualFold(strings.TrimSpace(v), "cross-site") {
@@ -75,13 +75,12 @@ func CrossSite(r *http.Request) bool {
 	return false
 }
 
-// forwarding are headers of proxies, beside those that begin with X-Forwarded-.
+// forwarding lists the headers of proxies that do not begin with X-Forwarded-.
 var forwarding = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Original-Host", "X-Original-Url"}
 
-// Forwarded reports whether a proxy has sent the request: it has a header that proxies add,
-// or is of HTTP/1.0, which proxies speak and today's clients do not. nginx does so by
-// default, and adds no header. A proxy that adds no header and speaks HTTP/1.1 looks like a
-// client.
+// Forwarded reports whether a proxy has sent the request: it has a header that proxies add, or uses
+// HTTP/1.0, which some proxies speak but current clients do not. By default nginx speaks HTTP/1.0 and
+// adds no header. A proxy that speaks HTTP/1.1 and adds no header cannot be recognized.
 func Forwarded(r *http.Request) bool {
 	if !r.ProtoAtLeast(1, 1) {
 		return true
@@ -99,8 +98,8 @@ func Forwarded(r *http.Request) bool {
 	return false
 }
 
-// Handler serves requests that pass [Check], and of those with an Origin the ones of pages on
-// loopback hosts. It answers the others with 403.
+// Handler serves requests that pass [Check] and whose Origin, if there is one, is a loopback host. It
+// answers other requests with 403.
 func Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		err := Check(r)
