@@ -98,15 +98,15 @@ func ErrorText(err error) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxError)], "")
 }
 
-// ASCII is a text with other characters as escape sequences, at most 1,000 bytes.
+// ASCII returns a text with all non-ASCII characters escaped, at most 1,000 bytes.
 func ASCII(text string) string {
 	quoted := strconv.QuoteToASCII(text)
 	quoted = strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 	return quoted[:min(len(quoted), maxError)]
 }
 
-// Attempts is how many attempts to publish a row failed, with one that has just failed. It fits
-// 32 bits, but for a row that has more already.
+// Attempts returns the number of failed attempts to publish a row, including one that has just failed.
+// It does not count beyond 32 bits. If the row already has a larger number, it returns that number.
 func Attempts(row jetbus.OutboxRow) int64 {
 	if row.Attempts >= math.MaxInt32 {
 		return int64(row.Attempts)
