@@ -60,12 +60,12 @@ type Broker struct {
 	stopped bool
 }
 
-// run is one life of the server.
+// run is the server from a start to its shutdown.
 type run struct {
 	srv   *server.Server
 	gate  *gate
 	log   *serverLog
-	guard *webSocketGuard // nil: the server listens for WebSocket clients, or none does
+	guard *webSocketGuard // nil: the server itself accepts WebSocket clients, or there is no WebSocket listener
 }
 
 // Start starts a broker and returns when it accepts connections. If it fails,
@@ -217,10 +217,10 @@ func (b *Broker) Connect(o ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// ClientOptions are those of [Broker.Connect] but for its pipe, for clients that connect to
-// [Broker.URL]: the credentials, to reconnect without limit after about 20 ms each time, 30
-// seconds for the server to answer, and asynchronous errors to Config.Logger. With TLS they
-// need the certificate in addition.
+// ClientOptions returns the options of [Broker.Connect] without its pipe, for clients that connect
+// to [Broker.URL]. They set the credentials and a timeout of 30 seconds, reconnect without limit
+// after about 20 ms each time, and log asynchronous errors to Config.Logger. With TLS, clients also
+// need the certificate.
 func (c Config) ClientOptions() []nats.Option {
 	opts := []nats.Option{
 		nats.Timeout(pipeTimeout),
@@ -238,8 +238,8 @@ func (c Config) ClientOptions() []nats.Option {
 	return opts
 }
 
-// connectionError logs an asynchronous error of a client's connection. Without it nats.go
-// writes to standard error.
+// connectionError logs an asynchronous error of a client's connection. Without a handler, nats.go
+// writes such errors to standard error.
 func (c Config) connectionError(_ *nats.Conn, sub *nats.Subscription, err error) {
 	if c.Logger == nil {
 		return

@@ -47,8 +47,8 @@ type Config struct {
 	// need it. Default nil: plain TCP.
 	TLS *tls.Config
 
-	// User and Password are the credentials that every client must present, in
-	// process or not; Connect presents them by itself. Default "": none.
+	// User and Password are the credentials that every client must present, also
+	// in this process. Connect presents them automatically. Default "": none.
 	User, Password string
 	// Token is a credential used instead of User and Password. Default "": none.
 	Token string
@@ -62,10 +62,10 @@ type Config struct {
 	WebSocketTLS *tls.Config
 	// WebSocketOrigins are the origins ("https://app.example.com") from which
 	// browsers may connect. Default nil: only pages of the same host and port.
-	// Clients that are not browsers send no origin and are not concerned.
+	// Other clients send no origin and are not restricted by it.
 	//
 	// A loopback listener without credentials also checks that the Host of a request
-	// is a loopback name with its own port, against DNS rebinding.
+	// is a loopback name with the listener's port, to prevent DNS rebinding.
 	WebSocketOrigins []string
 
 	// SyncAlways syncs every stored message to disk before it is acknowledged.
@@ -82,10 +82,10 @@ type Config struct {
 	// most 64 MiB. Default 1 MiB.
 	MaxPayload int
 
-	// Routes are the server's to the other servers of its cluster: package embedded/cluster
-	// has them. They belong to one broker and need Listen, without which a clustered server
-	// waits for clients for ever. Where they listen, and whom they let in, is theirs to say.
-	// Default nil: there are none.
+	// Routes are the server's connections to the other servers of its cluster: see package
+	// embedded/cluster. They belong to one broker. They need Listen, because without it a
+	// clustered server waits for clients forever. Their own configuration sets their address
+	// and credentials. Default nil: no cluster.
 	Routes Routes
 
 	// Logger receives the server's log lines, its notices at level Info.

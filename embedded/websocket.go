@@ -19,29 +19,30 @@ import (
 	"github.com/seed-63e9a637/jetbus/internal/loopback"
 )
 
-// guardsWebSocket reports whether a webSocketGuard listens in place of the server: where the
-// listener admits every program on this machine, without credentials.
+// guardsWebSocket reports whether a webSocketGuard listens instead of the server. It does if the
+// listener admits every program on this machine without credentials.
 func (c Config) guardsWebSocket() bool {
 	return c.WebSocket != "" && loopback.Address(c.WebSocket) && c.User == "" && c.Token == ""
 }
 
-// A webSocketGuard listens for WebSocket clients in place of the server. The server compares
-// the Origin of a request with its Host, and by DNS rebinding a page makes both its own name.
-// The guard checks the Host and forwards what passes to the server, which listens on another
-// loopback port and accepts the origins of the guard's port alone.
+// A webSocketGuard listens for WebSocket clients instead of the server. The server only compares
+// the Origin of a request with its Host. With DNS rebinding, a page can set both to its own name.
+// The guard checks the Host and forwards accepted requests to the server. The server listens on
+// another loopback port and, by default, accepts only the origins of the guard's port.
 type webSocketGuard struct {
 	listener net.Listener
 	web      *http.Server
-	served   chan struct{} // closed when web has stopped to serve
+	served   chan struct{} // closed when web has stopped serving
 	server   string        // address of the server's listener
 
-	mu     sync.Mutex // guards the following
+	mu     sync.Mutex // guards closed and conns
 	closed bool
 	conns  map[net.Conn]struct{} // of clients and to the server
-	busy   sync.WaitGroup        // handlers
+	busy   sync.WaitGroup        // of handlers; added to under mu
 }
 
-// listenWebSocket opens the listener of a guard. The error says that it is the WebSocket's.
+// listenWebSocket opens the listener of a guard, on port before if it is not 0. The error names the
+// WebSocket listener.
 func listenWebSocket(ctx context.Context, c Config, before int) (*webSocketGuard, error) {
 	host, port, err := splitAddr(c.WebSocket)
 	if err != nil {
@@ -57,10 +58,10 @@ func listenWebSocket(ctx context.Context, c Config, before int) (*webSocketGuard
 	return &webSocketGuard{listener: l, served: make(chan struct{}), conns: map[net.Conn]struct{}{}}, nil
 }
 
-// port is the guard's port.
+// port returns the guard's port.
 func (g *webSocketGuard) port() int { return g.listener.Addr().(*net.TCPAddr).Port }
 
-// options are those of the server's listener.
+// options returns the options of the server's listener.
 func (g *webSocketGuard) options(c Config) server.WebsocketOpts {
 	host, _, _ := splitAddr(c.WebSocket)
 	port := strconv.Itoa(g.port())
@@ -80,7 +81,7 @@ func (g *webSocketGuard) options(c Config) server.WebsocketOpts {
 	return o
 }
 
-// serve begins to forward connections to the server, which listens at the address.
+// serve starts forwarding connections to the server's listener at address.
 func (g *webSocketGuard) serve(address string, t *tls.Config, log *slog.Logger) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -88,9 +89,9 @@ func (g *webSocketGuard) serve(address string, t *tls.Config, log *slog.Logger) 
 	g.server = address
 	g.web = &http.Server{
 		Handler: g, ReadHeaderTimeout: authTimeout, Protocols: new(http.Protocols),
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what clients do wrong
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // errors of clients
 	}
-	g.web.Protocols.SetHTTP1(true) // the only one that a connection can be taken from
+	g.web.Protocols.SetHTTP1(true) // other protocols do not support Hijack
 	l := g.listener
 	if t != nil {
 		l = tls.NewListener(l, t.Clone())
@@ -103,13 +104,13 @@ func (g *webSocketGuard) serve(address string, t *tls.Config, log *slog.Logger) 
 	}()
 }
 
-// close ends the guard and its connections, and returns when all of it is gone. A nil guard
-// is closed.
+// close closes the listener and all connections, and waits for the handlers. It does nothing if the
+// guard is nil.
 func (g *webSocketGuard) close() {
 	if g == nil {
 		return
 	}
-	if g.web == nil { // it did not serve yet
+	if g.web == nil { // serve was not called
 		_ = g.listener.Close()
 		return
 	}
@@ -134,7 +135,7 @@ func (g *webSocketGuard) enter() bool {
 	return !g.closed
 }
 
-// hold registers a connection, which close ends. It reports false if the guard is closed.
+// hold registers a connection for close. It reports false if the guard is closed.
 func (g *webSocketGuard) hold(c net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -144,7 +145,7 @@ func (g *webSocketGuard) hold(c net.Conn) bool {
 	return !g.closed
 }
 
-// drop ends a connection.
+// drop closes a connection and removes it.
 func (g *webSocketGuard) drop(c net.Conn) {
 	g.mu.Lock()
 	delete(g.conns, c)
@@ -152,8 +153,8 @@ func (g *webSocketGuard) drop(c net.Conn) {
 	_ = c.Close()
 }
 
-// ServeHTTP implements [http.Handler]: it forwards the handshake of a WebSocket to the server,
-// and then all bytes of the connection in both directions.
+// ServeHTTP implements [http.Handler]. It forwards the handshake of a WebSocket to the server, and
+// then all bytes in both directions.
 func (g *webSocketGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !g.enter() {
 		return
@@ -197,8 +198,8 @@ func (g *webSocketGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	<-done
 }
 
-// handshake forwards a request to the server and the answer to the client. It reports whether
-// the server has upgraded the connection.
+// handshake forwards a request to the server and the response to the client. It reports whether the
+// server upgraded the connection.
 func handshake(client, to net.Conn, out *bufio.Reader, r *http.Request) bool {
 	r.Body, r.ContentLength, r.TransferEncoding = nil, 0, nil
 	if err := r.Write(to); err != nil {

@@ -127,7 +127,7 @@ func (r *run) following(topics []string, n int, at func(i int)) []jetbus.Event {
 	return got
 }
 
-// startInFuture publishes before and after a time that readers and a group were to start at.
+// startInFuture publishes events before and after the time at which readers and a group start.
 func startInFuture(r *run) {
 	topic := r.topic("t")
 	r.publish(topic, "old")

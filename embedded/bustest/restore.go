@@ -10,25 +10,25 @@ import (
 	"github.com/seed-63e9a637/jetbus/embedded"
 )
 
-// Restorable is a broker whose store can be put back to an earlier state, as an operator
-// does who restores a backup.
+// Restorable is a broker whose store can be reset to an earlier state, as when an operator restores
+// a backup.
 type Restorable struct {
 	*embedded.Broker
 	dir string
 	n   int
 }
 
-// Backup is the state of a broker at a moment.
+// Backup is a copy of a broker's store.
 type Backup string
 
-// StartRestorable starts a broker on a folder of its own until the end of the test.
+// StartRestorable starts a broker with its own folder. It runs until the end of the test.
 func StartRestorable(t testing.TB) *Restorable {
 	t.Helper()
 	dir := t.TempDir()
 	return &Restorable{Broker: Start(t, embedded.Config{Dir: filepath.Join(dir, "broker")}), dir: dir}
 }
 
-// Backup copies the broker's store. The broker restarts for it.
+// Backup copies the broker's store. It restarts the broker.
 func (r *Restorable) Backup(t testing.TB) Backup {
 	t.Helper()
 	r.n++
@@ -37,8 +37,8 @@ func (r *Restorable) Backup(t testing.TB) Backup {
 	return Backup(b)
 }
 
-// Restore stops the broker, puts a backup in the place of its store, calls down, if that is
-// not nil, and starts the broker.
+// Restore stops the broker, replaces its store with a backup and starts it again. While the broker is
+// stopped, Restore calls down, unless down is nil.
 func (r *Restorable) Restore(t testing.TB, b Backup, down func()) {
 	t.Helper()
 	r.replace(t, func() error {
@@ -50,7 +50,8 @@ func (r *Restorable) Restore(t testing.TB, b Backup, down func()) {
 	})
 }
 
-// RestoreStream is Restore of one stream, as after a loss of power that others survived.
+// RestoreStream is like Restore, but replaces a single stream, as after a loss of power that the other
+// streams survived.
 func (r *Restorable) RestoreStream(t testing.TB, b Backup, stream string) {
 	t.Helper()
 	dir := filepath.Join("$G", "streams", stream)
@@ -62,7 +63,7 @@ func (r *Restorable) RestoreStream(t testing.TB, b Backup, stream string) {
 
 func (r *Restorable) store() string { return filepath.Join(r.dir, "broker", "jetstream") }
 
-// replace calls f while the broker is down.
+// replace kills the broker, calls f and restarts the broker.
 func (r *Restorable) replace(t testing.TB, f func() error) {
 	t.Helper()
 	err := r.Kill(t.Context())

@@ -201,8 +201,8 @@ func length(b []byte, least int) (int, bool) {
 	return n, n >= least
 }
 
-// checkString is the length of the string at the head of b. It need not be valid UTF-8:
-// MongoDB stores what it is sent.
+// checkString returns the length of the string at the start of b. The string need not be valid
+// UTF-8: MongoDB stores strings as they are sent.
 func checkString(b []byte) (int, error) {
 	n, ok := length(b, 1)
 	if !ok || n+4 > len(b) || b[4+n-1] != 0 {
