@@ -45,7 +45,7 @@ func withOpened[T interface{ Close(context.Context) error }](ctx context.Context
 	return f(opened)
 }
 
-// connect connects to the server. What it was given to log in is in no error.
+// connect connects to the server. Its errors do not contain credentials.
 func (a *app) connect() (*nats.Conn, error) {
 	server := a.env(a.server, "NATS_URL")
 	if server == "" {
@@ -53,7 +53,7 @@ func (a *app) connect() (*nats.Conn, error) {
 	}
 	o := []nats.Option{
 		nats.Name("jetbus"), nats.Timeout(a.timeout), nats.MaxReconnects(-1),
-		// nats.go would write to standard error; commands report their errors themselves.
+		// Commands report their errors themselves. Without a handler, nats.go writes to standard error.
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
 	}
 	user, password, token := a.env(a.user, "JETBUS_USER"), a.env(a.password, "JETBUS_PASSWORD"), a.env(a.token, "JETBUS_TOKEN")

@@ -50,7 +50,7 @@ type partialError struct{ err error }
 func (e *partialError) Error() string { return e.err.Error() }
 func (e *partialError) Unwrap() error { return e.err }
 
-// exitCode is the exit code of an error.
+// exitCode returns the exit code for an error.
 func exitCode(err error) int {
 	is := func(targets ...error) bool {
 		for _, t := range targets {
@@ -206,7 +206,8 @@ func flagError(err error) error {
 	return err
 }
 
-// isDashValue reports whether an unknown flag is more likely an argument: a number, or JSON.
+// isDashValue reports whether an unknown flag is probably an argument that begins with a dash, such
+// as a number or JSON.
 func isDashValue(err error) bool {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	return ok && unknown.GetSpecifiedShortnames() != "" && !unicode.IsLetter([]rune(unknown.GetSpecifiedShortnames())[0])

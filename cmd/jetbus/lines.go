@@ -9,10 +9,10 @@ import (
 	"io"
 )
 
-// lineReader gives the lines of a text that are not empty.
+// lineReader reads the lines of a text that are not empty.
 type lineReader struct {
 	in     *bufio.Reader
-	exact  bool // leave white space around a line, and cut its line end only
+	exact  bool // keep white space around a line, and cut only the line end
 	number int  // of the line that next returned, from 1
 }
 
@@ -20,7 +20,7 @@ func newLineReader(in io.Reader, exact bool) *lineReader {
 	return &lineReader{in: bufio.NewReaderSize(in, 256<<10), exact: exact}
 }
 
-// next returns the next line that is not empty, or io.EOF. The caller owns the slice.
+// next returns the next line that is not empty, or io.EOF. The caller may keep the slice.
 func (l *lineReader) next() ([]byte, error) {
 	for {
 		line, err := l.trimmed()
@@ -30,8 +30,8 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
-// trimmed returns the next line without its line end, and unless exact is set without the white
-// space around it. The last line needs no line end; the call after it returns io.EOF.
+// trimmed returns the next line without its line end. Unless exact is set, it also trims white space
+// around the line. The last line needs no line end. The next call then returns io.EOF.
 func (l *lineReader) trimmed() ([]byte, error) {
 	line, err := l.read()
 	if l.exact {
@@ -52,8 +52,8 @@ type line struct {
 	number int
 }
 
-// batch waits for a line, and returns it with those behind it that are there, limit at most.
-// The error says why there will be no more.
+// batch waits for a line, and returns it with the lines after it that are already buffered, at most
+// limit lines. After an error there are no more lines.
 func (l *lineReader) batch(limit int) (list []line, err error) {
 	text, err := l.next()
 	for err == nil {
@@ -82,8 +82,8 @@ type batch struct {
 	err   error
 }
 
-// startBatches reads until there is no more, or ctx ends. A read that has nothing to read goes
-// on then, and ends with the process.
+// startBatches reads batches until the end of in or of ctx. A read that is blocked when ctx ends is
+// not interrupted: it ends with the process.
 func startBatches(ctx context.Context, in io.Reader, limit int, exact bool) batches {
 	c := make(batches)
 	go func() {

@@ -34,7 +34,7 @@ type meter struct {
 	web     *web
 }
 
-// startMeter serves metrics of the broker at an address; none: it returns nil, as it does
+// startMeter serves metrics of the broker at an address. It returns nil if the address is empty, or
 // with an error.
 func startMeter(ctx context.Context, b *embedded.Broker, prefix, listen string, t *tls.Config, log *slog.Logger) (m *meter, err error) {
 	if listen == "" {
@@ -60,22 +60,22 @@ func startMeter(ctx context.Context, b *embedded.Broker, prefix, listen string, 
 		return m, err
 	}
 	if !loopback.Address(listen) {
-		log.LogAttrs(ctx, slog.LevelWarn, "whoever can reach the metrics reads the names of topics and groups: they ask for no token")
+		log.LogAttrs(ctx, slog.LevelWarn, "any client that can reach the metrics can read the names of topics and groups: no token is required")
 	}
 	page, pages := m.metrics.Handler(), http.NewServeMux()
 	pages.HandleFunc("GET "+metricsPath, func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapeTime)) // else it takes as long as it takes
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapeTime)) // the server has no write timeout
 		page.ServeHTTP(w, r)
 	})
 	var h http.Handler = pages
 	if loopback.Address(listen) {
-		h = loopback.Handler(h) // else pages of other sites could read them, by DNS rebinding
+		h = loopback.Handler(h) // otherwise pages of other sites could read them with DNS rebinding
 	}
 	m.web, err = listenWeb(ctx, "--metrics", listen, h, t, log)
 	return m, err
 }
 
-// url is where the metrics are.
+// url returns the address of the metrics.
 func (m *meter) url() string { return m.web.url + metricsPath }
 
 // server is what listens, nil for a nil meter.

@@ -111,7 +111,7 @@ func examine(ctx context.Context, bus topicReader, db *mongo.Database, s mongosi
 	return rows, nil
 }
 
-// topicReader is what ls needs of a bus.
+// topicReader is the part of a bus that ls uses.
 type topicReader interface {
 	jetbus.Topics
 	jetbus.CheckpointBus

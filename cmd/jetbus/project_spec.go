@@ -191,7 +191,7 @@ func parseSpec(text []byte) (s projectSpec, err error) {
 	return s, parseObject(text, &s)
 }
 
-// parseObject decodes a JSON object by the exact names of its members and refuses unknown ones.
+// parseObject decodes a JSON object by exact member names, and refuses unknown members.
 func parseObject(text []byte, to any) error {
 	return exactjson.Unmarshal(text, to, exactjson.RefuseAll)
 }

@@ -322,10 +322,11 @@ func (p *publishing) publishLines(ctx context.Context, bus jetbus.Batcher, e jet
 	return err
 }
 
-// byteOrderMark begins texts of some programs, in UTF-8.
+// byteOrderMark is the UTF-8 byte order mark, which some programs write at the beginning of a text.
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
-// eventsOf makes an event of each line, up to one that cannot be one.
+// eventsOf makes an event of each line. It stops with an error at a line that is not valid, and returns
+// the events before it.
 func eventsOf(e jetbus.Event, lines []line, onlyJSON bool) ([]jetbus.Event, error) {
 	events := make([]jetbus.Event, 0, len(lines))
 	for _, l := range lines {

@@ -219,7 +219,7 @@ func (a *app) checkTopicSchema(cmd *cobra.Command, f *schemaFlags, c checkFlags,
 	})
 }
 
-// writeFirst prints which version a schema would be of a topic without a live version.
+// writeFirst prints the version that a schema would get in a topic without a live version.
 func writeFirst(cmd *cobra.Command, all []registry.Version, topic string) error {
 	has, next := "has no schema yet", 1
 	if len(all) > 0 {

@@ -17,7 +17,7 @@ type web struct {
 	ended  chan error // the server's end
 }
 
-// listenWeb serves a handler at the address that a flag names, over TLS where t says how.
+// listenWeb serves a handler at the address in a flag, over TLS if t is not nil.
 func listenWeb(ctx context.Context, flag, listen string, h http.Handler, t *tls.Config, log *slog.Logger) (*web, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {
@@ -26,7 +26,7 @@ func listenWeb(ctx context.Context, flag, listen string, h http.Handler, t *tls.
 	w := &web{url: "http://" + l.Addr().String(), ended: make(chan error, 1), server: &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
 		ConnState: newIdleConns(maxIdleConns).observe,
-		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug), // what clients do wrong
+		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug), // errors of clients
 	}}
 	if t != nil {
 		w.url = "https://" + l.Addr().String()

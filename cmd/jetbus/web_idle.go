@@ -8,13 +8,14 @@ import (
 	"sync"
 )
 
-// maxIdleConns is how many connections of a server may be without a request. Each costs some 20 KiB, whether or not
-// its client ever sends one.
+// maxIdleConns is how many connections of a server may be idle, without a request. Each takes about 20 KiB, even if
+// its client never sends a request.
 const maxIdleConns = 1000
 
-// idleConns are the connections of a server that are without a request. Beyond most of them it closes one
-// of the address that has most: the oldest one that never had a request, or else the one that has been
-// without one for longest. So a client with many connections closes its own.
+// idleConns holds the idle connections of a server. If there are more than most, it closes a connection of
+// the address with the most idle connections. So a client with many connections loses its own. It closes the
+// oldest connection that never had a request, or else the one that has been idle for longest. A connection
+// that was just accepted is closed only if its address has no other idle connection.
 type idleConns struct {
 	most int
 
@@ -32,7 +33,7 @@ type hostConns struct {
 
 func (h *hostConns) len() int { return h.fresh.Len() + h.used.Len() }
 
-// idleConn is where a connection is.
+// idleConn is the place of a connection in a list.
 type idleConn struct {
 	in *list.List
 	e  *list.Element
@@ -42,7 +43,7 @@ func newIdleConns(most int) *idleConns {
 	return &idleConns{most: most, hosts: map[string]*hostConns{}, at: map[net.Conn]idleConn{}}
 }
 
-// observe is an http.Server's ConnState.
+// observe is the ConnState of an http.Server.
 func (c *idleConns) observe(nc net.Conn, s http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,15 +70,15 @@ func (c *idleConns) observe(nc net.Conn, s http.ConnState) {
 		}
 	}
 	first := largest.fresh.Front()
-	if first == nil || largest.fresh.Len() == 1 && first.Value == nc && largest.used.Len() > 0 { // a new client may come
+	if first == nil || largest.fresh.Len() == 1 && first.Value == nc && largest.used.Len() > 0 { // prefer an idle one to the new one
 		first = largest.used.Front()
 	}
 	oldest := first.Value.(net.Conn) //nolint:forcetypeassert // nothing else is in it
 	c.removeLocked(oldest)
-	if secure, ok := oldest.(*tls.Conn); ok { // its Close waits until the client takes an alert
+	if secure, ok := oldest.(*tls.Conn); ok { // Close of a tls.Conn waits for the client to read an alert
 		oldest = secure.NetConn()
 	}
-	_ = oldest.Close() // the server notices
+	_ = oldest.Close() // the server ends its goroutine
 }
 
 func (c *idleConns) removeLocked(nc net.Conn) {
@@ -93,7 +94,7 @@ func (c *idleConns) removeLocked(nc net.Conn) {
 	c.count--
 }
 
-// hostOf is the address of a connection's client, without its port.
+// hostOf returns the address of a connection's client without the port.
 func hostOf(nc net.Conn) string {
 	text := nc.RemoteAddr().String()
 	if host, _, err := net.SplitHostPort(text); err == nil {
