@@ -38,7 +38,7 @@ func (g *gate) validate(ctx context.Context, s *schema.Schema, m schema.Model, p
 	select {
 	case g.slots <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("%w: other validations are under way: %w", jetbus.ErrUnavailable, context.Cause(ctx))
+		return fmt.Errorf("%w: other validations are still running: %w", jetbus.ErrUnavailable, context.Cause(ctx))
 	}
 	defer func() { <-g.slots }()
 	return s.ValidateWritten(payload, m, schema.MaxWork)
