@@ -105,7 +105,7 @@ func Handler(h http.Handler) http.Handler {
 		err := Check(r)
 		for _, origin := range r.Header.Values("Origin") {
 			if u, wrong := url.Parse(origin); err == nil && (wrong != nil || !Host(u.Hostname())) {
-				err = fmt.Errorf("the request is of a page of %.100q", origin)
+				err = fmt.Errorf("a page of %.100q made the request", origin)
 			}
 		}
 		if err != nil {
