@@ -170,7 +170,7 @@ func (g *webSocketGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	to, err := (&net.Dialer{}).DialContext(r.Context(), "tcp", g.server)
 	if err != nil {
-		http.Error(w, "the server does not listen", http.StatusBadGateway)
+		http.Error(w, "the server cannot be reached", http.StatusBadGateway)
 		return
 	}
 	defer g.drop(to)
