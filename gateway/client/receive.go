@@ -39,7 +39,7 @@ func (c *Client) receive(ctx context.Context, topic, group string, o jetbus.Rece
 	case err != nil:
 		return nil, err
 	case o.Reserve != nil:
-		return nil, fmt.Errorf("%w: Reserve, through a gateway: its own limits bound what a subject holds", jetbus.ErrUnsupported)
+		return nil, fmt.Errorf("%w: Reserve: the gateway's limits bound what a subject holds", jetbus.ErrUnsupported)
 	case o.AckTimeout < leastLease:
 		return nil, fmt.Errorf("%w: AckTimeout is %v, the leases of a gateway last 1 second at least", jetbus.ErrUnsupported, o.AckTimeout)
 	}

@@ -94,7 +94,7 @@ func (c *Client) newMember(ctx context.Context, topic, group string, h jetbus.Ha
 		return nil, cause(ctx)
 	}
 	if o.Reserve != nil {
-		return nil, fmt.Errorf("%w: Reserve, through a gateway: its own limits bound what a member holds", jetbus.ErrUnsupported)
+		return nil, fmt.Errorf("%w: Reserve: the gateway's limits bound what a member holds", jetbus.ErrUnsupported)
 	}
 	have := l.allowed()
 	switch {
