@@ -65,7 +65,7 @@ func (g *Gateway) countGroups(ctx context.Context, who Principal, topic, group s
 	case who.owns(group) && own >= l.OwnGroups:
 		return refuse(CodeTooManySubs, "topic %s has %d groups of %.100s, at most %d are allowed; delete one of them", topic, own, who.Subject, l.OwnGroups)
 	case isPersonal(group) && personal >= l.Groups, !isPersonal(group) && len(all)-personal >= l.Groups:
-		return refuse(CodeTooManySubs, "topic %s has %d groups, and clients may not make more; join one, or have one deleted", topic, len(all))
+		return refuse(CodeTooManySubs, "topic %s has %d groups, and clients may not create more; join an existing group, or ask for one to be deleted", topic, len(all))
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (g *Gateway) deleteGroup(w http.ResponseWriter, r *http.Request) {
 		err = jetbus.ValidGroup(group)
 	}
 	if err == nil && !who.mayDelete(topic, group) {
-		err = refuse(CodeForbidden, "the token does not allow deleting %.250q: a subject deletes its own groups, u.<subject>, and ops:admin all", group)
+		err = refuse(CodeForbidden, "the token does not allow deleting %.250q: a subject may delete its own groups, u.<subject>; other groups need ops:admin", group)
 	}
 	if err == nil {
 		err = g.charge(who, makeCost-1)

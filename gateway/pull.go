@@ -13,14 +13,14 @@ import (
 	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
-// Bounds of the events that clients hold over HTTP.
+// Limits of the events that clients hold over HTTP.
 const (
-	maxPulled  = 100_000         // by all clients
-	pullTick   = time.Second     // between looks at leases
-	pullGrace  = 5 * time.Second // for acknowledgements when the gateway stops: nobody can tell these clients to go
-	pullAtOnce = 32              // leases that are extended, or end, at the same time
+	maxPulled  = 100_000         // events of all clients
+	pullTick   = time.Second     // interval between checks of the leases
+	pullGrace  = 5 * time.Second // for acknowledgements after Drain begins, which these clients are not told of
+	pullAtOnce = 32              // leases that are extended or ended concurrently
 	maxSaid    = 20_000          // settlements that are remembered, of all clients
-	saidTime   = 5 * time.Minute // for so long
+	saidTime   = 5 * time.Minute // how long a settlement is remembered
 )
 
 // pulled is an event that a client received over HTTP and holds until the deadline.
