@@ -69,8 +69,8 @@ func (s *Schema) ValidateDeclared(payload []byte) error {
 	return s.ValidateWritten(payload, Declared, MaxWork)
 }
 
-// ValidateWritten is ValidateDeclared in the model Declared, and Validate in any other model. It takes
-// at most steps steps, from 1 to MaxWork. If that is too few, the error matches ErrTooMuchWork.
+// ValidateWritten is ValidateDeclared in the model Declared, and Validate in any other model. steps
+// limits its work, from 1 to MaxWork. If that is not enough, the error matches ErrTooMuchWork.
 func (s *Schema) ValidateWritten(payload []byte, m Model, steps int) error {
 	v, left, err := s.validate(payload, min(max(steps, 1), MaxWork))
 	if err != nil || m != Declared {
