@@ -111,9 +111,9 @@ func (b *jsonBuffer) Write(p []byte) (int, error) {
 // bodyTime is how long a client may take to send a body, from the beginning of its request.
 const bodyTime = 30 * time.Second
 
-// readBody reads the body of a request, at most most bytes. Before it reads, it acquires cost times the
-// length of the body from the account. If the length is unknown, it acquires the maximum and later
-// releases the rest.
+// readBody reads the body of a request, and refuses a body larger than most bytes. Before it reads, it
+// acquires cost times the length of the body from the account. If the length is unknown, it assumes
+// most bytes and later releases the rest.
 func readBody(w http.ResponseWriter, r *http.Request, a *budget.Account, most, cost int64) ([]byte, error) {
 	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return nil, refuse(CodeUnsupportedEncoding, "the content encoding %.40q is not supported; send the body as it is", e)
