@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/gateway"
@@ -22,17 +23,17 @@ import (
 // edgeDrainTimeout is how long clients of the gateway have to settle what they hold.
 const edgeDrainTimeout = 20 * time.Second
 
-// edge is a gateway that listens, with the bus that it serves.
+// edge is a gateway that listens, with the buses that it serves.
 type edge struct {
-	nc      *nats.Conn
-	bus     *adapter.Bus
+	conns   []*nats.Conn
+	buses   []*adapter.Bus
 	schemas *registry.Registry
 	gateway *gateway.Gateway
 	web     *web
 	log     *slog.Logger
 }
 
-// startEdge opens a bus at the broker and serves it; m counts what it does, and may be nil.
+// startEdge opens buses at the broker and serves them; m counts what it does, and may be nil.
 // Whatever it returns has to be closed.
 func startEdge(ctx context.Context, b *embedded.Broker, prefix, listen string, c gateway.Config, t *tls.Config, m *meter, log *slog.Logger) (e *edge, err error) {
 	e = &edge{log: log}
@@ -42,18 +43,20 @@ func startEdge(ctx context.Context, b *embedded.Broker, prefix, listen string, c
 			e = nil
 		}
 	}()
-	if e.nc, err = b.Connect(nats.Name("jetbus gateway")); err != nil {
+	bus := edgeBus{}
+	config := adapter.Config{Prefix: prefix, Logger: log, Observer: m.observer()}
+	if bus.Backend, err = e.open(ctx, b, "jetbus gateway", config); err != nil {
 		return e, err
 	}
-	if e.bus, err = adapter.Open(ctx, e.nc, adapter.Config{Prefix: prefix, Logger: log, Observer: m.observer()}); err != nil {
+	if bus.publisher, err = e.open(ctx, b, "jetbus gateway publishes", config); err != nil {
 		return e, err
 	}
-	if e.schemas, err = registry.Open(ctx, e.nc, registry.Config{Logger: log}); err != nil {
+	if e.schemas, err = registry.Open(ctx, e.conns[0], registry.Config{Logger: log}); err != nil {
 		return e, err
 	}
 	c.SchemaOf = e.schemas.Document
 	c.Log, c.Schemas = log, rest.New(e.schemas, rest.Config{Allow: allowSchemas, By: func(r *http.Request) string { return gateway.Subject(r.Context()) }, Log: log})
-	if e.gateway, err = gateway.New(registry.Validated(e.bus, e.schemas, registry.ValidatedOptions{Observer: m.observer()}), c); err != nil {
+	if e.gateway, err = gateway.New(registry.Validated(bus, e.schemas, registry.ValidatedOptions{Observer: m.observer()}), c); err != nil {
 		return e, &usageError{err}
 	}
 	if t == nil && !loopback.Address(listen) {
@@ -63,6 +66,38 @@ func startEdge(ctx context.Context, b *embedded.Broker, prefix, listen string, c
 		m.watchGateway(e.gateway)
 	}
 	return e, err
+}
+
+// open opens a bus on a connection of its own.
+func (e *edge) open(ctx context.Context, b *embedded.Broker, name string, c adapter.Config) (*adapter.Bus, error) {
+	nc, err := b.Connect(nats.Name(name))
+	if err != nil {
+		return nil, err
+	}
+	e.conns = append(e.conns, nc)
+	bus, err := adapter.Open(ctx, nc, c)
+	if err != nil {
+		return nil, err
+	}
+	e.buses = append(e.buses, bus)
+	return bus, nil
+}
+
+// edgeBus publishes over a connection of its own. On the connection of the readers an acknowledgement
+// would wait for the events in front of it, and clients that read much would delay those that publish.
+type edgeBus struct {
+	jetbus.Backend
+	publisher jetbus.Backend
+}
+
+// Publish implements [jetbus.Publisher].
+func (b edgeBus) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.PublishOptions) (jetbus.Receipt, error) {
+	return b.publisher.Publish(ctx, e, o...)
+}
+
+// PublishBatch implements [jetbus.Batcher].
+func (b edgeBus) PublishBatch(ctx context.Context, events []jetbus.Event, o jetbus.BatchOptions) ([]jetbus.Receipt, error) {
+	return b.publisher.PublishBatch(ctx, events, o)
 }
 
 // server is what listens, nil for a nil edge.
@@ -98,11 +133,11 @@ func (e *edge) close(ctx context.Context, drain time.Duration) (err error) {
 	if e.schemas != nil {
 		err = errors.Join(err, e.schemas.Close(ctx))
 	}
-	if e.bus != nil {
-		err = errors.Join(err, e.bus.Close(ctx))
+	for _, bus := range e.buses {
+		err = errors.Join(err, bus.Close(ctx))
 	}
-	if e.nc != nil {
-		e.nc.Close()
+	for _, nc := range e.conns {
+		nc.Close()
 	}
 	return err
 }

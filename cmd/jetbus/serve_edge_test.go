@@ -54,3 +54,45 @@ func TestEdgeCutsOff(t *testing.T) {
 		t.Errorf("delivered again: %v, %v", got, err)
 	}
 }
+
+// The gateway publishes over a connection of its own, where acknowledgements do not wait behind the events of readers.
+func TestGatewayPublishesOnItsOwnConnection(t *testing.T) {
+	broker, err := embedded.Start(t.Context(), embedded.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = broker.Stop(context.WithoutCancel(t.Context())) }() // what is tested is over
+	e, err := startEdge(t.Context(), broker, "", "127.0.0.1:0", gateway.Config{}, nil, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = e.close(context.WithoutCancel(t.Context()), patience) }() // nothing is held
+	if _, err := e.buses[0].EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "orders"}); err != nil {
+		t.Fatal(err)
+	}
+	published := func() (n int64) {
+		conns, err := broker.Server().Connz(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range conns.Conns {
+			if c.Name == "jetbus gateway publishes" {
+				n += c.InMsgs
+			}
+		}
+		return n
+	}
+	c := &http.Client{Transport: &http.Transport{}}
+	defer c.CloseIdleConnections()
+	for kind, body := range map[string]string{"application/json": "1", "application/x-ndjson": "{\"payload\":1}\n{\"payload\":2}\n"} {
+		before := published()
+		answer, err := c.Post(e.web.url+"/v1/topics/orders", kind, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close() // it is not read
+		if n := published() - before; answer.StatusCode/100 != 2 || n < 1 {
+			t.Errorf("%s: %s, %d messages on the connection for publishes", kind, answer.Status, n)
+		}
+	}
+}
