@@ -103,7 +103,7 @@ kills: ## Kill a projector KILLS=100 times under load, and rebuilds; the collect
 	cd e2e && go test ./projections -run '^Test(Projector|Rebuild)Killed$$' -count=1 -timeout 0 -v -kills $(KILLS)
 
 restores: ## Restore a broker RESTORES=200 times to an earlier state; what is derived from its topic reports or repairs it
-	cd e2e && go test ./restore -run '^TestRestore$$' -count=1 -timeout 0 -v -restores $(RESTORES)
+	cd e2e && go test ./restore -run '^Test(Feed)?Restore$$' -count=1 -timeout 0 -v -restores $(RESTORES)
 
 order: ## Stop and kill the active member of an ordered group in 100,000 events, of whose runs a fifth fail; each key's are in order
 	cd e2e && go test ./jobs -run '^TestOrderPerKey$$' -count=1 -timeout 0 -v -each 100

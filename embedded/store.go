@@ -16,6 +16,8 @@ const (
 	copyName = "jetstream.copy"
 	// killedName is the finished copy, about to replace the store.
 	killedName = "jetstream.killed"
+	// replacedName is the store that the copy has replaced, about to be removed.
+	replacedName = "jetstream.replaced"
 
 	// maxCopyPasses bounds how often a store that does not rest is copied again.
 	maxCopyPasses = 500
@@ -146,11 +148,14 @@ func swapStore(dir string) error {
 // finishSwap completes a swap, also one that this process or an earlier one
 // began and did not finish, and removes an unfinished copy.
 func finishSwap(dir string) error {
-	killed := filepath.Join(dir, killedName)
+	killed, replaced := filepath.Join(dir, killedName), filepath.Join(dir, replacedName)
 	_, err := os.Stat(killed)
 	switch {
 	case err == nil:
-		if err = os.RemoveAll(storeDir(dir)); err == nil {
+		if err = os.RemoveAll(replaced); err == nil {
+			err = os.Rename(storeDir(dir), replaced)
+		}
+		if err == nil || gone(err) {
 			err = os.Rename(killed, storeDir(dir))
 		}
 	case gone(err):
@@ -162,5 +167,8 @@ func finishSwap(dir string) error {
 	if err != nil {
 		return fmt.Errorf("put copied store in place: %w", err)
 	}
+	// The server writes to the folders of atomic batches for a moment after its shutdown, so that they
+	// may not be removable yet. Then the next call removes them.
+	_ = os.RemoveAll(replaced)
 	return nil
 }
