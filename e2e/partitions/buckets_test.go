@@ -295,3 +295,38 @@ func (c *bucketChaos) recovers() {
 		must(c.T, m.Stop(ctx))
 	})
 }
+
+// A lock in a bucket of a cluster that the bus has filled is renewed, taken over and released: a
+// server with replicas refuses every write to a full stream, and the bus keeps a reserve.
+func TestLockInAFullBucketOfACluster(t *testing.T) {
+	s := newService(t, broker.StartCluster(t).URL(), 3)
+	lock := jetbus.Lock{Key: "leader", TTL: longTTL / 5}
+	nc, err := broker.Dial(s.url)
+	must(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	must(t, err)
+	for turn := range 2 { // the second one finds the bucket full
+		must(t, lock.Hold(t.Context(), s.bus, func(held context.Context, _ jetbus.Held) (bool, error) {
+			if turn == 0 {
+				stream, err := js.Stream(held, holdersStream)
+				must(t, err)
+				config := stream.CachedInfo().Config
+				config.MaxBytes = 4 << 20
+				_, err = js.UpdateStream(held, config)
+				must(t, err)
+				chaos.Linger(held, 2*time.Second) // until the bus asks for the limit again
+				for n, size := 0, 100<<10; size > 0; n++ {
+					_, err = s.bus.KeySet(held, jetbus.DefaultLockBucket, fmt.Sprint("fill", n), make([]byte, size), 0, 0)
+					if errors.Is(err, jetbus.ErrBucketFull) {
+						size /= 4
+					} else if err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			chaos.Linger(held, 2*lock.TTL)
+			return true, held.Err()
+		}))
+	}
+}
