@@ -29,11 +29,11 @@ func (w *writer) commit(ctx context.Context, writes []*guarded, b projector.Batc
 	}
 	var moves bool
 	var stale int
-	err := w.transactParked(ctx, func(ctx context.Context, roots []string) error {
+	err := w.transactParked(ctx, func(ctx context.Context, paths []string) error {
 		moves = b.UpTo > 0 && len(out.Rejected) == 0
 		err := w.mark.hold(ctx, b, moves)
 		if err == nil {
-			stale, err = w.replace(ctx, writes, out.Rejected, roots)
+			stale, err = w.replace(ctx, writes, out.Rejected, paths)
 		}
 		return err
 	}, &out.Rejected)
@@ -114,7 +114,7 @@ var errCommitted = errors.New("committed before")
 // A refusalError reports a write that the server refused within a transaction.
 type refusalError struct {
 	projector.Rejection
-	roots []string // fields of the unique index that refused it; nil: it can never be stored
+	paths []string // fields of the unique index that refused it; nil: it can never be stored
 }
 
 func (e *refusalError) Error() string { return e.Err.Error() }
@@ -151,8 +151,8 @@ func (m *bookmark) hold(ctx context.Context, b projector.Batch, moves bool) erro
 }
 
 // replace writes the changes that are not stale within a transaction, and counts the stale
-// ones. It parks the fields roots first.
-func (w *writer) replace(ctx context.Context, writes []*guarded, rejected []projector.Rejection, roots []string) (stale int, err error) {
+// ones. It parks the fields at paths first.
+func (w *writer) replace(ctx context.Context, writes []*guarded, rejected []projector.Rejection, paths []string) (stale int, err error) {
 	keys := make([]string, 0, len(writes))
 	for _, g := range writes {
 		keys = append(keys, g.key)
@@ -177,7 +177,7 @@ func (w *writer) replace(ctx context.Context, writes []*guarded, rejected []proj
 			todo = append(todo, g)
 		}
 	}
-	if err := w.park(ctx, todo, roots); err != nil {
+	if err := w.park(ctx, todo, paths); err != nil {
 		return 0, err
 	}
 	return stale, w.replaceAll(ctx, todo)
@@ -203,6 +203,12 @@ func (w *writer) replaceChunk(ctx context.Context, writes []*guarded) error {
 			models[i] = g.model()
 		}
 	}
+	return w.sendOrdered(ctx, writes, models)
+}
+
+// sendOrdered sends one request within a transaction. Each of the models is part of the write
+// with its index.
+func (w *writer) sendOrdered(ctx context.Context, writes []*guarded, models []mongo.WriteModel) error {
 	_, err := w.coll.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(true))
 	if be, ok := errors.AsType[mongo.BulkWriteException](err); ok && len(be.WriteErrors) > 0 {
 		we := be.WriteErrors[0].WriteError
@@ -211,7 +217,7 @@ func (w *writer) replaceChunk(ctx context.Context, writes []*guarded) error {
 		case we.Code == codeDuplicateKey && onKey(we) && !w.o.HardDelete:
 			return errRaced
 		case we.Code == codeDuplicateKey && !onKey(we):
-			return &refusalError{Rejection: projector.Rejection{Index: g.index, Err: duplicate(we)}, roots: rootsOf(we)}
+			return &refusalError{Rejection: projector.Rejection{Index: g.index, Err: duplicate(we)}, paths: pathsOf(we)}
 		case permanent[we.Code]:
 			return &refusalError{Rejection: projector.Rejection{Index: g.index, Err: refused(we)}}
 		}

@@ -16,8 +16,9 @@ import (
 
 // MongoDB checks a unique index at each single write, even within a transaction. So two keys
 // that swap their values collide in whatever order they are written. A transaction therefore
-// first removes the fields of the index from their documents, and then writes the changes.
-// Readers never see the documents without the fields.
+// first replaces the indexed values in their documents by placeholders, and then writes the
+// changes. Readers never see the placeholders; a change stream does, as an update before each of
+// the changes.
 
 // errRaced aborts an exchange because another writer has written one of the keys.
 var errRaced = errors.New("another writer has written the key")
@@ -49,9 +50,9 @@ func (w *writer) exchange(ctx context.Context, stuck []collision, out *projector
 		return nil, nil
 	}
 	var refused []projector.Rejection
-	err = w.transactParked(ctx, func(ctx context.Context, roots []string) error {
+	err = w.transactParked(ctx, func(ctx context.Context, paths []string) error {
 		todo := slices.DeleteFunc(slices.Clone(writes), func(g *guarded) bool { return isRejected(g, refused) })
-		if err := w.park(ctx, todo, roots); err != nil {
+		if err := w.park(ctx, todo, paths); err != nil {
 			return err
 		}
 		return w.replaceAll(ctx, todo)
@@ -70,9 +71,13 @@ func (w *writer) exchange(ctx context.Context, stuck []collision, out *projector
 // cycles returns the changes that wait for each other: each of them needs a value that is in
 // the document of another one. All other changes collide with documents that do not change.
 func (w *writer) cycles(ctx context.Context, stuck []collision) ([]*guarded, error) {
+	indexes, err := w.indexes(ctx)
+	if err != nil {
+		return nil, err
+	}
 	holders := make(map[string]string, len(stuck)) // by key: the key of the document with which the change collides
 	for _, c := range stuck {
-		holder, err := w.holder(ctx, &c)
+		holder, err := w.holder(ctx, &c, indexes)
 		if err != nil {
 			return nil, err
 		}
@@ -98,18 +103,31 @@ func (w *writer) cycles(ctx context.Context, stuck []collision) ([]*guarded, err
 	return writes, nil
 }
 
+// An indexSpec describes which documents an index has, and how it compares their values.
+type indexSpec struct {
+	Name      string             `bson:"name"`
+	Partial   bson.Raw           `bson:"partialFilterExpression"`
+	Collation *options.Collation `bson:"collation"`
+}
+
+// indexes lists the indexes of the collection.
+func (w *writer) indexes(ctx context.Context) (list []indexSpec, err error) {
+	cur, err := w.coll.Indexes().List(ctx)
+	if err == nil {
+		err = cur.All(ctx, &list)
+	}
+	return list, err
+}
+
 // holder returns the key of the document that has the values with which a change collided. It
-// is empty if there is none, or if the server did not report the values.
-func (w *writer) holder(ctx context.Context, c *collision) (string, error) {
-	values, err := c.values.Elements()
-	if err != nil || len(values) == 0 {
-		return "", nil //nolint:nilerr // without the values the holder is unknown
+// is empty if there is none, or if the values are unknown.
+func (w *writer) holder(ctx context.Context, c *collision, indexes []indexSpec) (string, error) {
+	filter, collation := c.holderFilter(indexes)
+	if filter == nil {
+		return "", nil
 	}
-	filter := bson.D{}
-	for _, e := range values {
-		filter = append(filter, bson.E{Key: e.Key(), Value: bson.D{{Key: "$eq", Value: e.Value()}}})
-	}
-	found, err := w.coll.FindOne(ctx, filter, options.FindOne().SetProjection(bson.D{{Key: "_id", Value: 1}})).Raw()
+	o := options.FindOne().SetProjection(bson.D{{Key: "_id", Value: 1}}).SetCollation(collation)
+	found, err := w.coll.FindOne(ctx, filter, o).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return "", nil
 	}
@@ -117,59 +135,132 @@ func (w *writer) holder(ctx context.Context, c *collision) (string, error) {
 	return key, err
 }
 
+// holderFilter selects the document with which a change collided. The filter is nil if the
+// values are unknown.
+func (c *collision) holderFilter(indexes []indexSpec) (bson.D, *options.Collation) {
+	values, err := c.values.Elements()
+	if err != nil || len(values) == 0 {
+		return nil, nil
+	}
+	var ix indexSpec
+	for _, one := range indexes {
+		start := "index: " + one.Name
+		if text := c.err.Error(); strings.Contains(text, start+" dup key: ") || strings.Contains(text, start+" collation: ") {
+			ix = one
+		}
+	}
+	filter := bson.D{}
+	for _, e := range values {
+		value := e.Value()
+		if ix.Collation != nil { // the server reports sort keys instead of texts
+			path := strings.Split(e.Key(), ".")
+			if c.merge {
+				path = append([]string{"$set"}, path...)
+			}
+			if value, err = c.body.LookupErr(path...); err != nil {
+				return nil, nil
+			}
+		}
+		filter = append(filter, bson.E{Key: e.Key(), Value: bson.D{{Key: "$eq", Value: value}}})
+	}
+	if ix.Partial != nil {
+		filter = append(filter, bson.E{Key: "$and", Value: bson.A{ix.Partial}})
+	}
+	if ix.Collation == nil { // not that of the collection
+		return filter, &options.Collation{Locale: "simple"}
+	}
+	return filter, ix.Collation
+}
+
 // transactParked runs a transaction until the server refuses none of its writes. After each
-// refusal it adds the fields of the index that refused the write to roots, for park. If roots
+// refusal it adds the fields of the index that refused the write to paths, for park. If paths
 // already has them, it adds the write to refused, and run must leave the write out.
-func (w *writer) transactParked(ctx context.Context, run func(ctx context.Context, roots []string) error, refused *[]projector.Rejection) error {
-	var roots []string
+func (w *writer) transactParked(ctx context.Context, run func(ctx context.Context, paths []string) error, refused *[]projector.Rejection) error {
+	var paths []string
 	for {
-		err := w.transact(ctx, func(ctx context.Context) error { return run(ctx, roots) })
+		err := w.transact(ctx, func(ctx context.Context) error { return run(ctx, paths) })
 		refusal, ok := errors.AsType[*refusalError](err)
 		if !ok {
 			return err
 		}
-		parked := len(roots)
-		for _, root := range refusal.roots {
-			if !slices.Contains(roots, root) {
-				roots = append(roots, root)
+		parked := len(paths)
+		for _, path := range refusal.paths {
+			if !slices.Contains(paths, path) {
+				paths = append(paths, path)
 			}
 		}
-		if len(roots) == parked {
+		if len(paths) == parked {
 			*refused = append(*refused, refusal.Rejection)
 		}
 	}
 }
 
-// park removes fields from the documents that writes will replace, within a transaction.
-func (w *writer) park(ctx context.Context, writes []*guarded, roots []string) error {
-	var models []mongo.WriteModel
-	for _, g := range writes {
-		unset := bson.D{}
-		for _, root := range roots {
-			if !g.merge || len(g.body.Lookup("$set", root).Value) > 0 { // a merge keeps the other fields
-				unset = append(unset, bson.E{Key: root, Value: ""})
+// park replaces the values at some paths in the documents that writes will replace, within a
+// transaction. The placeholder is different for each document: documents that lack the fields
+// still collide in an index that is partial or not sparse.
+func (w *writer) park(ctx context.Context, writes []*guarded, paths []string) error {
+	for part := range slices.Chunk(writes, maxBulk) {
+		var parked []*guarded
+		var models []mongo.WriteModel
+		for _, g := range part {
+			if set := g.placeholders(paths); len(set) > 0 {
+				parked = append(parked, g)
+				models = append(models, mongo.NewUpdateOneModel().SetFilter(g.filter).SetUpdate(bson.D{{Key: "$set", Value: set}}))
 			}
 		}
-		if len(unset) > 0 {
-			models = append(models, mongo.NewUpdateOneModel().SetFilter(g.filter).SetUpdate(bson.D{{Key: "$unset", Value: unset}}))
+		if len(models) == 0 {
+			continue
 		}
-	}
-	for part := range slices.Chunk(models, maxBulk) {
-		if _, err := w.coll.BulkWrite(ctx, part, options.BulkWrite().SetOrdered(true)); err != nil {
+		err := w.sendOrdered(ctx, parked, models)
+		if refusal, ok := errors.AsType[*refusalError](err); ok {
+			refusal.Err = fmt.Errorf("set placeholders for values of a unique index: %w", refusal.Err)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// rootsOf returns the top-level fields of the index with which a write collided, or none if the
-// server did not report them.
-func rootsOf(we mongo.WriteError) (roots []string) {
+// placeholders returns the fields at paths with placeholders, without those that a merge keeps.
+// A placeholder is not a string, which a collation might find equal to another one. The sink's own
+// fields stay: the filter reads them.
+func (g *guarded) placeholders(paths []string) bson.D {
+	var set bson.D
+	for _, path := range paths {
+		root, _, _ := strings.Cut(path, ".")
+		if isState, err := checkTop([]byte(root), true); !isState || err != nil {
+			continue
+		}
+		if !g.merge || len(g.body.Lookup("$set", root).Value) > 0 {
+			set = withValue(set, path, bson.Binary{Subtype: bson.TypeBinaryUserDefined, Data: []byte(g.key)})
+		}
+	}
+	return set
+}
+
+// withValue adds a value at a path to a document. Of two paths of which one is the beginning of
+// the other, the longer one has the value.
+func withValue(doc bson.D, path string, value bson.Binary) bson.D {
+	name, rest, nested := strings.Cut(path, ".")
+	i := slices.IndexFunc(doc, func(e bson.E) bool { return e.Key == name })
+	if i < 0 {
+		i, doc = len(doc), append(doc, bson.E{Key: name, Value: value})
+	}
+	if nested {
+		in, _ := doc[i].Value.(bson.D)
+		doc[i].Value = withValue(in, rest, value)
+	}
+	return doc
+}
+
+// pathsOf returns the fields of the index with which a write collided, or none if the server
+// did not report them.
+func pathsOf(we mongo.WriteError) (paths []string) {
 	pattern, _ := we.Raw.Lookup("keyPattern").DocumentOK()
 	elements, _ := pattern.Elements() // none if the pattern is malformed
 	for _, e := range elements {
-		root, _, _ := strings.Cut(e.Key(), ".")
-		roots = append(roots, root)
+		paths = append(paths, e.Key())
 	}
-	return roots
+	return paths
 }

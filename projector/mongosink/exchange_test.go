@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/seed-63e9a637/jetbus/embedded/mongod"
 	"github.com/seed-63e9a637/jetbus/projector"
@@ -24,13 +26,13 @@ func uniqueOn(fields ...string) mongosink.Options {
 	return o
 }
 
-// eachKind runs f for the ways in which a sink stores a batch.
-func eachKind(t *testing.T, fields []string, f func(r *rig, s *mongosink.Sink)) {
+// eachKind runs f for the ways in which a sink with these indexes stores a batch.
+func eachKind(t *testing.T, indexes []mongosink.Index, f func(r *rig, s *mongosink.Sink)) {
 	t.Helper()
 	for _, kind := range []string{"tombstones", "hard delete", "merge"} {
 		t.Run(kind, func(t *testing.T) {
 			r := newRig(t)
-			o, src := uniqueOn(fields...), source()
+			o, src := mongosink.Options{Indexes: indexes}, source()
 			o.HardDelete, o.Merge = kind == "hard delete", kind == "merge"
 			if o.HardDelete {
 				src = exclusive()
@@ -53,7 +55,7 @@ func (r *rig) values(field string) map[string]int64 {
 // Keys that swap the values of a unique index have them after one batch, in whatever
 // order the batch has the changes.
 func TestSwapInUniqueIndex(t *testing.T) {
-	eachKind(t, []string{"n"}, func(r *rig, s *mongosink.Sink) {
+	eachKind(t, uniqueOn("n").Indexes, func(r *rig, s *mongosink.Sink) {
 		r.wantOutcome(r.write(s, put("ann", 1, `{"n": 1}`), put("bob", 2, `{"n": 2}`), put("eve", 3, `{"n": 3}`)), 3, 0, 0)
 		r.wantOutcome(r.write(s, put("bob", 5, `{"n": 1}`), put("ann", 6, `{"n": 2}`)), 2, 0, 0) // ann had 4 for a moment
 		r.wantOutcome(r.write(s, put("ann", 7, `{"n": 3}`), put("bob", 8, `{"n": 2}`), put("eve", 9, `{"n": 1}`)), 3, 0, 0)
@@ -70,7 +72,7 @@ func TestSwapInUniqueIndex(t *testing.T) {
 // A swap in two unique indexes at once, and beside changes that are real duplicates: those
 // are rejected and take nothing with them.
 func TestSwapBesideDuplicates(t *testing.T) {
-	eachKind(t, []string{"n", "m"}, func(r *rig, s *mongosink.Sink) {
+	eachKind(t, uniqueOn("n", "m").Indexes, func(r *rig, s *mongosink.Sink) {
 		r.write(s, put("a", 1, `{"n": 1, "m": 1}`), put("b", 2, `{"n": 2, "m": 2}`), put("c", 3, `{"n": 3, "m": 3}`), put("d", 4, `{"n": 4, "m": 4}`))
 		out := r.write(s,
 			put("x", 5, `{"n": 4, "m": 9}`),                                  // d keeps that
@@ -96,7 +98,7 @@ func TestSwapBesideDuplicates(t *testing.T) {
 // change of each key, from one moment of the source to another.
 func TestRandomPermutationsInUniqueIndex(t *testing.T) {
 	const keys, batches = 12, 60
-	eachKind(t, []string{"n"}, func(r *rig, s *mongosink.Sink) {
+	eachKind(t, uniqueOn("n").Indexes, func(r *rig, s *mongosink.Sink) {
 		rng := rand.New(rand.NewPCG(1, uint64(len(r.Name()))))
 		state, seq := map[string]int64{}, uint64(0)
 		for range batches {
@@ -136,6 +138,69 @@ func TestRandomPermutationsInUniqueIndex(t *testing.T) {
 			out := r.write(s, changes...)
 			if got := r.values("n"); len(out.Rejected) > 0 || fmt.Sprint(got) != fmt.Sprint(state) {
 				r.Fatalf("at %d: the collection has %v, want %v; rejected %v", seq, got, state, out.Rejected)
+			}
+		}
+	})
+}
+
+// partial is a unique index that has the active documents only.
+var partial = []mongosink.Index{{Keys: bson.D{{Key: "in.n", Value: 1}, {Key: "m", Value: 1}}, Unique: true, Partial: bson.D{{Key: "active", Value: true}}}}
+
+// unique creates an index as somebody else would.
+func (r *rig) unique(keys bson.D) {
+	r.Helper()
+	_, err := r.db.Collection("things").Indexes().CreateOne(r.Context(), mongo.IndexModel{Keys: keys, Options: options.Index().SetUnique(true)})
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// A document that lacks the fields of a partial index, or of one that is not sparse, is still
+// in the index.
+func TestSwapInOtherUniqueIndexes(t *testing.T) {
+	for _, byHand := range []bool{false, true} {
+		t.Run(fmt.Sprint("made by hand ", byHand), func(t *testing.T) {
+			indexes := partial
+			if byHand {
+				indexes = nil
+			}
+			eachKind(t, indexes, func(r *rig, s *mongosink.Sink) {
+				if byHand {
+					r.unique(bson.D{{Key: "_src", Value: 1}, {Key: "in.n", Value: 1}, {Key: "in", Value: 1}})
+				}
+				r.wantOutcome(r.write(s, put("ann", 1, `{"in": {"n": 1}, "m": 0, "active": true}`), put("bob", 2, `{"in": {"n": 2}, "m": 0, "active": true}`)), 2, 0, 0)
+				out := r.write(s, put("bob", 4, `{"in": {"n": 1}, "m": 0, "active": true}`), put("ann", 5, `{"in": {"n": 2}, "m": 0, "active": true}`))
+				r.wantOutcome(out, 2, 0, 0)
+				r.want(`ann@5 {"active":true,"in":{"n":2},"m":0}`, `bob@4 {"active":true,"in":{"n":1},"m":0}`)
+			})
+		})
+	}
+}
+
+// A document that is not in a partial index may have the values of one that is.
+func TestSwapBesideDocumentsOutsideOfThePartialIndex(t *testing.T) {
+	eachKind(t, partial, func(r *rig, s *mongosink.Sink) {
+		r.write(s, put("a1", 1, `{"in": {"n": 1}, "m": 0}`), put("a2", 2, `{"in": {"n": 2}, "m": 0}`),
+			put("ann", 3, `{"in": {"n": 1}, "m": 0, "active": true}`), put("bob", 4, `{"in": {"n": 2}, "m": 0, "active": true}`))
+		out := r.write(s, put("bob", 6, `{"in": {"n": 1}, "m": 0, "active": true}`), put("ann", 7, `{"in": {"n": 2}, "m": 0, "active": true}`))
+		r.wantOutcome(out, 2, 0, 0)
+	})
+}
+
+// A swap that a validator of the collection refuses becomes dead letters, and does not stop
+// the projection.
+func TestSwapThatAValidatorRefuses(t *testing.T) {
+	eachKind(t, uniqueOn("n").Indexes, func(r *rig, s *mongosink.Sink) {
+		valid := bson.D{{Key: "$or", Value: bson.A{bson.D{{Key: "n", Value: bson.D{{Key: "$type", Value: "number"}}}}, bson.D{{Key: "_deleted", Value: true}}}}}
+		if err := r.db.RunCommand(r.Context(), bson.D{{Key: "collMod", Value: "things"}, {Key: "validator", Value: valid}}).Err(); err != nil {
+			r.Fatal(err)
+		}
+		r.write(s, put("ann", 1, `{"n": 1}`), put("bob", 2, `{"n": 2}`))
+		out := r.write(s, put("bob", 4, `{"n": 1}`), put("ann", 5, `{"n": 2}`), put("new", 6, `{"n": 3}`))
+		r.wantOutcome(out, 1, 0, 2)
+		for _, rejected := range out.Rejected {
+			if err := rejected.Err; !errors.Is(err, mongosink.ErrRefused) && !errors.Is(err, mongosink.ErrDuplicate) {
+				r.Errorf("rejected: %v", err)
 			}
 		}
 	})
