@@ -33,6 +33,9 @@ func (v *view) insert(c *collection, d bson.D) error {
 // update puts d in the place of an old document and says whether that made a
 // difference.
 func (v *view) update(c *collection, old found, d bson.D, replaces bool) (bool, error) {
+	if replaces {
+		d = v.stamp(d)
+	}
 	d, err := v.checkDoc(c, d)
 	if err != nil {
 		return false, err
@@ -76,8 +79,24 @@ func (v *view) write(c *collection, key string, d bson.D) {
 	}
 }
 
-// checkDoc is d as it is stored: with its _id first, and with the current time in
-// the place of empty timestamps. A document that cannot be stored is refused.
+// stamp returns a document with the current time instead of empty timestamps in top-level
+// fields. MongoDB does that in inserts and replacements, also in one that is an upsert, and not in
+// updates by operators or pipelines.
+func (v *view) stamp(d bson.D) bson.D {
+	if !slices.ContainsFunc(d, isZeroTimestamp) {
+		return d
+	}
+	d = slices.Clone(d)
+	for i := range d {
+		if isZeroTimestamp(d[i]) {
+			d[i].Value = v.st.tick()
+		}
+	}
+	return d
+}
+
+// checkDoc returns d as it is stored, with its _id first. A document that cannot be stored is
+// refused.
 func (v *view) checkDoc(c *collection, d bson.D) (bson.D, error) {
 	id, ok := get(d, "_id")
 	switch {
@@ -97,13 +116,8 @@ func (v *view) checkDoc(c *collection, d bson.D) (bson.D, error) {
 	if !ok || d[0].Key != "_id" {
 		d = append(bson.D{{Key: "_id", Value: id}}, without(d, "_id")...)
 	}
-	if i := slices.IndexFunc(d, isZeroTimestamp); i >= 0 {
-		d = slices.Clone(d)
-		for ; i < len(d); i++ {
-			if isZeroTimestamp(d[i]) {
-				d[i].Value = v.st.tick()
-			}
-		}
+	if isDeeper(d, maxStored) {
+		return nil, errorf(15, "Overflow", "Document exceeds maximum nesting depth of %d", maxStored)
 	}
 	if n := sizeOf(d); n > maxDocumentBytes {
 		return nil, errorf(codeTooLarge, "", "object to insert too large. size in bytes: %d, max size: %d", n, maxDocumentBytes)
@@ -120,6 +134,17 @@ func (v *view) checkDoc(c *collection, d bson.D) (bson.D, error) {
 		}
 	}
 	return d, nil
+}
+
+// isDeeper reports whether a value has more levels of documents and arrays.
+func isDeeper(v any, levels int) bool {
+	switch x := v.(type) {
+	case bson.D:
+		return levels == 0 || slices.ContainsFunc(x, func(e bson.E) bool { return isDeeper(e.Value, levels-1) })
+	case bson.A:
+		return levels == 0 || slices.ContainsFunc(x, func(e any) bool { return isDeeper(e, levels-1) })
+	}
+	return false
 }
 
 func isZeroTimestamp(e bson.E) bool {

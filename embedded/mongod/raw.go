@@ -10,9 +10,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// maxDepth is how deep documents may be nested; MongoDB's own limit is 180. It
-// is checked before anything recurses into a document of a client.
-const maxDepth = 180
+// maxDepth is how deep messages may be nested, and maxStored how deep documents that are stored
+// may be, as in MongoDB. The first is checked before anything recurses into a message of a client.
+const (
+	maxDepth  = 200
+	maxStored = 180
+)
 
 var errBSON = errors.New("invalid BSON")
 

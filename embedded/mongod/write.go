@@ -113,7 +113,7 @@ func (k *call) insertCmd() (bson.D, error) {
 		return nil, err
 	}
 	b, err := k.batch(k.field("documents"), func(d bson.D) (outcome, error) {
-		err := k.statement(k.target(), true, func(c *collection) error { return k.insert(c, d) })
+		err := k.statement(k.target(), true, func(c *collection) error { return k.insert(c, k.stamp(d)) })
 		if err != nil {
 			return outcome{}, err
 		}
@@ -251,6 +251,9 @@ func (k *call) upsert(c *collection, filter bson.D, u *updater) (bson.D, error) 
 	}
 	if k.txn == nil && k.srv.raceUpsert(c.ns(), id) && k.st.colls[c.ns()] != c {
 		return nil, errLocked // dropped meanwhile: begin again
+	}
+	if u.replaces {
+		d = k.stamp(d)
 	}
 	if err := k.insert(c, d); err != nil {
 		return nil, err

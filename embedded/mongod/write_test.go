@@ -51,6 +51,45 @@ func TestBulkWrite(t *testing.T) {
 	}
 }
 
+// Inserts and replacements set empty timestamps in top-level fields to the time, as MongoDB's own
+// test of bypassEmptyTsReplacement has it.
+func TestEmptyTimestamps(t *testing.T) {
+	r := newRig(t)
+	for i := range 7 {
+		if i != 2 && i < 5 {
+			r.insert(bson.D{{Key: "_id", Value: i}, {Key: "a", Value: bson.Timestamp{}}})
+		}
+	}
+	empty := bson.D{{Key: "a", Value: bson.Timestamp{}}, {Key: "in", Value: bson.D{{Key: "a", Value: bson.Timestamp{}}}}}
+	upsert := options.Replace().SetUpsert(true)
+	by := func(id int) bson.D { return bson.D{{Key: "_id", Value: id}} }
+	for i := 1; i <= 2; i++ {
+		_, err := r.c.ReplaceOne(r.ctx, by(i), empty, upsert)
+		r.must(err)
+	}
+	for i := 3; i <= 6; i++ {
+		update := any(bson.D{{Key: "$set", Value: empty}})
+		if i%2 == 0 {
+			update = mongo.Pipeline{{{Key: "$replaceWith", Value: bson.D{{Key: "$literal", Value: append(by(i), empty...)}}}}}
+		}
+		_, err := r.c.UpdateOne(r.ctx, by(i), update, options.UpdateOne().SetUpsert(true))
+		r.must(err)
+	}
+	for i := range 7 {
+		raw, err := r.c.FindOne(r.ctx, by(i)).Raw()
+		r.must(err)
+		seconds, _, _ := raw.Lookup("a").TimestampOK()
+		if stamped := seconds > 0; stamped != (i <= 2) {
+			t.Errorf("%d: %v", i, raw)
+		}
+		if in, ok := raw.Lookup("in").DocumentOK(); ok {
+			if seconds, _, _ := in.Lookup("a").TimestampOK(); seconds != 0 {
+				t.Errorf("%d, nested: %v", i, raw)
+			}
+		}
+	}
+}
+
 func TestUpdateCounts(t *testing.T) {
 	r := newRig(t)
 	r.insert(doc(`{"_id": 1, "a": 1}`), doc(`{"_id": 2, "a": 1}`), doc(`{"_id": 3, "a": 2}`))
