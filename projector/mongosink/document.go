@@ -14,9 +14,9 @@ import (
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
-// maxDepth bounds how deep documents and arrays are nested; MongoDB allows a few
-// more.
-const maxDepth = 100
+// maxDepth bounds how deep documents and arrays are nested, as MongoDB does. A command with
+// more than 200 levels would fail as a whole.
+const maxDepth = 180
 
 // payloadSize is about how large a state is, to allocate for it.
 func payloadSize(doc any) int {
@@ -98,9 +98,9 @@ func marshal(doc any) (raw bson.Raw, err error) {
 	return raw, nil
 }
 
-// appendFields appends the fields of a document, except for the sink's own fields. anyName
-// allows all names that MongoDB stores.
-func appendFields(b []byte, doc bson.Raw, anyName bool) ([]byte, error) {
+// appendFields appends the fields of a document, except for the sink's own fields. asStored
+// allows everything that MongoDB stores.
+func appendFields(b []byte, doc bson.Raw, asStored bool) ([]byte, error) {
 	if err := doc.Validate(); err != nil {
 		return nil, invalid("%v", err)
 	}
@@ -110,15 +110,15 @@ func appendFields(b []byte, doc bson.Raw, anyName bool) ([]byte, error) {
 	}
 	seen := make(map[string]struct{}, len(elements))
 	for _, e := range elements {
-		keep, err := checkTop([]byte(e.Key()), anyName)
+		keep, err := checkTop([]byte(e.Key()), asStored)
 		if err != nil {
 			return nil, err
 		}
-		if _, again := seen[e.Key()]; again {
-			return nil, invalid("field %q is there twice", e.Key())
+		if _, again := seen[e.Key()]; again && !asStored {
+			return nil, errTwice(e.Key())
 		}
 		seen[e.Key()] = struct{}{}
-		if err := checkValue(e.Value(), 1, anyName); err != nil {
+		if err := checkValue(e.Value(), 1, asStored); err != nil {
 			return nil, err
 		}
 		if keep {
@@ -128,15 +128,15 @@ func appendFields(b []byte, doc bson.Raw, anyName bool) ([]byte, error) {
 	return b, nil
 }
 
-// checkValue checks the names of fields within a value, and how deep it is.
-func checkValue(v bson.RawValue, depth int, anyName bool) error {
+// checkValue checks the names of fields and the texts within a value, and how deep it is.
+func checkValue(v bson.RawValue, depth int, asStored bool) error {
 	if depth > maxDepth {
 		return invalid("it is nested deeper than %d levels", maxDepth)
 	}
 	switch v.Type {
 	case bson.TypeEmbeddedDocument, bson.TypeArray:
 	case bson.TypeString, bson.TypeSymbol, bson.TypeJavaScript:
-		if s, _, ok := bsoncore.ReadString(v.Value); !ok || !utf8.ValidString(s) {
+		if s, _, ok := bsoncore.ReadString(v.Value); !ok || !asStored && !utf8.ValidString(s) {
 			return invalid("a text is no UTF-8")
 		}
 		return nil
@@ -149,11 +149,11 @@ func checkValue(v bson.RawValue, depth int, anyName bool) error {
 	}
 	for _, e := range elements {
 		if v.Type == bson.TypeEmbeddedDocument {
-			if err := checkName([]byte(e.Key()), anyName); err != nil {
+			if err := checkName([]byte(e.Key()), asStored); err != nil {
 				return err
 			}
 		}
-		if err := checkValue(e.Value(), depth+1, anyName); err != nil {
+		if err := checkValue(e.Value(), depth+1, asStored); err != nil {
 			return err
 		}
 	}
@@ -162,7 +162,7 @@ func checkValue(v bson.RawValue, depth int, anyName bool) error {
 
 // checkTop checks the name of a field of the state, and says whether it is stored:
 // _id and _deleted are said by the key and by what the event means.
-func checkTop(name []byte, anyName bool) (keep bool, err error) {
+func checkTop(name []byte, asStored bool) (keep bool, err error) {
 	if len(name) > 0 && name[0] == '_' {
 		switch string(name) {
 		case "_id", "_deleted":
@@ -171,14 +171,14 @@ func checkTop(name []byte, anyName bool) (keep bool, err error) {
 			return false, invalid("field %s is the sink's own", name)
 		}
 	}
-	return true, checkName(name, anyName)
+	return true, checkName(name, asStored)
 }
 
-// checkName refuses field names that MongoDB does not store and, unless anyName is set,
-// names that it stores but cannot query.
-func checkName(name []byte, anyName bool) error {
+// checkName refuses field names that MongoDB does not store and, unless asStored is set,
+// names that it stores but cannot query, or that are not valid UTF-8.
+func checkName(name []byte, asStored bool) error {
 	switch {
-	case anyName && bytes.IndexByte(name, 0) < 0 && utf8.Valid(name):
+	case asStored && bytes.IndexByte(name, 0) < 0:
 		return nil
 	case len(name) == 0:
 		return invalid("the name of a field is empty")
@@ -193,6 +193,8 @@ func checkName(name []byte, anyName bool) error {
 	}
 	return nil
 }
+
+func errTwice(name string) error { return invalid("field %q is there twice", name) }
 
 func containsNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
 

@@ -58,6 +58,31 @@ func everyType() bson.D {
 	}
 }
 
+// oddDocument is a document of a kind that few programs store: texts that are not valid UTF-8, an
+// empty timestamp, a name twice, and as many levels as MongoDB stores. JSON cannot have the texts.
+func oddDocument(text bool) bson.D {
+	deep := any(int32(1))
+	for i := range 179 {
+		if i%2 == 0 {
+			deep = bson.A{deep}
+		} else {
+			deep = bson.D{{Key: "d", Value: deep}}
+		}
+	}
+	d := bson.D{
+		{Key: "stamp", Value: bson.Timestamp{}},
+		{Key: "deep", Value: deep},
+		{Key: "twice", Value: int32(1)},
+		{Key: "twice", Value: "b"},
+		{Key: "in", Value: bson.D{{Key: "stamp", Value: bson.Timestamp{}}}},
+	}
+	if text {
+		d = append(d, bson.E{Key: "text", Value: "a\xff"}, bson.E{Key: "symbol", Value: bson.Symbol("\x80")}, bson.E{Key: "code", Value: bson.JavaScript("f('\xc3')")},
+			bson.E{Key: "name\xff", Value: bson.D{{Key: "in\xfe", Value: bson.A{"\xfe"}}}})
+	}
+	return d
+}
+
 // fromFeed is a change as an event of a change feed makes it, with the payload in the format.
 func fromFeed(t testing.TB, key string, seq uint64, doc bson.D, format string) projector.Change {
 	t.Helper()
@@ -126,13 +151,15 @@ func TestFeedDocumentsKeepTheirTypes(t *testing.T) {
 				}
 				s := r.open(mongosink.Options{HardDelete: hard}, src)
 				doc := everyType()
+				odd := oddDocument(format == "bson")
 				dollar := append(bson.D{{Key: "$top", Value: bson.DateTime(5)}}, doc...)
 				later := append(bson.D{{Key: "n", Value: int32(2)}}, dollar...)
-				out := r.write(s, fromFeed(t, "a", 1, doc, format), fromFeed(t, "b", 2, dollar, format), fromFeed(t, "c", 3, bson.D{}, format))
-				r.wantOutcome(out, 3, 0, 0)
-				r.wantOutcome(r.write(s, fromFeed(t, "c", 4, later, format)), 1, 0, 0)
+				out := r.write(s, fromFeed(t, "a", 1, doc, format), fromFeed(t, "b", 2, dollar, format), fromFeed(t, "c", 3, bson.D{}, format),
+					fromFeed(t, "odd", 4, odd, format), fromFeed(t, "even", 5, bson.D{}, format))
+				r.wantOutcome(out, 5, 0, 0)
+				r.wantOutcome(r.write(s, fromFeed(t, "c", 6, later, format), fromFeed(t, "even", 7, odd, format)), 2, 0, 0)
 				got := r.raws("things")
-				for key, want := range map[string]bson.D{"a": doc, "b": dollar, "c": later} {
+				for key, want := range map[string]bson.D{"a": doc, "b": dollar, "c": later, "odd": odd, "even": odd} {
 					raw, err := bson.Marshal(want)
 					if err != nil {
 						t.Fatal(err)
@@ -153,8 +180,12 @@ func TestFeedNamesInAMerge(t *testing.T) {
 	s := r.open(mongosink.Options{Merge: true}, source())
 	out := r.write(s,
 		fromFeed(t, "a", 1, bson.D{{Key: "x.y", Value: 1}}, "relaxed"), fromFeed(t, "b", 2, bson.D{{Key: "$x", Value: 1}}, "relaxed"),
-		fromFeed(t, "c", 3, bson.D{{Key: "n", Value: bson.DateTime(5)}}, "relaxed"))
-	r.wantOutcome(out, 1, 0, 2)
+		fromFeed(t, "c", 3, bson.D{{Key: "n", Value: bson.DateTime(5)}, {Key: "stamp", Value: bson.Timestamp{}}}, "relaxed"),
+		fromFeed(t, "d", 4, bson.D{{Key: "x", Value: 1}, {Key: "x", Value: 2}}, "relaxed"))
+	r.wantOutcome(out, 1, 0, 3)
+	if stamp, ok := r.docs("things", bson.D{})[0]["stamp"].(bson.Timestamp); !ok || !stamp.IsZero() {
+		t.Errorf("the empty timestamp became %v", stamp)
+	}
 	for _, rejected := range out.Rejected {
 		if !errors.Is(rejected.Err, mongosink.ErrInvalidDocument) {
 			t.Errorf("rejected: %v", rejected.Err)

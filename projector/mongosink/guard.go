@@ -3,6 +3,7 @@ package mongosink
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -55,7 +56,7 @@ func (w *writer) newGuarded(index int, c *projector.Change, now time.Time) (*gua
 		return nil, err
 	}
 	if isOfFeed(c) && !c.Deleted { // other states cannot have such names
-		if g.literal, err = hasOperatorName(g.body, g.merge); err != nil {
+		if g.literal, err = needsPipeline(g.body, g.merge); err != nil {
 			return nil, err
 		}
 	}
@@ -177,10 +178,12 @@ func (g *guarded) appendOlder(b []byte) []byte {
 	return b
 }
 
-// hasOperatorName reports whether a document has a top-level field whose name begins with $,
-// as update operators do. In a merge such a name is an error, and so is a name with a dot,
-// which would be a path.
-func hasOperatorName(body bson.Raw, merge bool) (bool, error) {
+// needsPipeline reports whether only a pipeline can write a document. One reason is a top-level
+// field whose name begins with $, as update operators do. The other is a Timestamp(0, 0) in a
+// top-level field, which a replacement would set to the server's time. A merge writes such a
+// timestamp as it is. In a merge a name with $ is an error, and so are a name with a dot, which
+// would be a path, and two fields with one name.
+func needsPipeline(body bson.Raw, merge bool) (bool, error) {
 	if merge {
 		body = body.Lookup("$set").Document()
 	}
@@ -188,14 +191,23 @@ func hasOperatorName(body bson.Raw, merge bool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	seen := map[string]bool{}
 	for _, e := range elements {
-		name := []byte(e.Key())
-		if merge {
-			err = checkName(name, false)
+		name := e.Key()
+		switch {
+		case !merge:
+			t, i, ok := e.Value().TimestampOK()
+			if strings.HasPrefix(name, "$") || ok && t == 0 && i == 0 {
+				return true, nil
+			}
+			continue
+		case seen[name]:
+			return false, errTwice(name)
 		}
-		if err != nil || len(name) > 0 && name[0] == '$' {
-			return true, err
+		if err := checkName([]byte(name), false); err != nil {
+			return false, err
 		}
+		seen[name] = true
 	}
 	return false, nil
 }
