@@ -26,8 +26,18 @@ const (
 	HeaderFeed           = "x-mongo-feed"            // the feed's name
 	HeaderTransaction    = "x-mongo-txn"             // of the changes of one transaction
 	HeaderCollectionUUID = "x-mongo-collection-uuid" // with Options.Expanded
-	HeaderOmitted        = "x-mongo-omitted"         // why the payload is the document's key alone: "missing", "oversize"
+	HeaderOmitted        = "x-mongo-omitted"         // why the payload is not the document; see OmittedMissing
 	HeaderCopy           = "x-mongo-copy"            // how far a copy is, in JSON; absent when none is under way
+)
+
+// Values of HeaderOmitted. The payload is the key of the document, or for OmittedUpdate the update
+// description. A projection skips OmittedMissing; the others become dead letters there, unless its
+// Map makes a state of them.
+const (
+	OmittedMissing  = "missing"  // the document of an update is gone; its delete follows
+	OmittedNoImage  = "noImage"  // WhenAvailable: MongoDB has no image of the document
+	OmittedUpdate   = "update"   // NoDocument: the event tells what the update changed
+	OmittedOversize = "oversize" // KeyOnly: the event would be larger than the broker takes
 )
 
 // Operations that are no MongoDB's own.
@@ -180,9 +190,13 @@ func (f *Feed) event(c *Change, at time.Time) (jetbus.Event, error) {
 	case c.FullDocument != nil:
 		err = f.setPayload(&e, c.FullDocument)
 	case c.Op == "update" && f.o.FullDocument == NoDocument && c.UpdateDescription != nil:
+		e.Headers[HeaderOmitted] = OmittedUpdate
 		err = f.setPayload(&e, c.UpdateDescription)
 	default:
-		e.Headers[HeaderOmitted] = "missing"
+		e.Headers[HeaderOmitted] = OmittedMissing
+		if f.o.FullDocument == WhenAvailable {
+			e.Headers[HeaderOmitted] = OmittedNoImage
+		}
 		err = f.setPayload(&e, c.DocumentKey)
 	}
 	return e, err

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +45,68 @@ func (r *rig) contents(c *mongo.Collection, filter any) map[string]bson.Raw {
 	return out
 }
 
+// project starts a projection of the feed's topic into a collection.
+func (r *rig) project() (*mongo.Collection, *projector.Projection) {
+	r.Helper()
+	target := r.coll.Database().Collection("copied")
+	sink, err := mongosink.New(target.Database(), mongosink.Options{Collection: target.Name()})
+	r.must(err)
+	p, err := projector.Start(r.Context(), r.bus, sink, projector.Options{Name: "copied", Topic: r.topic})
+	r.must(err)
+	r.Cleanup(func() {
+		if err := p.Stop(r.Context()); err != nil {
+			r.Error(err)
+		}
+	})
+	return target, p
+}
+
+// settled waits until a projection has written, or buried, all events.
+func (r *rig) settled(p *projector.Projection) {
+	r.Helper()
+	r.until("the projection has settled everything", func() bool {
+		lag, err := p.Lag(r.Context())
+		r.must(err)
+		return lag.Events == 0
+	})
+}
+
+// An event that does not have the document does not replace it: it becomes a dead letter.
+func TestProjectionOfEventsWithoutADocument(t *testing.T) {
+	for why, set := range map[string]func(o *changefeed.Options){
+		changefeed.OmittedOversize: func(o *changefeed.Options) { o.OnOversize = changefeed.KeyOnly },
+		changefeed.OmittedNoImage:  func(o *changefeed.Options) { o.FullDocument = changefeed.WhenAvailable },
+		changefeed.OmittedUpdate:   func(o *changefeed.Options) { o.FullDocument = changefeed.NoDocument },
+	} {
+		t.Run(why, func(t *testing.T) {
+			r := newRig(t)
+			o := r.options()
+			set(&o)
+			r.start(o)
+			target, p := r.project()
+			r.insert("a")
+			r.wants("insert a")
+			text := "short"
+			if why == changefeed.OmittedOversize {
+				text = strings.Repeat("x", 5<<18)
+			}
+			_, err := r.coll.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: "a"}}, bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: text}}}})
+			r.must(err)
+			r.wants("insert a, update a")
+			if got := r.events()[1].Headers[changefeed.HeaderOmitted]; got != why {
+				t.Errorf("omitted: %q", got)
+			}
+			r.settled(p)
+			r.dead(1)
+			want, err := bson.Marshal(bson.D{{Key: "n", Value: int32(0)}})
+			r.must(err)
+			if got := r.contents(target, bson.D{})["a"]; !bytes.Equal(got, want) {
+				t.Errorf("the document is %v", got)
+			}
+		})
+	}
+}
+
 // A collection that a feed copies and follows, and a projection of its topic fills, has the
 // documents of its source, without a dead letter.
 func TestProjectionOfAFeedEqualsItsSource(t *testing.T) {
@@ -73,29 +136,16 @@ func TestProjectionOfAFeedEqualsItsSource(t *testing.T) {
 			o := r.options()
 			o.Format, o.Start = format, changefeed.FromCopy()
 			r.start(o)
-			target := r.coll.Database().Collection("copied")
-			sink, err := mongosink.New(target.Database(), mongosink.Options{Collection: target.Name()})
-			r.must(err)
-			p, err := projector.Start(t.Context(), r.bus, sink, projector.Options{Name: "copied", Topic: r.topic})
-			r.must(err)
-			r.Cleanup(func() {
-				if err := p.Stop(r.Context()); err != nil {
-					r.Error(err)
-				}
-			})
+			target, p := r.project()
 			insert(bson.NewObjectID(), "later")
-			_, err = r.coll.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: "text"}}, bson.D{{Key: "$set", Value: bson.D{{Key: "at", Value: bson.DateTime(0)}}}})
+			_, err := r.coll.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: "text"}}, bson.D{{Key: "$set", Value: bson.D{{Key: "at", Value: bson.DateTime(0)}}}})
 			r.must(err)
 			_, err = r.coll.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: int32(7)}})
 			r.must(err)
 			r.untilEvery(rarely, "the copied collection equals its source", func() bool {
 				return maps.EqualFunc(r.contents(r.coll, bson.D{}), r.contents(target, mongosink.Live()), func(a, b bson.Raw) bool { return bytes.Equal(a, b) })
 			})
-			r.until("the projection has settled everything", func() bool {
-				lag, err := p.Lag(t.Context())
-				r.must(err)
-				return lag.Events == 0
-			})
+			r.settled(p)
 			r.dead(0)
 		})
 	}

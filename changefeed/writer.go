@@ -367,9 +367,9 @@ func (w *writer) divide(ctx context.Context, out []outgoing, err error) error {
 	if !errors.Is(err, jetbus.ErrPayloadTooLarge) {
 		return w.bury(ctx, one, w.f.o.OnPoison, ErrPoison)
 	}
-	if w.f.o.OnOversize == KeyOnly && one.event.Headers[HeaderOmitted] != "oversize" {
+	if w.f.o.OnOversize == KeyOnly && one.event.Headers[HeaderOmitted] != OmittedOversize {
 		w.f.status.count(func(s *Stats) { s.Oversize++ })
-		one.event.Headers[HeaderOmitted] = "oversize"
+		one.event.Headers[HeaderOmitted] = OmittedOversize
 		delete(one.event.Headers, jetbus.HeaderContentType) // of what Map has made of it
 		if err := w.f.setPayload(&one.event, one.change.DocumentKey); err != nil {
 			return err

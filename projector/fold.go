@@ -116,7 +116,7 @@ func (f *folded) newest() []int32 {
 }
 
 // change adds the change of an event, or of the newest one before it of its key
-// that is not refused.
+// that is not refused and has a state.
 func (f *folded) change(i int32) {
 	for ; i >= 0; i = f.events[i].older {
 		p := &f.events[i]
@@ -126,9 +126,27 @@ func (f *folded) change(i int32) {
 			f.from = append(f.from, i)
 			return
 		}
-		f.refusals = append(f.refusals, refusal{event: p.at, err: err})
+		if !errors.Is(err, errNoState) {
+			f.refusals = append(f.refusals, refusal{event: p.at, err: err})
+		}
 		f.forward(p)
 	}
+}
+
+// errNoState: an event is no change of the sink.
+var errNoState = errors.New("the document was deleted, as a later event says")
+
+// omitted returns an error if the payload of a change feed's event is not the document. See
+// changefeed.HeaderOmitted.
+func omitted(e *jetbus.Event) error {
+	why := e.Headers["x-mongo-omitted"]
+	switch {
+	case why == "" || e.Headers["x-mongo-feed"] == "":
+		return nil
+	case why == "missing":
+		return errNoState
+	}
+	return fmt.Errorf("the change feed published no document (x-mongo-omitted: %s): use Map", why)
 }
 
 // forward notes that the event before p is superfluous no more.
@@ -196,6 +214,11 @@ func (p *prepared) change(o *Options) (c Change, err error) {
 		deletes := func(e jetbus.Event) (bool, error) { return o.Tombstone(e), nil }
 		if c.Deleted, err = guarded(deletes, *p.event); err != nil {
 			return c, in("Tombstone", err)
+		}
+	}
+	if !c.Deleted && o.Map == nil {
+		if err := omitted(p.event); err != nil {
+			return c, err
 		}
 	}
 	switch {

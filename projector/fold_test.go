@@ -62,10 +62,20 @@ func tellRefused(f *folded) string {
 	return strings.Join(out, "; ")
 }
 
+// ofFeed makes an event as a change feed publishes it that has no document for its payload.
+func ofFeed(e jetbus.Event, why string) jetbus.Event {
+	e.Headers = map[string]string{"x-mongo-feed": "f", "x-mongo-op": "update", "x-mongo-omitted": why}
+	return e
+}
+
 func version(e jetbus.Event) (int64, error) { return strconv.ParseInt(string(e.Payload), 10, 64) }
 
 func TestFold(t *testing.T) {
 	broken := errors.New("broken")
+	feed := script("a:1", "a:2", "b:3", "b:null", "c:5")
+	for i, why := range map[int]string{1: "missing", 2: "missing", 4: "oversize"} {
+		feed[i] = ofFeed(feed[i], why)
+	}
 	noOdd := func(e jetbus.Event) (any, error) {
 		switch string(e.Payload) {
 		case "1":
@@ -100,6 +110,9 @@ func TestFold(t *testing.T) {
 		"map":                      {o: Options{Map: noOdd}, events: script("a:2", "b:null"), changes: "a@1=<2> b@2!"},
 		"map fails, older is left": {o: Options{Map: noOdd}, events: script("a:2", "a:1", "a:panic", "a:nothing", "b:1"), changes: "a@1=<2>", refused: "3 Map: it returned nothing: let Tombstone say what deletes a key; 2 Map: panic: odd; 1 Map: broken; 4 Map: broken"},
 		"tombstones of one's own":  {o: Options{Tombstone: func(e jetbus.Event) bool { return string(e.Payload) == "0" }}, events: script("a:0", "b:1", "c:null"), changes: "a@1! b@2=1 c@3!"},
+		"no document":              {events: feed, changes: "a@1=1 b@4!", refused: "4 the change feed published no document (x-mongo-omitted: oversize): use Map", stale: 1},
+		"no document, every one":   {o: Options{Every: true, Exclusive: true}, events: feed, changes: "a@1=1 b@4!", refused: "4 the change feed published no document (x-mongo-omitted: oversize): use Map"},
+		"no document, map":         {o: Options{Map: noOdd}, events: feed, changes: "a@2=<2> b@4! c@5=<5>", stale: 2},
 		"tombstones that panic":    {o: Options{Tombstone: func(jetbus.Event) bool { panic("odd") }}, events: script("a:0"), refused: "0 Tombstone: panic: odd"},
 	} {
 		t.Run(name, func(t *testing.T) {
