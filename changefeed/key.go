@@ -30,8 +30,9 @@ const (
 //     a JSON string with quotation marks;
 //   - any other value becomes canonical extended JSON, such as {"$numberInt":"7"};
 //   - a text longer than the maximum key length becomes "sha256:" and its digest;
-//   - an ID with a string or a field name that is not valid UTF-8 becomes "sha256:" and the
-//     digest of its bytes.
+//   - an ID that extended JSON does not preserve, such as one with text that is not valid UTF-8
+//     or a regular expression whose options are not sorted, becomes "sha256:" and the digest of
+//     its bytes.
 func Key(id bson.RawValue) string {
 	key, plain := plainKey(id)
 	if !plain {
@@ -100,8 +101,8 @@ func wrapped(v bson.RawValue) []byte {
 }
 
 // canonical returns the canonical extended JSON of a value. ok is false if another value has
-// the same text: JSON replaces invalid UTF-8, and field names may equal the names with which
-// extended JSON marks types.
+// the same text: JSON replaces invalid UTF-8, field names may equal the names with which
+// extended JSON marks types, and it does not preserve all regular expressions and binaries.
 func canonical(v bson.RawValue) (text string, ok bool) {
 	if !isExact(bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value}) {
 		return "", false
@@ -113,7 +114,7 @@ func canonical(v bson.RawValue) (text string, ok bool) {
 // isExact reports whether canonical extended JSON preserves the whole value.
 func isExact(v bsoncore.Value) bool {
 	texts, docs, ok := []string(nil), []bsoncore.Document(nil), true
-	switch v.Type { //nolint:exhaustive // other types contain no text
+	switch v.Type { //nolint:exhaustive // extended JSON preserves the other types
 	case bsoncore.TypeString:
 		s, valid := v.StringValueOK()
 		texts, ok = []string{s}, valid
@@ -125,7 +126,9 @@ func isExact(v bsoncore.Value) bool {
 		texts, ok = []string{s}, valid
 	case bsoncore.TypeRegex:
 		pattern, flags, valid := v.RegexOK()
-		texts, ok = []string{pattern, flags}, valid
+		texts, ok = []string{pattern, flags}, valid && slices.IsSorted([]rune(flags)) // extended JSON sorts them
+	case bsoncore.TypeBinary:
+		ok = isExactBinary(v.Data)
 	case bsoncore.TypeDBPointer:
 		ns, _, valid := v.DBPointerOK()
 		texts, ok = []string{ns}, valid
@@ -147,6 +150,18 @@ func isExact(v bsoncore.Value) bool {
 		}
 	}
 	return true
+}
+
+// isExactBinary reports whether extended JSON preserves a binary. One of the old subtype has a
+// second length, which extended JSON does not have. The driver writes an empty one as if that
+// length were its content.
+func isExactBinary(data []byte) bool {
+	length, rest, ok := bsoncore.ReadLength(data)
+	if !ok || len(rest) == 0 || rest[0] != bson.TypeBinaryBinaryOld {
+		return ok
+	}
+	inner, _, ok := bsoncore.ReadLength(rest[1:])
+	return ok && inner > 0 && inner == length-4
 }
 
 // isExactName reports whether a field with the name is still a field in extended JSON. In an
