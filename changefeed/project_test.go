@@ -75,8 +75,10 @@ func (r *rig) settled(p *projector.Projection) {
 func TestProjectionOfEventsWithoutADocument(t *testing.T) {
 	for why, set := range map[string]func(o *changefeed.Options){
 		changefeed.OmittedOversize: func(o *changefeed.Options) { o.OnOversize = changefeed.KeyOnly },
-		changefeed.OmittedNoImage:  func(o *changefeed.Options) { o.FullDocument = changefeed.WhenAvailable },
-		changefeed.OmittedUpdate:   func(o *changefeed.Options) { o.FullDocument = changefeed.NoDocument },
+		changefeed.OmittedNoImage: func(o *changefeed.Options) {
+			o.FullDocument, o.OnMissing = changefeed.WhenAvailable, changefeed.Skip // the document is not gone
+		},
+		changefeed.OmittedUpdate: func(o *changefeed.Options) { o.FullDocument = changefeed.NoDocument },
 	} {
 		t.Run(why, func(t *testing.T) {
 			r := newRig(t)

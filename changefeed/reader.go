@@ -379,7 +379,7 @@ func (r *reader) take(ctx context.Context, raw bson.Raw) error {
 // pass makes an event of a change, or leaves it out.
 func (r *reader) pass(ctx context.Context, c *Change, at time.Time, bytes int) error {
 	f := r.f
-	left := c.Op == "update" && c.FullDocument == nil && f.o.FullDocument != NoDocument && f.o.OnMissing == Skip
+	left := c.Op == "update" && c.FullDocument == nil && f.o.FullDocument == UpdateLookup && f.o.OnMissing == Skip
 	if !left && c.isDocument() {
 		wanted, err := f.wants(c)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
-// relaxedDepth is how deep appendRelaxed goes; MongoDB nests up to 100.
+// relaxedDepth is how deep appendRelaxed goes. The driver writes deeper documents.
 const relaxedDepth = 100
 
 // relaxedJSON is a document in relaxed extended JSON, byte for byte as the driver
