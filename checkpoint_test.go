@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
@@ -217,6 +219,125 @@ func TestTableNoticesRestore(t *testing.T) {
 					r.wantRestored("the table", loaded.Err())
 				case <-time.After(time.Minute):
 					r.Errorf("the table goes on in another history: %s", state(loaded))
+				}
+			})
+		})
+	}
+}
+
+// lateBus stores events after a table was loaded and before it follows its topic.
+type lateBus struct {
+	jetbus.TableBus
+	late func()
+}
+
+func (b lateBus) ScanLatest(ctx context.Context, topic string, q jetbus.LatestQuery, each func(jetbus.Event) error) (uint64, error) {
+	asOf, err := b.TableBus.ScanLatest(ctx, topic, q, each)
+	b.late()
+	return asOf, err
+}
+
+// A table is loaded up to the end of its topic's stream. A restore may spare its newest event, and lose what came after
+// that: events of other keys, of other topics, or messages that are no events.
+func TestTableNoticesRestoreAfterItsNewestEvent(t *testing.T) {
+	opens := map[string]func(r *restoreRig) *jetbus.Table{
+		"other keys": func(r *restoreRig) *jetbus.Table {
+			r.fill("t", "old", 1, 5)
+			return r.table("t", jetbus.TableOptions{KeyPrefix: "a/"})
+		},
+		"another topic": func(r *restoreRig) *jetbus.Table {
+			r.fill("u", "old", 1, 5)
+			return r.table("t", jetbus.TableOptions{})
+		},
+		"still growing": func(r *restoreRig) *jetbus.Table {
+			r.fill("u", "old", 1, 5)
+			table, err := jetbus.OpenTable(r.Context(), lateBus{r.bus, func() { r.fill("u", "old", 6, 7) }}, "t", jetbus.TableOptions{})
+			r.ok(err)
+			r.Cleanup(table.Close)
+			return table
+		},
+		"compacted": func(r *restoreRig) *jetbus.Table {
+			r.fill("u", "old", 1, 5)
+			table, err := jetbus.OpenTable(r.Context(), lateBus{r.bus, func() { r.fill("u", "newer", 1, 5) }}, "t", jetbus.TableOptions{})
+			r.ok(err)
+			r.Cleanup(table.Close)
+			return table
+		},
+		"no events": func(r *restoreRig) *jetbus.Table {
+			table := r.table("t", jetbus.TableOptions{})
+			nc := bustest.Connect(r.T, r.Restorable)
+			for range 5 {
+				m := nats.NewMsg("ev.t.K.odd")
+				m.Header.Set("Content-Type", "application/cloudevents+json")
+				_, err := nc.RequestMsgWithContext(r.Context(), m)
+				r.ok(err)
+			}
+			return table
+		},
+	}
+	for name, open := range opens {
+		for _, stored := range []int{0, 2, 9} {
+			t.Run(fmt.Sprint(name, " ", stored), func(t *testing.T) {
+				restorable(t, func(r *restoreRig) {
+					r.ensure(jetbus.TopicConfig{Name: "t", Stream: "ALL", Compact: true})
+					r.ensure(jetbus.TopicConfig{Name: "u", Stream: "ALL", Compact: true})
+					r.set("t", "a/1", `"old"`)
+					backup := r.Backup(r.T)
+					table := open(r)
+					time.Sleep(time.Second)
+					r.Restore(r.T, backup, nil)
+					r.fill("t", "new", 1, stored)
+					select {
+					case <-table.Done():
+						r.wantRestored("the table", table.Err())
+					case <-time.After(time.Minute):
+						r.Errorf("the table goes on in another history: %s", state(table))
+					}
+				})
+			})
+		}
+	}
+}
+
+// A reader that began after a sequence, and one of a snapshot, have read no event of the topic that could be compared.
+func TestReaderWithoutEventNoticesRestore(t *testing.T) {
+	for _, c := range []struct {
+		topic  string
+		o      jetbus.ReadOptions
+		lost   string // topic of the events that the restore removes
+		stored int    // events after it
+	}{
+		{"t", jetbus.ReadOptions{Follow: true, After: map[string]uint64{"t": 6}}, "u", 0},
+		{"t", jetbus.ReadOptions{Follow: true, After: map[string]uint64{"t": 6}}, "u", 9},
+		{"s", jetbus.ReadOptions{Follow: true, From: jetbus.Earliest()}, "t", 0}, // for more, see Limits in the README
+	} {
+		t.Run(fmt.Sprint(c.topic, " ", c.stored), func(t *testing.T) {
+			restorable(t, func(r *restoreRig) {
+				r.ensure(jetbus.TopicConfig{Name: "t", Stream: "ALL", KeyInSubject: true})
+				r.ensure(jetbus.TopicConfig{Name: "u", Stream: "ALL"})
+				r.ensure(jetbus.TopicConfig{Name: "s", SnapshotOf: "t"})
+				r.fill("t", "old", 1, 3)
+				time.Sleep(time.Second)
+				backup := r.Backup(r.T)
+				r.fill(c.lost, "old", 4, 8)
+				ctx, cancel := context.WithCancel(r.Context())
+				defer cancel()
+				ended := make(chan error, 1)
+				go func() { // ends with the reader
+					var failed error
+					for _, err := range r.bus.Read(ctx, []string{c.topic}, c.o) {
+						failed = err
+					}
+					ended <- failed
+				}()
+				time.Sleep(time.Second)
+				r.Restore(r.T, backup, nil)
+				r.fill("t", "new", 1, c.stored)
+				select {
+				case err := <-ended:
+					r.wantRestored("the reader", err)
+				case <-time.After(time.Minute):
+					r.Error("the reader goes on in another history")
 				}
 			})
 		})

@@ -173,10 +173,31 @@ func (dur *durables) place(ctx context.Context, t *topic, o jetbus.ReadOptions) 
 		return p, madeAnew(info)
 	}
 	p.end, p.created = info.State.LastSeq, info.Created
-	if p.last.Seq == 0 && p.next == p.end+1 && t.config.SnapshotOf == "" {
-		p.last = jetbus.Checkpoint{Seq: p.end, Stored: info.State.LastTime} // the message may belong to any topic of the stream
+	if o.Follow {
+		p.last, err = dur.identify(ctx, &p, info.State.LastTime)
 	}
-	return p, nil
+	return p, err
+}
+
+// identify returns a checkpoint of the position after which a reader begins to follow a topic. The topic's newest
+// event that was read earlier may be older, for example in a shared stream: a restore that spares this event but
+// removes messages after it would not be noticed. The message at the position may belong to any topic of the stream.
+// If it was removed, the checkpoint has the time of the next one, which is not earlier.
+func (dur *durables) identify(ctx context.Context, p *place, lastTime time.Time) (jetbus.Checkpoint, error) {
+	at := p.next - 1
+	known := p.last.Seq > at || p.last.Seq == at && !p.last.Stored.IsZero()
+	if at == 0 || known || p.t.config.SnapshotOf != "" {
+		return p.last, nil
+	}
+	end := jetbus.Checkpoint{Seq: p.end, Stored: lastTime}
+	if at >= p.end {
+		return end, nil
+	}
+	m, err := dur.leaderMessage(ctx, p.t.stream, map[string]any{"seq": at, "next_by_subj": ">"})
+	if err != nil || m.seq == 0 { // everything from there on was removed
+		return end, dur.translate("", dur.api+"STREAM.MSG.GET."+p.t.stream, err)
+	}
+	return jetbus.Checkpoint{Seq: at, Stored: m.time}, nil
 }
 
 func madeAnew(info *jetstream.StreamInfo) error {
@@ -243,7 +264,7 @@ type tail struct {
 	next    uint64
 	end     uint64            // the last sequence to read; 0: no end
 	created time.Time         // when the stream was created; zero: not known yet
-	last    jetbus.Checkpoint // the newest event that was read; zero: none
+	last    jetbus.Checkpoint // the newest message that was read; zero: none
 	scan    *latestScan       // at each start, begin with the last event of each key; nil: begin with next
 	bytes   int64             // that a request may return; 0: as many as its window allows
 }
@@ -383,11 +404,10 @@ func (r *tail) attach(ctx context.Context, inbox string, messages chan *nats.Msg
 				pulls.fit(m.Size())
 			}
 			r.next = a.seq + 1
-			if e, ok := r.b.readEvent(r.t, m, a.seq, time.Unix(0, a.storedNano)); ok {
-				r.note(&e)
-				if !emit(e) {
-					return nil
-				}
+			e, ok := r.b.readEvent(r.t, m, a.seq, time.Unix(0, a.storedNano))
+			r.note(&e, a)
+			if ok && !emit(e) {
+				return nil
 			}
 			if done, err := r.passed(ctx, a); done || err != nil {
 				return err
@@ -487,8 +507,13 @@ func (r *tail) same(ctx context.Context, lost <-chan struct{}) error {
 	if r.created.IsZero() {
 		r.created = info.Created
 	}
-	if !r.created.Equal(info.Created) {
+	switch {
+	case !r.created.Equal(info.Created):
 		return madeAnew(info)
+	case r.next > info.State.LastSeq+1:
+		return &jetbus.RestoredError{
+			Topic: r.t.name(), Checkpoint: jetbus.Checkpoint{Seq: r.next - 1}, Why: fmt.Sprintf("the topic ends at %d", info.State.LastSeq),
+		}
 	}
 	if info.State.LastSeq == r.last.Seq && info.State.LastTime.Equal(r.last.Stored) {
 		return nil
@@ -496,11 +521,11 @@ func (r *tail) same(ctx context.Context, lost <-chan struct{}) error {
 	return r.last.Verify(ctx, r.b, r.t.name())
 }
 
-// note records the newest event. Positions in a snapshot belong to another topic and are
-// not recorded.
-func (r *tail) note(e *jetbus.Event) {
-	if e.Seq > r.last.Seq && r.t.config.SnapshotOf == "" {
-		r.last = jetbus.CheckpointOf(e)
+// note records the newest message that was read; e is zero if the message is no event. Positions in a snapshot belong
+// to another topic and are not recorded.
+func (r *tail) note(e *jetbus.Event, a ackReply) {
+	if a.seq > r.last.Seq && r.t.config.SnapshotOf == "" {
+		r.last = jetbus.Checkpoint{Seq: a.seq, ID: e.ID, Stored: time.Unix(0, a.storedNano)}
 	}
 }
 
