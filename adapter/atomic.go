@@ -17,9 +17,6 @@ const maxAtomic = 1000
 
 // storeAtomic stores all events or none, by the server's atomic batch (2.12).
 func (p *batch) storeAtomic(ctx context.Context) ([]jetbus.Receipt, error) {
-	if err := p.checkAtomic(); err != nil {
-		return nil, err
-	}
 	messages := make([]*nats.Msg, len(p.receipts))
 	if err := p.fillUnit(messages); err != nil {
 		return nil, err

@@ -69,7 +69,11 @@ func (b *Bus) publishBatch(ctx context.Context, events []jetbus.Event, o jetbus.
 		return nil, nil
 	}
 	batch := &batch{b: b, o: o, given: events, receipts: make([]jetbus.Receipt, len(events)), to: make([]destination, len(events))}
-	if err := batch.complete(ctx, events, now); err != nil {
+	err := batch.prepare(ctx, events, now)
+	if b.lookAgain(ctx, err, events...) {
+		err = batch.prepare(ctx, events, now)
+	}
+	if err != nil {
 		return nil, err
 	}
 	switch {
@@ -106,6 +110,20 @@ type batch struct {
 	maxOpen  int           // of open
 	maxBytes int           // of bytes
 	room     chan struct{} // signaled when they are kept; capacity 1
+}
+
+// prepare completes the events and checks that they can be stored as the options ask.
+func (p *batch) prepare(ctx context.Context, events []jetbus.Event, now time.Time) error {
+	if err := p.complete(ctx, events, now); err != nil {
+		return err
+	}
+	switch {
+	case p.o.Atomic:
+		return p.checkAtomic()
+	case p.o.Chain != nil:
+		return p.checkChain(ctx)
+	}
+	return nil
 }
 
 // complete checks all events and fills in what they do not say.

@@ -78,9 +78,6 @@ func (p *batch) link(i int, first bool, h nats.Header) {
 // storeChained sends all events in order, in rounds, each from the first event
 // that is not known to be stored.
 func (p *batch) storeChained(ctx context.Context, after jetbus.Chain) ([]jetbus.Receipt, error) {
-	if err := p.checkChain(ctx); err != nil {
-		return nil, err
-	}
 	p.chain = &chain{afterID: after.AfterID, afterSeq: after.AfterSeq, bySeq: after.AfterID == "", lastSeq: after.AfterSeq}
 	if p.chain.replicated = p.to[0].topic.config.Replicas > 1; p.chain.replicated && after.AfterID != "" && after.AfterSeq == 0 {
 		return nil, fmt.Errorf("%w: topic %s is replicated: pass Chain.AfterSeq, too", jetbus.ErrInvalidOption, p.to[0].topic.name())

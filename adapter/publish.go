@@ -55,12 +55,11 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 		return jetbus.Receipt{}, fmt.Errorf("%w: %d PublishOptions given, pass one", jetbus.ErrInvalidOption, len(o))
 	}
 	named := e.ID != "" // it may be said again
-	to, err := b.complete(ctx, e, now, destination{})
-	if err != nil {
-		return jetbus.Receipt{}, err
+	to, m, err := b.message(ctx, e, options, now)
+	if b.lookAgain(ctx, err, *e) {
+		to, m, err = b.message(ctx, e, options, now)
 	}
-	m := &nats.Msg{Subject: to.subject, Header: ce.Encode(e), Data: e.Payload}
-	if err := b.instruct(&to, m, e, options, now); err != nil {
+	if err != nil {
 		return jetbus.Receipt{}, err
 	}
 	if err := b.eventFits(m); err != nil {
@@ -92,6 +91,39 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 		r.Event.Seq = ack.seq
 	}
 	return r, nil
+}
+
+// message completes an event and builds the message that stores it.
+func (b *Bus) message(ctx context.Context, e *jetbus.Event, o jetbus.PublishOptions, now time.Time) (destination, *nats.Msg, error) {
+	to, err := b.complete(ctx, e, now, destination{})
+	if err != nil {
+		return to, nil, err
+	}
+	m := &nats.Msg{Subject: to.subject, Header: ce.Encode(e), Data: e.Payload}
+	return to, m, b.instruct(&to, m, e, o, now)
+}
+
+// lookAgain is called after events were refused without a request. It reports whether to try once more, because the
+// settings of their topics do not allow what they ask for, and may have changed since the bus looked the topics up.
+// It asks the server for the topics.
+func (st *streams) lookAgain(ctx context.Context, refused error, events ...jetbus.Event) bool {
+	if !errors.Is(refused, jetbus.ErrUnsupported) && !errors.Is(refused, jetbus.ErrNeedsKeySubject) && !errors.Is(refused, jetbus.ErrConflict) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	asked := map[string]bool{}
+	for i := range events {
+		topic := events[i].Topic
+		if asked[topic] {
+			continue
+		}
+		asked[topic] = true
+		if _, _, err := st.inspect(ctx, topic); err != nil && !errors.Is(err, jetbus.ErrNoTopic) {
+			return false // the server did not answer, or the batch has an event that is not valid
+		}
+	}
+	return true
 }
 
 // destination is where an event is stored.
@@ -259,8 +291,8 @@ func (b *Bus) store(ctx context.Context, t *topic, m *nats.Msg) (pubAck, error) 
 }
 
 // storeMoving is store for an event whose topic may have changed. If the message's subject has no
-// responders, move builds the message again for the topic's current configuration. If move is nil, the
-// message stays as it is.
+// responders, or the subject of a delayed event is not one of the stream, move builds the message again for the
+// topic's current configuration. If move is nil, the message stays as it is.
 func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(fresh *topic) error) (pubAck, error) {
 	s := triesOf(t, m)
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
@@ -280,7 +312,7 @@ func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(
 			if seq, found := b.storedBefore(ctx, t, m); found {
 				return pubAck{seq: seq, duplicate: b.storedByAnother(ctx, t, m, seq)}, nil
 			}
-		case errors.Is(err, nats.ErrNoResponders):
+		case errors.Is(err, nats.ErrNoResponders), apiCode(err) == jetstream.JSErrCodeScheduleTargetInvalid:
 			fresh, err := b.verify(ctx, t)
 			if err == nil && move != nil && !fresh.samePlace(t) {
 				if err = move(fresh); err == nil {
