@@ -93,8 +93,9 @@ func (st *streams) sweepGroups(ctx context.Context, stream string) error {
 
 // isOwnStream reports whether a bus of that prefix would give a topic's stream such a name.
 func isOwnStream(prefix, stream string) bool {
-	before, after, _ := strings.Cut(ownStream(prefix, "x"), "_X")
-	return strings.HasPrefix(stream, before+"_") && strings.HasSuffix(stream, after)
+	name := ownStream(prefix, "x")
+	at := strings.LastIndex(name, "_X") // the prefix may have one, too; the hash after it does not
+	return strings.HasPrefix(stream, name[:at+1]) && strings.HasSuffix(stream, name[at+2:])
 }
 
 // sweepStream removes those of a stream's keys whose groups do not exist.
