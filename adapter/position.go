@@ -291,6 +291,9 @@ func (srv *server) directGet(ctx context.Context, stream string, r directRequest
 			srv.leaveLatest()
 		}
 		if errors.Is(err, nats.ErrTimeout) && !called && ctx.Err() == nil {
+			if why := srv.whyNoAnswer(ctx, stream); why != nil {
+				return srv.leaderGetFor(ctx, stream, r, each, why)
+			}
 			r.within *= 2
 			continue
 		}
@@ -309,11 +312,8 @@ func (srv *server) directGet(ctx context.Context, stream string, r directRequest
 		if !errors.Is(err, nats.ErrNoResponders) {
 			return err
 		}
-		switch why := srv.whyNoDirect(ctx, stream); {
-		case errors.Is(why, jetbus.ErrUnsupported) && r.NextBySubject != "":
-			return srv.leaderGet(ctx, stream, r, each)
-		case why != nil:
-			return why
+		if why := srv.whyNoDirect(ctx, stream); why != nil {
+			return srv.leaderGetFor(ctx, stream, r, each, why)
 		}
 		select { // no replica is ready, or this server knows of none because it has just started or has lost its routes
 		case <-time.After(wait):
@@ -325,6 +325,14 @@ func (srv *server) directGet(ctx context.Context, stream string, r directRequest
 			return err
 		}
 	}
+}
+
+// leaderGetFor returns why a direct get has no answer, or reads with leaderGet if that is possible.
+func (srv *server) leaderGetFor(ctx context.Context, stream string, r directRequest, each func(*nats.Msg, uint64, time.Time) bool, why error) error {
+	if errors.Is(why, jetbus.ErrUnsupported) && r.NextBySubject != "" {
+		return srv.leaderGet(ctx, stream, r, each)
+	}
+	return why
 }
 
 // leaderGet reads consecutive messages, starting at r.Seq, with requests to the stream's leader.
@@ -341,6 +349,18 @@ func (srv *server) leaderGet(ctx context.Context, stream string, r directRequest
 		}
 	}
 	return nil
+}
+
+// whyNoAnswer is whyNoDirect for a request that timed out. Across a leaf node, or if another client subscribes to the
+// subject, the server does not report that the request has no responders. Without an answer soon, nothing is known.
+func (srv *server) whyNoAnswer(ctx context.Context, stream string) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	why := srv.whyNoDirect(ctx, stream)
+	if !errors.Is(why, jetbus.ErrUnsupported) {
+		return nil
+	}
+	return why
 }
 
 // whyNoDirect returns why a direct get has no responder: the stream does not exist or does not allow

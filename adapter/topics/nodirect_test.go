@@ -91,3 +91,29 @@ func TestStateWithoutDirectGets(t *testing.T) {
 		}
 	})
 }
+
+// TestStreamWithoutDirectGetsIsSilent: across a leaf node the server does not report that a direct get has no
+// responders; here another subscriber of the subject stands for it.
+func TestStreamWithoutDirectGetsIsSilent(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx := r.Context()
+		must(r.JS.CreateStream(ctx, jetstream.StreamConfig{Name: "LEGACY", Subjects: []string{"legacy.>"}}))(r.T)
+		must(r.JS.Publish(ctx, "legacy.orders", nil))(r.T)
+		r.Ensure(jetbus.TopicConfig{Name: "orders", Stream: "LEGACY", Subject: "legacy.orders"})
+		r.Ensure(jetbus.TopicConfig{Name: "state", KeyInSubject: true})
+		r.Publish("state", "k", "k2")
+		config := r.Stream("EV_STATE").Config
+		config.AllowDirect = false
+		must(r.JS.UpdateStream(ctx, config))(r.T)
+		must(r.NC.SubscribeSync("$JS.API.DIRECT.GET.>"))(r.T)
+
+		scanned := 0
+		for _, err := range r.Bus.Scan(ctx, "orders", jetbus.ScanQuery{}) {
+			r.OK(err)
+			scanned++
+		}
+		r.Equal("scanned", scanned, 1)
+		_, err := r.Bus.LatestByKey(ctx, "state", "k", "k2")
+		r.WantErr(err, jetbus.ErrUnsupported)
+	})
+}
