@@ -87,8 +87,9 @@ type BackfillProblem struct {
 	Err string `json:"error"` // in one line of at most 500 bytes
 }
 
-// ErrBackfillDiffers says that a backfill of that name began with other options, or
-// that one of its topics was deleted and made anew since. Use another Name.
+// ErrBackfillDiffers is returned if a backfill of that name began with other options, if
+// one of its topics was deleted and declared again since, or if the broker of From was
+// restored to an earlier state (the error is then a [jetbus.RestoredError], too). Use another Name.
 var ErrBackfillDiffers = errors.New("the backfill began differently: use another Name")
 
 // Backfill writes the events that From holds when it begins, from the first to the

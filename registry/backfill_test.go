@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
@@ -427,4 +428,42 @@ func TestBackfillWithoutSchema(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A source that was restored to an earlier state has other events at the positions that a backfill has read.
+func TestBackfillNoticesRestoredSource(t *testing.T) {
+	for _, stored := range []int{0, 5, 40} { // events after the restore
+		t.Run(fmt.Sprint(stored), func(t *testing.T) {
+			bustest.Run(t, func(t *testing.T) {
+				t.Cleanup(func() { time.Sleep(time.Second) }) // the file store writes with a delay
+				broker := bustest.StartRestorable(t)
+				r := &rig{T: t, broker: broker.Broker}
+				r.reg = r.open(registry.Config{})
+				d := &desk{r, bustest.Open(t, broker, adapter.Config{})}
+				d.declare(jetbus.TopicConfig{Name: readings})
+				d.declare(jetbus.TopicConfig{Name: "to"})
+				publish := func(from, n int) {
+					for i := range n {
+						_, err := d.bus.Publish(t.Context(), jetbus.Event{Topic: readings, ID: fmt.Sprint("r", from+i), Payload: []byte("1")})
+						d.ok(err)
+					}
+				}
+				publish(0, 20)
+				backup := broker.Backup(t)
+				publish(20, 25)
+				o := registry.BackfillOptions{Name: "b", From: readings, To: "to", BatchSize: 10, Limit: 30}
+				_, err := registry.Backfill(t.Context(), d.bus, d.reg, o)
+				d.ok(err)
+				_, err = registry.Backfill(t.Context(), d.bus, d.reg, registry.BackfillOptions{Name: "b", From: readings, To: "to", Limit: 1})
+				d.ok(err)
+
+				broker.RestoreStream(t, backup, "EV_READINGS")
+				publish(100, stored)
+				_, err = registry.Backfill(t.Context(), d.bus, d.reg, o)
+				d.is(err, registry.ErrBackfillDiffers)
+				d.is(err, jetbus.ErrPositionUnknown)
+				time.Sleep(time.Second) // until every connection is restored: nats.go leaves goroutines otherwise
+			})
+		})
+	}
 }

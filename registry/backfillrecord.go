@@ -34,8 +34,11 @@ type backfillRecord struct {
 	ToVersion   int       `json:"toVersion"` // of To's schema; 0: it had none
 	// Target is a position of To: all that the backfill wrote up to there is in Stats.
 	// What it wrote behind that is found there.
-	Target uint64        `json:"target"`
-	Stats  BackfillStats `json:"stats"`
+	Target uint64 `json:"target"`
+	// Source is the last event of From that was read. A position alone would not do: a broker that is restored to
+	// an earlier state gives it to another event.
+	Source jetbus.Checkpoint `json:"source,omitzero"`
+	Stats  BackfillStats     `json:"stats"`
 }
 
 // begin reads what is known of the backfill, or makes that of a new one.
@@ -69,7 +72,13 @@ func (f *backfill) begin(ctx context.Context) error {
 			return fmt.Errorf("position in bucket %s: %w: %w", backfillBucket, ErrUnreadable, err)
 		}
 		f.resumed = true
-		if err := f.same(from, to); err != nil {
+		err := f.same(from, to)
+		if err == nil {
+			if err = f.rec.Source.Verify(ctx, f.b, f.From); errors.Is(err, jetbus.ErrPositionUnknown) {
+				err = fmt.Errorf("%w: %w", ErrBackfillDiffers, err)
+			}
+		}
+		if err != nil {
 			f.rec = backfillRecord{} // of something else
 			return err
 		}

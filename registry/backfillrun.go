@@ -163,7 +163,8 @@ func (f *backfill) step(ctx context.Context, batch []jetbus.Event, last bool) er
 	s := &f.rec.Stats
 	s.Read += len(batch)
 	if len(batch) > 0 {
-		s.Seq = batch[len(batch)-1].Seq
+		f.rec.Source = jetbus.CheckpointOf(&batch[len(batch)-1])
+		s.Seq = f.rec.Source.Seq
 	}
 	if last {
 		s.Seq, s.Finished = max(s.Seq, s.Last), true
