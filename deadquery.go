@@ -153,16 +153,17 @@ type deadWalk struct {
 	read    int // dead letters
 
 	retries map[uint64]deadRetries // of the page at hand, by position of the dead letter
+	stored  map[uint64]time.Time   // when the broker stored the dead letters of the page at hand
 }
 
 // deadRetries is what is known of the replays of a dead letter to its group.
 type deadRetries struct {
 	last  time.Time // zero: there are none
-	stale bool      // the first name was taken in a dead-letter topic that is no more
+	stale bool      // the first name was taken by another dead letter, see current
 }
 
 func newDeadWalk(ctx context.Context, b DeadLetterStore, q DeadLetterQuery) (*deadWalk, error) {
-	w := &deadWalk{b: b, q: q}
+	w := &deadWalk{b: b, q: q, stored: make(map[uint64]time.Time)}
 	var err error
 	w.info, err = b.TopicInfo(ctx, DeadLetterTopic(q.Topic))
 	switch {
@@ -194,6 +195,7 @@ func (w *deadWalk) run(ctx context.Context, each func([]DeadLetter) (more bool, 
 		}
 		more, err := each(page)
 		page = page[:0]
+		clear(w.stored)
 		return more, err
 	}
 	for e, err := range w.events(ctx) {
@@ -212,6 +214,7 @@ func (w *deadWalk) run(ctx context.Context, each func([]DeadLetter) (more bool, 
 		if !w.q.match(&d) {
 			continue
 		}
+		w.stored[d.Seq] = e.Stored
 		if page = append(page, d); len(page) == deadPage {
 			if more, err := flush(); err != nil || !more {
 				return err
@@ -279,7 +282,7 @@ func (w *deadWalk) setReplayed(ctx context.Context, page []DeadLetter) error {
 	for i := range page {
 		d := &page[i]
 		var found deadRetries
-		if stored, ok := at[d.Group][retryName(d.Seq, 1)]; ok && w.current(stored) {
+		if stored, ok := at[d.Group][retryName(d.Seq, 1)]; ok && w.current(stored, d) {
 			found.last = stored
 		} else if ok {
 			found.stale = true
@@ -294,9 +297,15 @@ func (w *deadWalk) setReplayed(ctx context.Context, page []DeadLetter) error {
 	return nil
 }
 
-// current reports whether a retry stored then can be of this dead-letter topic:
-// one that is older than the topic is of another, which was deleted.
-func (w *deadWalk) current(stored time.Time) bool { return !stored.Before(w.info.Created) }
+// retrySkew is how far the clocks of two servers of a cluster may differ.
+const retrySkew = 5 * time.Second
+
+// current reports whether a retry that was stored at a time can be of a dead letter. An older one is of another dead
+// letter, which had the same position: in a topic that was deleted since, or before the broker was restored to an
+// earlier state.
+func (w *deadWalk) current(stored time.Time, d *DeadLetter) bool {
+	return !stored.Before(w.info.Created) && !stored.Before(w.stored[d.Seq].Add(-retrySkew))
+}
 
 // retryNames is how many names of retries are looked up at once.
 const retryNames = 16
@@ -318,7 +327,7 @@ func (w *deadWalk) nextRetry(ctx context.Context, d *DeadLetter) (n int, last ti
 			if !ok {
 				return n, last, nil
 			}
-			if w.current(at) {
+			if w.current(at, d) {
 				last = later(last, at)
 			}
 			n++

@@ -15,7 +15,8 @@ type lowWater struct {
 	Group   string    `json:"group,omitempty"`
 	Created time.Time `json:"created"` // the dead-letter topic: in another one positions mean something else
 	Seq     uint64    `json:"seq"`
-	Count   int       `json:"count"` // dead letters up to there
+	ID      string    `json:"id,omitempty"` // of the dead letter at Seq; empty: recorded by an older version
+	Count   int       `json:"count"`        // dead letters up to there
 	// Groups are those that they were replayed to, each with when it was made, in milliseconds:
 	// with a group go its replays, handled or not, and one that is made anew has had none.
 	Groups map[string]int64 `json:"groups"`
@@ -46,8 +47,12 @@ func (l *lowWater) load(ctx context.Context, r *replay) error {
 	if *l, revision, err = readLowWater(ctx, r.b, q.Topic, q.Group); err != nil {
 		return err
 	}
+	restored, err := l.isRestored(ctx, r.b)
+	if err != nil {
+		return err
+	}
 	info := &r.walk.info
-	if !l.Created.Equal(info.Created) || l.Seq > info.LastSeq || !l.holds(made) {
+	if !l.Created.Equal(info.Created) || l.Seq > info.LastSeq || !l.holds(made) || restored {
 		*l = lowWater{Topic: q.Topic, Group: q.Group, Created: info.Created.UTC()}
 	}
 	if q.behind(l.Seq) { // it counts what is behind, too
@@ -62,6 +67,15 @@ func (l *lowWater) load(ctx context.Context, r *replay) error {
 		l.Groups = map[string]int64{}
 	}
 	return nil
+}
+
+// isRestored reports whether the dead-letter topic was restored to an earlier state and has another dead letter at Seq.
+func (l *lowWater) isRestored(ctx context.Context, b Store) (bool, error) {
+	if l.ID == "" {
+		return false, nil
+	}
+	e, found, err := eventAt(ctx, b, DeadLetterTopic(l.Topic), l.Seq)
+	return found && e.ID != l.ID, err
 }
 
 // holds reports whether the groups that it speaks of are those that there are.
@@ -93,7 +107,7 @@ func (l *lowWater) advance(d *DeadLetter, replayed bool) {
 	at, there := l.made[d.Group]
 	l.closed = l.closed || !replayed || !there
 	if !l.closed {
-		l.Seq, l.Groups[d.Group] = d.Seq, at
+		l.Seq, l.ID, l.Groups[d.Group] = d.Seq, d.ID, at
 		l.Count++
 	}
 }

@@ -425,6 +425,40 @@ func TestReplayEndsAtTheFirstOtherError(t *testing.T) {
 	})
 }
 
+// After a restore of the dead letters alone their positions belong to others, which were not replayed.
+func TestReplayAfterRestoreOfDeadLetters(t *testing.T) {
+	for _, again := range []int{2, 3, 5} { // dead letters after the restore
+		t.Run(fmt.Sprint(again), func(t *testing.T) {
+			restorable(t, func(r *restoreRig) {
+				r.topic("orders")
+				mailer := r.join("orders", "mailer", errBroken)
+				r.publishNumbered("orders", 1, 1)
+				r.waitDead("orders", 1)
+				backup := r.Backup(r.T)
+				r.publishNumbered("orders", 2, 3)
+				r.waitDead("orders", 3)
+				mailer.set(nil)
+				all := jetbus.ReplayStats{Read: 3, Matched: 3, Replayed: 3, LastSeq: 3}
+				r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}, all, nil)
+				mailer.handled()
+
+				r.RestoreStream(r.T, backup, "EV_DLQ")
+				time.Sleep(time.Minute)
+				mailer.set(errBroken)
+				r.publishNumbered("orders", 4, 3+again)
+				r.waitDead("orders", 1+again)
+				mailer.set(nil)
+				want := jetbus.ReplayStats{Read: 1 + again, Matched: 1 + again, Replayed: again, Already: 1}
+				r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}, want, nil)
+				if got := mailer.handled(); len(got) != 3+again {
+					r.Errorf("mailer got %v", got)
+				}
+				r.replay(r.bus, jetbus.ReplayOptions{DeadLetterQuery: orders}, jetbus.ReplayStats{Matched: 1 + again, Already: 1 + again}, nil)
+			})
+		})
+	}
+}
+
 // What was replayed in a dead-letter topic that is no more says nothing about
 // the one of the same name that has the same positions again.
 func TestReplayTopicMadeAnew(t *testing.T) {
