@@ -227,3 +227,50 @@ func TestDrainNotCounted(t *testing.T) {
 type failingBox struct{ *memoryBox }
 
 func (failingBox) Failed(context.Context, []jetbus.OutboxFailure) error { return errFlaky }
+
+// TestDrainReleaseRefused has an outbox refuse to give back a row. That is no outage: the row is
+// due again after the lease.
+func TestDrainReleaseRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		box := &releaselessBox{memoryBox: &memoryBox{}}
+		log := &memoryLog{refuse: func(jetbus.Event) error { return jetbus.ErrTopicFull }}
+		box.add(orderRow("a", ""), orderRow("b", ""))
+		d, stop := drained(t, box, log, jetbus.DrainOptions{StatsEvery: time.Second, PollMax: time.Hour, PollMin: time.Hour})
+		time.Sleep(10 * time.Second)
+		check(t, "Ready", d.Ready(), nil)
+		if n := d.Stats().Errors[jetbus.DrainStore]; n != 0 || box.releases.Load() == 0 {
+			t.Errorf("%d failures of the outbox, %d releases", n, box.releases.Load())
+		}
+		check(t, "Run", stop(), nil)
+	})
+}
+
+// releaselessBox is an outbox that refuses to give back rows.
+type releaselessBox struct {
+	*memoryBox
+
+	releases atomic.Int64
+}
+
+func (b *releaselessBox) Release(_ context.Context, rows []jetbus.OutboxRow) error {
+	b.releases.Add(1)
+	var refused jetbus.OutboxRowsError
+	refused.Add(rows[0].Ref, errRefused)
+	return &refused
+}
+
+// TestDrainUnreadableWithoutBroker makes a row dead that cannot be read, although the broker is
+// away: an outbox may have it dead with the claim, and does not return it again.
+func TestDrainUnreadableWithoutBroker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		box, log := &memoryBox{}, &memoryLog{check: func(jetbus.Event) error { return jetbus.ErrUnavailable }}
+		box.add(orderRow("a", "k"), orderRow("b", "k"), orderRow("c", ""))
+		box.rows[1].Err, box.rows[2].Err = jetbus.ErrInvalidEvent, jetbus.ErrInvalidEvent
+		d, stop := drained(t, box, log, jetbus.DrainOptions{})
+		time.Sleep(time.Second)
+		if s := d.Stats(); s.Dead != 2 || s.BrokerAway.IsZero() {
+			t.Errorf("%d dead rows, broker away since %v", s.Dead, s.BrokerAway)
+		}
+		_ = stop()
+	})
+}

@@ -100,7 +100,7 @@ func (w *drainWindow) wave(rows []OutboxRow) (wave, rest []OutboxRow) {
 		switch {
 		case w.isPublished(row):
 			w.unmarked = append(w.unmarked, row)
-		case w.err != nil, w.refuse[l.topic], w.shut[l]:
+		case row.Err == nil && (w.err != nil || w.refuse[l.topic] || w.shut[l]):
 			w.back = append(w.back, row)
 		case l.key != "" && taken[l]:
 			rest = append(rest, row)
@@ -242,7 +242,7 @@ func (w *drainWindow) settle(ctx context.Context) {
 		tell = append(tell, w.recordFailures)
 	}
 	if len(w.back) > 0 {
-		tell = append(tell, func(ctx context.Context) { w.storeSaid("give back", w.from.Release(ctx, w.back)) })
+		tell = append(tell, w.giveBack)
 	}
 	grace := min(left, max(w.o.ShutdownTimeout, minDrainLease))
 	for i, f := range tell {
@@ -251,6 +251,17 @@ func (w *drainWindow) settle(ctx context.Context) {
 		f(telling)
 		cancel()
 	}
+}
+
+// giveBack releases the rows that were not tried. Those that the outbox refuses to release are due
+// again after the lease, like those of a release that does not arrive.
+func (w *drainWindow) giveBack(ctx context.Context) {
+	err := w.from.Release(ctx, w.back)
+	if refused, partly := errors.AsType[*OutboxRowsError](err); partly {
+		w.o.Logger.Warn("rows of the outbox cannot be given back", slog.Any("err", refused))
+		err = nil
+	}
+	w.storeSaid("give back", err)
 }
 
 // count tells observers, logs and statistics.
