@@ -20,10 +20,9 @@ import (
 //     Whether a dead row blocks later rows of its key is an option of the implementation.
 //   - The clock of the outbox decides on leases and waits, not the callers' clocks.
 //   - Any number of drainers may call all methods concurrently.
-//   - Each row fails alone: a row that cannot be read is claimed with [OutboxRow.Err], and
-//     Sent, Release and Failed change the rows that they can and report the others in an
-//     [*OutboxRowsError].
-//     [*OutboxRowsError].
+//   - Each row fails alone: a row that cannot be read or claimed is returned with
+//     [OutboxRow.Err], and Sent, Release and Failed change the rows that they can and report
+//     the others in an [*OutboxRowsError].
 type Outbox interface {
 	// Claim returns rows that are due, oldest first, and hides them from other claims for
 	// the lease. It returns no rows and no error if none is due.
@@ -66,15 +65,17 @@ type ClaimOptions struct {
 type OutboxRow struct {
 	// Ref names the row within its outbox, in the outbox's own terms.
 	Ref string
-	// Claim names the claim that returned the row.
+	// Claim names the claim that returned the row. It is empty if the database refuses to let
+	// the row be claimed. Err is the reason then, Failed reports the row as unchanged, and
+	// later claims return it after the lease.
 	Claim string
 	// Event is what is to be published. Its ID is that of the row, and makes a second
 	// publish of the row a duplicate.
 	Event Event
 	// Attempts is how many failed.
 	Attempts int
-	// Err says why the row cannot be read as an event; nil if it can. Event then has
-	// what could be read.
+	// Err says why the row cannot be read as an event or claimed; nil if it can. Event then
+	// has what could be read.
 	Err error
 }
 

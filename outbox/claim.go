@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -45,13 +44,13 @@ const (
   SELECT o.pos, CASE WHEN {due} {skip} THEN 1 ELSE 0 END AS due FROM {table} o
   WHERE o.state = 'pending' AND o.pos > ? ORDER BY o.pos LIMIT ?) s`
 
-	headsText = `SELECT o.pos, {size}, o.topic, o."key", o.due_at FROM {table} o
+	headsText = `SELECT o.pos, {size}, {rawtopic}, {rawkey}, o.due_at FROM {table} o
 WHERE o.state = 'pending' AND {due} {skip} AND o.pos > ? AND o.pos <= ?
   AND (o."key" = '' OR NOT EXISTS (
     SELECT 1 FROM {table} b WHERE b.topic = o.topic AND b."key" = o."key" AND b.pos < o.pos AND b.state <> 'sent' {blocking}))
 ORDER BY o.pos LIMIT ? {skiplocked}`
 
-	followersText = `SELECT o.pos, {size}, o.topic, o."key", o.due_at, CASE WHEN o.state = 'pending' AND {due} THEN 1 ELSE 0 END FROM {table} o
+	followersText = `SELECT o.pos, {size}, {rawtopic}, {rawkey}, o.due_at, CASE WHEN o.state = 'pending' AND {due} THEN 1 ELSE 0 END FROM {table} o
 WHERE o.state <> 'sent' {alive} AND (o.topic, o."key") IN (SELECT h.topic, h."key" FROM {table} h WHERE h.pos IN ({heads}))
   AND o.pos <= ? AND o.pos NOT IN ({rows})
 ORDER BY o.pos LIMIT ? {lock}`
@@ -61,12 +60,9 @@ ORDER BY o.pos LIMIT ? {lock}`
 	sizeText = `coalesce({octets}(o.payload), 0) + coalesce({octets}(o.headers), 0) + coalesce({octets}(o.caused_by), 0) + coalesce({octets}(o.tags), 0)`
 
 	// dueText selects rows that may be claimed now. It includes rows whose due_at is not a time:
-	// otherwise they would be pending forever. They are claimed with an error. In SQLite, texts,
-	// blobs and infinity are greater than any integer.
+	// otherwise they would be pending forever. A claim makes them dead. In SQLite, texts, blobs
+	// and infinity are greater than any integer.
 	dueText = `(coalesce(due_at, 0) <= {now} OR due_at > {lasttime})`
-
-	takeText = `UPDATE {table} SET owner = ?, due_at = {now} + ? WHERE pos IN ({rows})
-RETURNING pos, id, topic, "key", sid, ts, headers, caused_by, tags, payload, attempts, created_at`
 )
 
 const (
@@ -83,9 +79,14 @@ func (b *Box) Claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.Outbox
 	var rows []jetbus.OutboxRow
 	var err error
 	if err = outrow.CheckClaim(o); err == nil {
-		attempt := func(conn *sql.Conn) error {
-			c := &claim{b: b, conn: conn, o: o, heads: map[lane]int64{}, errs: map[int64]error{}}
-			if err := c.letGo(ctx); err != nil {
+		var c *claim
+		alone, ended := false, map[int64]error{}
+		attempt := func(conn *sql.Conn) (err error) {
+			c = &claim{
+				b: b, conn: conn, o: o, hidden: b.refused.Hidden(), alone: alone, ended: ended,
+				heads: map[lane]int64{}, lanes: map[int64]lane{}, errs: map[int64]error{},
+			}
+			if err := c.prepare(ctx); err != nil {
 				return err
 			}
 			rows, err = c.run(ctx)
@@ -94,9 +95,19 @@ func (b *Box) Claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.Outbox
 		if err = b.transact(ctx, attempt); isDeadlock(err) {
 			err = b.transact(ctx, attempt)
 		}
+		known := -1 // how many rows end a transaction
+		for c != nil && c.taking && isRefused(err) && known < len(ended) {
+			alone, known = true, len(ended)
+			err = b.transact(ctx, attempt)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("claim in outbox %s: %w", b.o.Table, err)
+	}
+	for _, row := range rows {
+		if row.Claim == "" {
+			b.refused.Hide(row.Ref, o.Lease)
+		}
 	}
 	return rows, nil
 }
@@ -152,15 +163,21 @@ type lane struct{ topic, key string }
 
 // claim is one call of Claim.
 type claim struct {
-	b    *Box
-	conn *sql.Conn
-	o    jetbus.ClaimOptions
-	rows []int64 // to be taken
+	b     *Box
+	conn  *sql.Conn
+	o     jetbus.ClaimOptions
+	rows  []int64 // to be taken
+	token string  // names the claim
 
-	errs  map[int64]error // why some of these rows cannot be read
-	heads map[lane]int64  // the rows that are heads of keys that may have followers
-	bytes int64           // of the rows
-	full  bool            // the claim takes no more rows
+	errs   map[int64]error // why some of these rows have no valid due_at
+	lanes  map[int64]lane  // of the rows, if they have a key
+	heads  map[lane]int64  // the rows that are heads of keys that may have followers
+	hidden map[string]bool // Refs of rows that the database refused to let an earlier claim take
+	bytes  int64           // of the rows
+	full   bool            // the claim takes no more rows
+	taking bool            // all rows have been found
+	alone  bool            // take each row alone
+	ended  map[int64]error // why rows ended the transaction of an earlier attempt
 }
 
 // letGo has the database end the transaction of a host that vanished in the middle of it,
@@ -177,6 +194,15 @@ func (c *claim) letGo(ctx context.Context) error {
 	return err
 }
 
+// prepare begins a claim in its transaction.
+func (c *claim) prepare(ctx context.Context) error {
+	err := c.letGo(ctx)
+	if err == nil && c.alone && c.b.d.immediate != "" {
+		_, err = c.conn.ExecContext(ctx, c.b.d.immediate)
+	}
+	return err
+}
+
 func (c *claim) run(ctx context.Context) ([]jetbus.OutboxRow, error) {
 	from := c.b.scan.begin()
 	late := enough(ctx)
@@ -185,20 +211,26 @@ func (c *claim) run(ctx context.Context) ([]jetbus.OutboxRow, error) {
 		if err == nil && due > 0 {
 			err = c.take(ctx, from, to)
 		}
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, err
-		case n < scanRows:
-			c.b.scan.anew()
-			return c.mark(ctx)
-		case step >= scanSteps && len(c.rows) > 0, step > 1 && late():
-			c.b.scan.cut(from)
-			return c.mark(ctx)
-		case c.full:
-			c.b.scan.filled()
-			return c.mark(ctx)
 		}
-		from = to
+		var note func()
+		switch {
+		case n < scanRows:
+			note = c.b.scan.anew
+		case step >= scanSteps && len(c.rows) > 0, step > 1 && late():
+			note = func() { c.b.scan.cut(from) }
+		case c.full:
+			note = c.b.scan.filled
+		default:
+			from = to
+			continue
+		}
+		rows, err := c.mark(ctx)
+		if err == nil { // otherwise the next claim looks at the same rows
+			note()
+		}
+		return rows, err
 	}
 }
 
@@ -270,7 +302,7 @@ func (c *claim) fill(text string, more ...string) string {
 	if c.b.o.SkipDead { // in the words of the index {name}_alive: SQLite knows by them that it may use it
 		alive, blocking = "AND o.state <> 'dead'", "AND b.state <> 'dead'"
 	}
-	text = strings.NewReplacer("{size}", sizeText, "{due}", dueText).Replace(text)
+	text = strings.NewReplacer("{size}", sizeText, "{due}", dueText, "{rawtopic}", c.b.d.rawColumn("o.topic"), "{rawkey}", c.b.d.rawColumn(`o."key"`)).Replace(text)
 	text = strings.NewReplacer(append([]string{"{skip}", skip, "{alive}", alive, "{blocking}", blocking, "{octets}", c.b.d.octets}, more...)...).Replace(text)
 	return c.b.d.rebind(c.b.fill(text))
 }
@@ -293,13 +325,12 @@ func (c *claim) scan(ctx context.Context, from int64) (to int64, n, due int, err
 
 // take finds the rows of a step.
 func (c *claim) take(ctx context.Context, from, to int64) error {
-	room := c.o.Max - len(c.rows)
-	err := c.each(ctx, c.fill(headsText), c.skipped(from, to, int64(room)), func(rows *sql.Rows) error {
+	err := c.each(ctx, c.fill(headsText), c.skipped(from, to, c.room()), func(rows *sql.Rows) error {
 		var h heading
 		if err := rows.Scan(h.fields()...); err != nil {
 			return err
 		}
-		if c.add(&h) && h.key != "" {
+		if !c.isHidden(&h) && c.add(&h) && h.key != "" {
 			c.heads[h.lane()] = h.pos
 		}
 		return nil
@@ -314,7 +345,7 @@ func (c *claim) take(ctx context.Context, from, to int64) error {
 // step.
 func (c *claim) follow(ctx context.Context, to int64) error {
 	heads, taken := padded(maps.Values(c.heads)), padded(slices.Values(c.rows))
-	args := slices.Concat(heads, []any{to}, taken, []any{int64(c.o.Max - len(c.rows))})
+	args := slices.Concat(heads, []any{to}, taken, []any{c.room()})
 	text := c.fill(followersText, "{heads}", marks(len(heads)), "{rows}", marks(len(taken)))
 	return c.each(ctx, text, args, func(rows *sql.Rows) error {
 		var h heading
@@ -322,7 +353,7 @@ func (c *claim) follow(ctx context.Context, to int64) error {
 		if err := rows.Scan(append(h.fields(), &due)...); err != nil {
 			return err
 		}
-		if due == 0 {
+		if due == 0 || c.isHidden(&h) {
 			delete(c.heads, h.lane()) // the key's later rows must wait
 		}
 		if _, ok := c.heads[h.lane()]; ok {
@@ -351,7 +382,17 @@ func padded(positions iter.Seq[int64]) []any {
 	return append(out, slices.Repeat(out[len(out)-1:], length-len(out))...)
 }
 
-// heading is the part of a row that a claim reads before it takes the row.
+// room is how many rows a query must return, so that there are enough without the hidden ones.
+func (c *claim) room() int64 { return int64(c.o.Max - len(c.rows) + len(c.hidden)) }
+
+// isHidden reports whether the database refused to let an earlier claim take the row.
+func (c *claim) isHidden(h *heading) bool { return c.hidden[refOf(h.pos)] }
+
+// refOf is the Ref of the row with a position.
+func refOf(pos int64) string { return strconv.FormatInt(pos, 10) }
+
+// heading is the part of a row that a claim reads before it takes the row. Its topic and key are
+// in the encoding of the database, which may be unable to convert them.
 type heading struct {
 	pos        int64
 	topic, key text
@@ -375,40 +416,13 @@ func (c *claim) add(h *heading) bool {
 	if err := h.due.timeProblem("due_at"); err != nil {
 		c.errs[h.pos] = err
 	}
+	if h.key != "" {
+		c.lanes[h.pos] = h.lane()
+	}
 	c.rows = append(c.rows, h.pos)
 	c.bytes += h.size.value
 	c.full = len(c.rows) == c.o.Max
 	return true
-}
-
-// mark makes the rows the caller's, and reads them.
-func (c *claim) mark(ctx context.Context) ([]jetbus.OutboxRow, error) {
-	if len(c.rows) == 0 {
-		return nil, nil
-	}
-	token := jetbus.NewID()
-	args := []any{token, c.o.Lease.Milliseconds()}
-	for _, pos := range c.rows {
-		args = append(args, pos)
-	}
-	got := map[int64]jetbus.OutboxRow{}
-	err := c.each(ctx, c.fill(takeText, "{rows}", marks(len(c.rows))), args, func(rows *sql.Rows) error {
-		row, pos, err := scanClaimed(rows, token)
-		row.Err = errors.Join(c.errs[pos], row.Err)
-		got[pos] = row
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(c.rows) // RETURNING has no order
-	out := make([]jetbus.OutboxRow, 0, len(got))
-	for _, pos := range c.rows {
-		if row, ok := got[pos]; ok {
-			out = append(out, row)
-		}
-	}
-	return out, nil
 }
 
 // each calls f for the rows of a query.
@@ -424,56 +438,4 @@ func (c *claim) each(ctx context.Context, query string, args []any, f func(rows 
 		}
 	}
 	return rows.Err()
-}
-
-func scanClaimed(rows *sql.Rows, token string) (row jetbus.OutboxRow, pos int64, err error) {
-	var r record
-	if err = rows.Scan(r.fields()...); err != nil {
-		return row, 0, err
-	}
-	row = jetbus.OutboxRow{Ref: strconv.FormatInt(r.pos, 10), Claim: token, Attempts: int(r.attempts.value)}
-	row.Event, row.Err = r.event()
-	return row, r.pos, nil
-}
-
-// record is an event as columns.
-type record struct {
-	pos                                          int64
-	id, topic, key, sid, headers, causedBy, tags text
-	ts, attempts, created                        integer
-	payload                                      []byte
-}
-
-// fields are where the columns from pos to created_at go.
-func (r *record) fields() []any {
-	return []any{&r.pos, &r.id, &r.topic, &r.key, &r.sid, &r.ts, &r.headers, &r.causedBy, &r.tags, &r.payload, &r.attempts, &r.created}
-}
-
-// event returns what could be read, and why not all of it could.
-func (r *record) event() (jetbus.Event, error) {
-	e := jetbus.Event{
-		ID: string(r.id), SID: string(r.sid), Topic: string(r.topic), Key: string(r.key), Partition: jetbus.NoPartition, Payload: r.payload,
-	}
-	e.Time = r.created.time()
-	if r.ts.valid {
-		e.Time = r.ts.time()
-	}
-	return e, errors.Join(
-		r.ts.timeProblem("ts"),
-		unmarshal("headers", r.headers, &e.Headers),
-		unmarshal("caused_by", r.causedBy, &e.CausedBy),
-		unmarshal("tags", r.tags, &e.Tags),
-		r.attempts.problem("attempts"),
-		r.created.timeProblem("created_at"),
-	)
-}
-
-func unmarshal(column string, value text, to any) error {
-	if value == "" {
-		return nil
-	}
-	if err := json.Unmarshal([]byte(value), to); err != nil {
-		return fmt.Errorf("%w: column %s: %w", jetbus.ErrInvalidEvent, column, err)
-	}
-	return nil
 }

@@ -42,10 +42,14 @@
 //
 // Other programs insert rows, too, and SQLite stores any value in any column. A row with a value
 // that cannot be read, such as a due_at or created_at that is not a time of the years 0 to 9999,
-// is claimed alone and becomes dead with the reason. If the encoding of the database lacks
-// characters of a reason, the reason is recorded in ASCII. If the database refuses to change a
-// row because of a trigger or a constraint, the other rows are not affected: see
-// [jetbus.OutboxRowsError].
+// becomes dead with the reason. So does a row with text that PostgreSQL cannot convert to UTF-8;
+// [Box.List] shows such text with replacement characters. If the encoding of the database lacks
+// characters of a reason, the reason is recorded in ASCII.
+//
+// If the database refuses to change a row, or drops the change without an error, because of a
+// trigger, a constraint, a rule or row security, the other rows are not affected. Claim returns a
+// row that it cannot claim once a lease. The row stays pending, and [jetbus.Drainer.Ready] names it.
+// For other methods see [jetbus.OutboxRowsError].
 //
 // # Limits
 //

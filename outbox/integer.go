@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -105,6 +106,15 @@ func (t *text) Scan(v any) error {
 		*t = text(fmt.Sprint(v))
 	}
 	return nil
+}
+
+// replaceInvalid makes the texts among the destinations of a scan valid UTF-8.
+func replaceInvalid(fields []any) {
+	for _, field := range fields {
+		if t, ok := field.(*text); ok {
+			*t = text(strings.ToValidUTF8(string(*t), "\uFFFD"))
+		}
+	}
 }
 
 // time is that many milliseconds since 1970; zero where there is no integer.

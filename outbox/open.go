@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/outrow"
 )
 
 // Options say what an outbox is. Dialect has no default.
@@ -51,7 +52,8 @@ type Box struct {
 	o  Options
 	d  dialect
 
-	scan scanFrom
+	scan    scanFrom
+	refused outrow.Refused
 }
 
 var (

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,23 +107,75 @@ func (b *Box) list(ctx context.Context, q Query) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := `SELECT pos, id, topic, "key", sid, ts, headers, caused_by, tags, payload, attempts, created_at,
-state, last_error, owner, due_at, sent_at, {now} FROM {table}` + where + ` ORDER BY pos`
+	where += ` ORDER BY pos`
 	if q.Limit == 0 {
 		q.Limit = DefaultLimit
 	}
 	if q.Limit > 0 {
-		text += " LIMIT ?"
+		where += " LIMIT ?"
 		args = append(args, int64(q.Limit))
 	}
-	rows, err := b.db.QueryContext(ctx, b.d.rebind(b.fill(text)), args...)
+	out, err := b.read(ctx, false, where, args...)
+	if isRefused(err) {
+		return b.readEach(ctx, where, args)
+	}
+	return out, err
+}
+
+// readEach reads each row alone, because the database cannot convert the texts of some.
+func (b *Box) readEach(ctx context.Context, where string, args []any) (out []Row, err error) {
+	rows, err := b.db.QueryContext(ctx, b.d.rebind(b.fill(`SELECT pos FROM {table}`+where)), args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var positions []int64
+	for rows.Next() {
+		var pos int64
+		if err := rows.Scan(&pos); err != nil {
+			return nil, err
+		}
+		positions = append(positions, pos)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil { // the pool may have one connection
+		return nil, err
+	}
+	for _, pos := range positions {
+		const alone = ` WHERE pos = ?`
+		row, refused := b.read(ctx, false, alone, pos)
+		if err = refused; isRefused(refused) {
+			row, err = b.read(ctx, true, alone, pos)
+			for i := range row {
+				row[i].Err = errors.Join(unreadable(refused), row[i].Err)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, row...) // none if it is gone
+	}
+	return out, nil
+}
+
+// unreadable is the error of a row with texts that the database cannot convert because of err.
+func unreadable(err error) error {
+	return fmt.Errorf("%w: the texts of the row cannot be read: %w", jetbus.ErrInvalidEvent, err)
+}
+
+// rowColumns are the columns of a Row, but for the time of the statement.
+var rowColumns = slices.Concat(recordColumns, []string{"state", "last_error", "owner", "due_at", "sent_at"})
+
+// read reads rows. If raw is set, it does so without conversion of their texts.
+func (b *Box) read(ctx context.Context, raw bool, where string, args ...any) ([]Row, error) {
+	query := `SELECT ` + b.d.list(rowColumns, raw) + `, {now} FROM {table}` + where
+	rows, err := b.db.QueryContext(ctx, b.d.rebind(b.fill(query)), args...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = rows.Close() }()
 	var out []Row
 	for rows.Next() {
-		row, err := scanRow(rows)
+		row, err := scanRow(rows, raw)
 		if err != nil {
 			return nil, err
 		}
@@ -131,13 +184,17 @@ state, last_error, owner, due_at, sent_at, {now} FROM {table}` + where + ` ORDER
 	return out, rows.Err()
 }
 
-func scanRow(rows *sql.Rows) (Row, error) {
+func scanRow(rows *sql.Rows, raw bool) (Row, error) {
 	var r record
 	var row Row
 	var state, lastError, owner text
 	var due, sent, now integer
-	if err := rows.Scan(append(r.fields(), &state, &lastError, &owner, &due, &sent, &now)...); err != nil {
+	fields := append(r.fields(), &state, &lastError, &owner, &due, &sent, &now)
+	if err := rows.Scan(fields...); err != nil {
 		return row, err
+	}
+	if raw {
+		replaceInvalid(fields)
 	}
 	row.State, row.LastError = State(state), string(lastError)
 	row.Event, row.Err = r.event()

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -14,67 +16,115 @@ import (
 // cleanRows is how many rows Clean removes at most.
 const cleanRows = 5000
 
+// A settling is a statement that settles rows. It changes the rows of its condition, so that they
+// no longer match it.
+type settling struct {
+	set   string // up to the condition
+	args  []any  // of set
+	where string // up to the positions
+	owned bool   // where has the claim as a parameter
+}
+
+// ownedRows are the pending rows of a claim.
+const ownedRows = ` WHERE state = 'pending' AND owner = ? AND pos IN `
+
 // Sent implements [jetbus.Outbox]: it deletes the rows, or notes when they were sent
 // (Options.Keep).
 func (b *Box) Sent(ctx context.Context, rows []jetbus.OutboxRow) error {
-	text := `DELETE FROM {table} WHERE pos IN `
+	s := settling{set: `DELETE FROM {table}`, where: ` WHERE pos IN `}
 	if b.o.Keep > 0 {
-		text = `UPDATE {table} SET state = 'sent', owner = '', last_error = '', sent_at = {now} WHERE state <> 'sent' AND pos IN `
+		s.set = `UPDATE {table} SET state = 'sent', owner = '', last_error = '', sent_at = {now}`
+		s.where = ` WHERE state <> 'sent' AND pos IN `
 	}
-	return b.change(ctx, "note as sent in", text, rows, false)
+	return b.settle(ctx, "note as sent in", s, rows)
 }
 
 // Release implements [jetbus.Outbox].
 func (b *Box) Release(ctx context.Context, rows []jetbus.OutboxRow) error {
-	return b.change(ctx, "give back to", `UPDATE {table} SET owner = '', due_at = 0 WHERE state = 'pending' AND owner = ? AND pos IN `, rows, true)
+	s := settling{set: `UPDATE {table} SET owner = '', due_at = 0`, where: ownedRows, owned: true}
+	return b.settle(ctx, "give back to", s, rows)
 }
 
-// change executes a statement for rows of one claim, or of any claim. If the database refuses
-// to change one of several rows, change executes it for each row alone.
-func (b *Box) change(ctx context.Context, what, text string, rows []jetbus.OutboxRow, owned bool) error {
-	var refused jetbus.OutboxRowsError
-	for claim, positions := range byClaim(rows, owned) {
-		err := b.changeRows(ctx, text, claim, positions, owned)
-		if isRefused(err) {
-			err = nil
-			for _, pos := range positions {
-				alone := b.changeRows(ctx, text, claim, []any{pos}, owned)
-				if isRefused(alone) {
-					refused.Add(fmt.Sprint(pos), alone)
-				} else if alone != nil {
-					err = alone
-					break
-				}
-			}
-		}
+// settle settles rows of any claim.
+func (b *Box) settle(ctx context.Context, what string, s settling, rows []jetbus.OutboxRow) error {
+	var unchanged jetbus.OutboxRowsError
+	for claim, positions := range byClaim(rows, s.owned) {
+		refused, err := b.change(ctx, s, claim, positions)
 		if err != nil {
 			return fmt.Errorf("%s outbox %s: %w", what, b.o.Table, err)
 		}
+		for _, pos := range positions {
+			if err := refused[pos]; err != nil {
+				unchanged.Add(refOf(pos), err)
+			}
+		}
 	}
-	if err := refused.OrNil(); err != nil {
+	if err := unchanged.OrNil(); err != nil {
 		return fmt.Errorf("%s outbox %s: %w", what, b.o.Table, err)
 	}
 	return nil
 }
 
-func (b *Box) changeRows(ctx context.Context, text, claim string, positions []any, owned bool) error {
-	args := positions
-	if owned {
-		args = append([]any{claim}, positions...)
+// noRow is the position of no row. If the database refuses a statement for it, too, the rows are
+// not the reason.
+var noRow = []int64{oldest}
+
+// change settles rows of a claim. If the database refuses to change some of them, change settles
+// each row alone, and returns the reasons for those that are unchanged. The error concerns all rows.
+func (b *Box) change(ctx context.Context, s settling, claim string, positions []int64) (refused map[int64]error, err error) {
+	err = b.changeRows(ctx, s, claim, positions)
+	if !isRefused(err) {
+		return nil, err
 	}
-	_, err := b.exec(ctx, text+"("+marks(len(positions))+")", args...)
-	return err
+	if err := b.changeRows(ctx, s, claim, noRow); err != nil {
+		return nil, err
+	}
+	refused = map[int64]error{}
+	for _, pos := range positions {
+		if err := b.changeRows(ctx, s, claim, []int64{pos}); isRefused(err) {
+			refused[pos] = err
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return refused, nil
 }
 
-// byClaim lists the positions of rows, for each claim or together.
-func byClaim(rows []jetbus.OutboxRow, owned bool) map[string][]any {
-	out := map[string][]any{}
+// changeRows executes a statement for rows. The error is errDropped if rows still match its
+// condition: a trigger may drop a change, and keep the row as it is.
+func (b *Box) changeRows(ctx context.Context, s settling, claim string, positions []int64) error {
+	var args []any
+	if s.owned {
+		args = append(args, claim)
+	}
+	for _, pos := range positions {
+		args = append(args, pos)
+	}
+	where := s.where + "(" + marks(len(positions)) + ")"
+	n, err := b.exec(ctx, s.set+where, slices.Concat(s.args, args)...)
+	if err != nil || n == len(positions) && strings.HasPrefix(s.set, "DELETE") {
+		return err
+	}
+	var left int
+	if err := b.db.QueryRowContext(ctx, b.d.rebind(b.fill(`SELECT count(*) FROM {table}`+where)), args...).Scan(&left); err != nil {
+		return err
+	}
+	if left > 0 {
+		return errDropped
+	}
+	return nil
+}
+
+// byClaim lists the positions of rows, for each claim or together. It omits rows of other outboxes
+// and, for each claim, rows that were never claimed.
+func byClaim(rows []jetbus.OutboxRow, owned bool) map[string][]int64 {
+	out := map[string][]int64{}
 	for _, row := range rows {
 		claim := ""
 		if owned {
 			claim = row.Claim
 		}
-		if pos, err := strconv.ParseInt(row.Ref, 10, 64); err == nil { // else it is of another outbox
+		if pos, err := strconv.ParseInt(row.Ref, 10, 64); err == nil && (claim != "" || !owned) {
 			out[claim] = append(out[claim], pos)
 		}
 	}
@@ -83,20 +133,24 @@ func byClaim(rows []jetbus.OutboxRow, owned bool) map[string][]any {
 
 // Failed implements [jetbus.Outbox].
 func (b *Box) Failed(ctx context.Context, failures []jetbus.OutboxFailure) error {
-	var refused jetbus.OutboxRowsError
+	var unchanged jetbus.OutboxRowsError
 	for _, f := range failures {
 		pos, err := strconv.ParseInt(f.Row.Ref, 10, 64)
 		if err != nil {
 			continue // of another outbox
 		}
-		err = b.fail(ctx, pos, f)
-		if isRefused(err) {
-			refused.Add(f.Row.Ref, err)
-		} else if err != nil {
+		refused := f.Row.Err
+		if f.Row.Claim != "" || refused == nil { // else it was never claimed
+			refused, err = b.fail(ctx, pos, f)
+		}
+		if err != nil {
 			return fmt.Errorf("note a failure in outbox %s: %w", b.o.Table, err)
 		}
+		if refused != nil {
+			unchanged.Add(f.Row.Ref, refused)
+		}
 	}
-	if err := refused.OrNil(); err != nil {
+	if err := unchanged.OrNil(); err != nil {
 		return fmt.Errorf("note failures in outbox %s: %w", b.o.Table, err)
 	}
 	return nil
@@ -105,22 +159,29 @@ func (b *Box) Failed(ctx context.Context, failures []jetbus.OutboxFailure) error
 // fail records a failure. If the database refuses, its encoding may lack characters of the
 // text: fail tries again in ASCII. If it still refuses and the row is dead, fail leaves the
 // number of attempts unchanged, because a dead row does not need it.
-func (b *Box) fail(ctx context.Context, pos int64, f jetbus.OutboxFailure) error {
+func (b *Box) fail(ctx context.Context, pos int64, f jetbus.OutboxFailure) (refused, err error) {
 	state := Pending
 	if f.Dead {
 		state = Dead
 	}
-	const set, where = `UPDATE {table} SET state = ?, owner = '', last_error = ?, due_at = {now} + ?`, ` WHERE state = 'pending' AND owner = ? AND pos = ?`
+	const set, attempts = `UPDATE {table} SET state = ?, owner = '', last_error = ?, due_at = {now} + ?`, `, attempts = ?`
 	text, wait := outrow.ErrorText(f.Err), max(f.RetryIn, 0).Milliseconds()
-	_, err := b.exec(ctx, set+`, attempts = ?`+where, string(state), text, wait, outrow.Attempts(f.Row), f.Row.Claim, pos)
-	if isRefused(err) {
-		text = outrow.ASCII(text)
-		_, err = b.exec(ctx, set+`, attempts = ?`+where, string(state), text, wait, outrow.Attempts(f.Row), f.Row.Claim, pos)
+	tries := []settling{
+		{set: set + attempts, args: []any{string(state), text, wait, outrow.Attempts(f.Row)}},
+		{set: set + attempts, args: []any{string(state), outrow.ASCII(text), wait, outrow.Attempts(f.Row)}},
+		{set: set, args: []any{string(state), outrow.ASCII(text), wait}},
 	}
-	if isRefused(err) && f.Dead {
-		_, err = b.exec(ctx, set+where, string(state), text, wait, f.Row.Claim, pos)
+	if !f.Dead {
+		tries = tries[:2]
 	}
-	return err
+	var s settling
+	for _, s = range tries {
+		s.where, s.owned = ownedRows, true
+		if refused = b.changeRows(ctx, s, f.Row.Claim, []int64{pos}); !isRefused(refused) {
+			return nil, refused
+		}
+	}
+	return refused, b.changeRows(ctx, s, f.Row.Claim, noRow)
 }
 
 // OutboxStats implements [jetbus.Outbox]. Its cost grows with the number of rows, which it

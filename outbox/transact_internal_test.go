@@ -241,13 +241,26 @@ type sqliteError int
 func (e sqliteError) Error() string { return "refused: " + strconv.Itoa(int(e)) }
 func (e sqliteError) Code() int     { return int(e) }
 
-// TestIsRefused tells what a database refuses because of a row from what concerns all rows.
+// fieldError is an error of a driver for SQLite that has the code as a field.
+type fieldError struct {
+	Code resultCode
+	text string
+}
+
+type resultCode int
+
+func (e fieldError) Error() string { return e.text }
+
+// TestIsRefused tells what a database may refuse because of a row from what concerns all rows.
 func TestIsRefused(t *testing.T) {
 	for err, want := range map[error]bool{
 		nil: false, errLost: false, errors.New("CHECK constraint failed: attempts"): true,
 		stateError("22P05"): true, stateError("22003"): true, stateError("23503"): true, stateError("P0001"): true,
-		stateError("42501"): false, stateError("40001"): false, stateError("08006"): false, stateError(""): false, stateError("2"): false,
+		stateError("AU001"): true, stateError("42501"): true, stateError("0A000"): true, stateError("21000"): true,
+		stateError("40001"): false, stateError("08006"): false, stateError(""): false, stateError("2"): false,
 		sqliteError(1811): true, sqliteError(19): true, sqliteError(5): false, sqliteError(13): false,
+		sqliteError(1): true, fieldError{19, "no"}: true, fieldError{5, "database is locked"}: false, errDropped: true,
+		stateError("53100"): false, stateError("57014"): false, stateError("25006"): false, errors.New("datatype mismatch"): true,
 	} {
 		if got := isRefused(err); got != want {
 			t.Errorf("%v: refused %v, want %v", err, got, want)
