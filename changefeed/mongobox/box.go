@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/internal/mongolink"
+	"github.com/seed-63e9a637/jetbus/internal/outrow"
 )
 
 // Options say what an outbox is. The zero value is ready for use.
@@ -65,7 +66,8 @@ type Box struct {
 	keys *mongo.Collection // counters by topic and key
 	name string            // database.collection, for errors
 
-	scan scanFrom
+	scan    scanFrom
+	refused outrow.Refused
 }
 
 var (

@@ -57,13 +57,18 @@ func (b *Box) Claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.Outbox
 	if err != nil {
 		return nil, fmt.Errorf("claim in outbox %s: %w", b.name, err)
 	}
+	for _, row := range rows {
+		if row.Claim == "" {
+			b.refused.Hide(row.Ref, o.Lease)
+		}
+	}
 	return rows, nil
 }
 
 func (b *Box) claim(ctx context.Context, o jetbus.ClaimOptions) ([]jetbus.OutboxRow, error) {
 	lost := map[any]bool{}
 	for look := 1; ; look++ {
-		c := &claim{b: b, o: o, token: jetbus.NewID(), lost: lost, has: map[string]bool{}, begun: map[lane]int64{}}
+		c := &claim{b: b, o: o, token: jetbus.NewID(), lost: lost, hidden: b.refused.Hidden(), has: map[string]bool{}, begun: map[lane]int64{}}
 		err := c.look(ctx)
 		if err != nil && look < maxLooks && ctx.Err() == nil && isTransient(err) {
 			continue // the snapshot is gone, or the primary
@@ -101,6 +106,7 @@ type place struct {
 	// position has no order, and pos is oldest.
 	err      error
 	unplaced bool // the position cannot be read
+	oddDue   bool // due_at cannot be read
 }
 
 func (p place) ref() string { return refOf(p.id) }
@@ -119,13 +125,14 @@ type claim struct {
 	o     jetbus.ClaimOptions
 	token string
 
-	lost  map[any]bool // turnstiles that others got since the claim began
-	found []place
-	has   map[string]bool // what was found, by Ref
-	begun map[lane]int64  // keys of which rows were found, and the positions up to which they were looked at
-	over  map[lane]bool   // keys that go no further
-	bytes int             // of what was found
-	full  bool            // there is no room for more
+	lost   map[any]bool    // turnstiles that others got since the claim began
+	hidden map[string]bool // Refs of rows that the server refused to let an earlier claim take
+	found  []place
+	has    map[string]bool // what was found, by Ref
+	begun  map[lane]int64  // keys of which rows were found, and the positions up to which they were looked at
+	over   map[lane]bool   // keys that go no further
+	bytes  int             // of what was found
+	full   bool            // there is no room for more
 }
 
 // scanFrom is where claims begin: at the oldest row, or where the claim before was cut
@@ -261,7 +268,9 @@ func readPlace(raw bson.Raw) place {
 	r := reader{raw: raw}
 	p := place{pos: r.position()}
 	p.unplaced = len(r.errs) > 0
+	problems := len(r.errs)
 	r.time(fieldDue)
+	p.oddDue = len(r.errs) > problems
 	state := r.text(fieldState)
 	id := raw.Lookup(fieldRowID)
 	p.id = bson.RawValue{Type: id.Type, Value: slices.Clone(id.Value)} // the driver uses the bytes again
@@ -302,7 +311,7 @@ func (c *claim) choose(ctx context.Context, places []place) error {
 	for _, p := range places {
 		looked, isBegun := c.begun[p.lane]
 		switch {
-		case c.lost[p.turnstile()], c.over[p.lane]:
+		case c.lost[p.turnstile()], c.over[p.lane], p.lane.key == "" && c.hidden[p.ref()]:
 		case p.lane.key == "":
 			heads = append(heads, p)
 		case isBegun:
@@ -326,7 +335,7 @@ func (c *claim) choose(ctx context.Context, places []place) error {
 		switch {
 		case p.lane.key == "" || c.over[p.lane] || c.has[p.ref()]: // without a key: the row is unreadable, and already in places
 			continue
-		case !p.due:
+		case !p.due, c.hidden[p.ref()]:
 			c.over[p.lane] = true
 			continue
 		case isBegun:

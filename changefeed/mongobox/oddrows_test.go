@@ -192,11 +192,7 @@ func TestRowsThatCannotBeMarked(t *testing.T) {
 	r.ok(r.box.Add(r.Context(), order("1", "a"), order("stuck", "b"), order("poison", "c"), order("kept", "d"), order("2", "")))
 	_, err := r.coll.InsertOne(r.Context(), bson.M{"id": "frozen", "topic": "orders", "key": "e", "state": "pending", "pos": int64(1), "frozen": true})
 	r.ok(err)
-	protect := func(validator string) {
-		r.Helper()
-		r.ok(r.db.RunCommand(r.Context(), bson.D{{Key: "collMod", Value: "outbox"}, {Key: "validator", Value: doc(validator)}}).Err())
-	}
-	protect(`{"$nor": [{"id": "stuck", "state": {"$ne": "pending"}}, {"id": "kept", "state": "sent"}, {"frozen": true}]}`)
+	r.protect(`{"$nor": [{"id": "stuck", "state": {"$ne": "pending"}}, {"id": "kept", "state": "sent"}, {"frozen": true}]}`)
 	bus := &memoryBus{refuse: map[string]error{"stuck": jetbus.ErrSchema, "poison": errors.New("temporary")}}
 	d := r.drain(r.open(mongobox.Options{Keep: time.Hour}), bus, 10)
 	r.until("the other rows are settled", func() bool { return len(bus.stored()) == 3 && d.Stats().Dead == 2 })
@@ -207,9 +203,81 @@ func TestRowsThatCannotBeMarked(t *testing.T) {
 	r.want("dead", r.list(mongobox.Query{State: mongobox.Dead}), ids{"poison", "kept"})
 	r.want("pending", r.list(mongobox.Query{State: mongobox.Pending}), ids{"frozen", "stuck"})
 	r.ok(r.box.Add(r.Context(), order("3", "")))
-	protect(`{}`)
+	r.protect(`{}`)
 	r.until("no row is pending", func() bool { return r.pending() == 0 })
 	r.want("stored", bus.stored(), ids{"1", "2", "3", "frozen", "kept"})
 	r.until("the drainer is ready", func() bool { return d.Ready() == nil })
 	r.want("dead rows of the drainer", d.Stats().Dead, uint64(3))
+}
+
+// protect sets the validator of the collection.
+func (r *rig) protect(validator string) {
+	r.Helper()
+	r.ok(r.db.RunCommand(r.Context(), bson.D{{Key: "collMod", Value: "outbox"}, {Key: "validator", Value: doc(validator)}}).Err())
+}
+
+// TestRowsThatCannotBeClaimed publishes all rows but those that a validator refuses to let change
+// at all, and those after them of their keys. Ready names one. When the server accepts changes
+// again, they are published in order.
+func TestRowsThatCannotBeClaimed(t *testing.T) {
+	r, _ := newFaultyRig(t)
+	for i := range 7 { // more than a window, and more than a claim looks again
+		r.ok(r.box.Add(r.Context(), order(fmt.Sprintf("stuck%d", i), fmt.Sprint("k", i)), order(fmt.Sprintf("z%d", i), fmt.Sprint("k", i))))
+	}
+	r.ok(r.box.Add(r.Context(), order("1", "a"), order("2", "a"), order("3", "")))
+	_, err := r.coll.InsertOne(r.Context(), bson.M{"id": "stuck7", "topic": "orders", "key": "odd", "state": "pending", "pos": int64(1), "due_at": "soon"})
+	r.ok(err)
+	_, err = r.coll.InsertOne(r.Context(), bson.M{"id": "stuck8", "topic": "orders", "state": "pending", "pos": int64(2), "payload": strings.Repeat("x", 16<<20-1000)})
+	r.ok(err)
+	r.protect(`{"id": {"$not": {"$regex": "^stuck"}}}`)
+	bus := &memoryBus{}
+	d := r.drain(r.box, bus, 1)
+	r.until("the other rows are published", func() bool { return len(bus.stored()) == 3 })
+	r.until("Ready names the rows", func() bool {
+		err := d.Ready()
+		return err != nil && strings.Contains(err.Error(), "stuck") && d.Stats().Unrecorded == 9
+	})
+	r.want("dead rows", d.Stats().Dead, uint64(0))
+	r.protect(`{}`)
+	r.until("all rows but the odd ones are published", func() bool { return r.pending() == 0 && len(bus.stored()) == 17 })
+	r.until("the drainer is ready", func() bool { return d.Ready() == nil })
+	r.want("dead", r.list(mongobox.Query{State: mongobox.Dead}), ids{"stuck7", "stuck8"})
+}
+
+// TestRowsThatCannotBeReleased gives back the rows that the server lets change, and names the others.
+func TestRowsThatCannotBeReleased(t *testing.T) {
+	r, _ := newFaultyRig(t)
+	r.ok(r.box.Add(r.Context(), order("stuck", ""), order("1", ""), order("2", "")))
+	_, rows := r.claim(r.box, 3, time.Hour)
+	r.protect(`{"id": {"$ne": "stuck"}}`)
+	refused, ok := errors.AsType[*jetbus.OutboxRowsError](r.box.Release(r.Context(), rows))
+	if !ok {
+		r.Fatal("Release does not name the row")
+	}
+	r.want("refused", refused.Refs, ids{rows[0].Ref})
+	got, _ := r.claim(r.box, 3, time.Hour)
+	r.want("claimed", got, ids{"1", "2"})
+}
+
+// TestOddTimeStaysOdd keeps a row dead whose due_at is not a time, although the drainer that
+// claimed it died.
+func TestOddTimeStaysOdd(t *testing.T) {
+	r, _ := newFaultyRig(t)
+	_, err := r.coll.InsertOne(r.Context(), bson.M{"id": "odd", "topic": "orders", "key": "k", "state": "pending", "pos": int64(1), "due_at": "soon"})
+	r.ok(err)
+	r.ok(r.box.Add(r.Context(), order("next", "k"), order("free", "")))
+	got, rows := r.claim(r.box, 10, time.Millisecond)
+	r.want("claimed", got[0], "odd")
+	if rows[0].Err == nil {
+		r.Error("the row has no error")
+	}
+	bus := &memoryBus{}
+	r.drain(r.box, bus, 10)
+	r.until("the free row is published", func() bool { return len(bus.stored()) == 1 })
+	dead, err := r.box.List(r.Context(), mongobox.Query{State: mongobox.Dead})
+	r.ok(err)
+	if len(dead) != 1 || !strings.Contains(dead[0].LastError, "due_at") {
+		r.Errorf("dead rows: %+v", dead)
+	}
+	r.want("stored", bus.stored(), ids{"free"})
 }

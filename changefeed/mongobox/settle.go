@@ -43,11 +43,7 @@ func (b *Box) sent(ctx context.Context, rows []jetbus.OutboxRow) error {
 	if _, err := b.rows.UpdateMany(ctx, append(these, states), mark); !isRefused(err) {
 		return err
 	}
-	var changes []mongo.WriteModel
-	for _, id := range ids {
-		changes = append(changes, mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: fieldRowID, Value: id}, states}).SetUpdate(mark))
-	}
-	refused, err := b.changeEach(ctx, changes)
+	refused, err := b.changeEach(ctx, ids, bson.D{states}, mark)
 	return errors.Join(err, refusedRows(refs, refused))
 }
 
@@ -68,21 +64,36 @@ func (b *Box) Release(ctx context.Context, rows []jetbus.OutboxRow) error {
 	for _, row := range rows {
 		byClaim[row.Claim] = append(byClaim[row.Claim], row)
 	}
+	var unchanged jetbus.OutboxRowsError
 	for claim, rows := range byClaim {
-		_, ids := idsOf(rows)
-		if err := b.release(alone(ctx), claim, ids); err != nil {
+		refs, ids := idsOf(rows)
+		refused, err := b.release(alone(ctx), claim, ids)
+		if err != nil {
 			return fmt.Errorf("give back to outbox %s: %w", b.name, err)
 		}
+		for _, i := range slices.Sorted(maps.Keys(refused)) {
+			unchanged.Add(refs[i], refused[i])
+		}
+	}
+	if err := unchanged.OrNil(); err != nil {
+		return fmt.Errorf("give back to outbox %s: %w", b.name, err)
 	}
 	return nil
 }
 
-// release ends a claim on rows.
-func (b *Box) release(ctx context.Context, claim string, ids bson.A) error {
-	_, err := b.rows.UpdateMany(ctx, bson.D{
-		{Key: fieldRowID, Value: bson.D{{Key: "$in", Value: ids}}}, inState(Pending), {Key: fieldOwner, Value: claim},
-	}, bson.D{{Key: "$unset", Value: bson.D{{Key: fieldOwner, Value: ""}, {Key: fieldDue, Value: ""}}}})
-	return err
+// release ends a claim on rows. It returns the errors of rows that the server refuses to change,
+// by index, and an error that concerns all rows.
+func (b *Box) release(ctx context.Context, claim string, ids bson.A) (refused map[int]error, err error) {
+	if claim == "" { // nothing is claimed
+		return nil, nil
+	}
+	owned := bson.D{inState(Pending), {Key: fieldOwner, Value: claim}}
+	end := mongo.Pipeline{{{Key: "$unset", Value: bson.A{fieldOwner, fieldDue}}}}
+	_, err = b.rows.UpdateMany(ctx, append(bson.D{{Key: fieldRowID, Value: bson.D{{Key: "$in", Value: ids}}}}, owned...), end)
+	if isRefused(err) {
+		return b.changeEach(ctx, ids, owned, end)
+	}
+	return nil, err
 }
 
 // Failed implements [jetbus.Outbox].
@@ -96,10 +107,15 @@ func (b *Box) Failed(ctx context.Context, failures []jetbus.OutboxFailure) error
 func (b *Box) failed(ctx context.Context, failures []jetbus.OutboxFailure) error {
 	var refs []string
 	var changes []mongo.WriteModel
+	var unchanged jetbus.OutboxRowsError
 	for _, f := range failures {
 		id, ok := idOf(f.Row.Ref)
 		if !ok {
 			continue // of another outbox
+		}
+		if f.Row.Claim == "" && f.Row.Err != nil { // it was never claimed
+			unchanged.Add(f.Row.Ref, f.Row.Err)
+			continue
 		}
 		state := Pending
 		if f.Dead {
@@ -118,24 +134,43 @@ func (b *Box) failed(ctx context.Context, failures []jetbus.OutboxFailure) error
 				{{Key: "$unset", Value: bson.A{fieldOwner}}},
 			}))
 	}
-	refused, err := b.changeEach(ctx, changes)
-	return errors.Join(err, refusedRows(refs, refused))
+	refused, err := b.bulkWrite(ctx, changes)
+	for _, i := range slices.Sorted(maps.Keys(refused)) {
+		unchanged.Add(refs[i], refused[i])
+	}
+	if err != nil {
+		return err
+	}
+	return unchanged.OrNil()
 }
 
 // refusedCodes are the error codes with which MongoDB refuses to change a single document,
 // because of a value, a type, an immutable field, a validator, the size or a unique index.
 var refusedCodes = []int{2, 14, 28, 66, 121, 10334, codeDuplicateKey, 17419, 17420}
 
-// isRefused reports whether the server refused to change one of several documents.
+// isRefused reports whether the server refused to change a document.
 func isRefused(err error) bool {
+	if refused, ok := errors.AsType[mongo.CommandError](err); ok { // of FindOneAndUpdate
+		return slices.Contains(refusedCodes, int(refused.Code))
+	}
 	failed, ok := errors.AsType[mongo.WriteException](err)
 	return ok && failed.WriteConcernError == nil && len(failed.WriteErrors) > 0 &&
 		!slices.ContainsFunc(failed.WriteErrors, func(e mongo.WriteError) bool { return !slices.Contains(refusedCodes, e.Code) })
 }
 
-// changeEach changes documents independently of each other. It returns the errors of refused
-// changes by index, and an error that concerns all changes.
-func (b *Box) changeEach(ctx context.Context, changes []mongo.WriteModel) (refused map[int]error, err error) {
+// changeEach changes documents that match a filter independently of each other. It returns the
+// errors of refused changes by index, and an error that concerns all changes.
+func (b *Box) changeEach(ctx context.Context, ids bson.A, filter bson.D, change mongo.Pipeline) (refused map[int]error, err error) {
+	var changes []mongo.WriteModel
+	for _, id := range ids {
+		this := bson.D{{Key: fieldRowID, Value: id}}
+		changes = append(changes, mongo.NewUpdateOneModel().SetFilter(append(this, filter...)).SetUpdate(change))
+	}
+	return b.bulkWrite(ctx, changes)
+}
+
+// bulkWrite makes changes independently of each other, with the results of changeEach.
+func (b *Box) bulkWrite(ctx context.Context, changes []mongo.WriteModel) (refused map[int]error, err error) {
 	if len(changes) == 0 {
 		return nil, nil
 	}
