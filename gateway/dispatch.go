@@ -5,19 +5,22 @@ import (
 	"errors"
 	"time"
 
-	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
+	"github.com/coder/websocket"
+
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
 // receive handles one frame of the client.
 func (c *conn) receive(text []byte) {
-	large := len(text) > smallBytes
-	if large && c.account.Acquire(c.ctx, budget.Work, 1) != nil {
-		return // the connection has ended
-	}
-	req, err := frame.ParseRequest(text)
-	if large {
-		c.account.Release(budget.Work, 1)
+	var req frame.Request
+	var err error
+	late := parse(c.ctx, c.account, len(text), func() error {
+		req, err = frame.ParseRequest(text)
+		return nil
+	})
+	if late != nil {
+		c.refuseUnparsed(text, late)
+		return
 	}
 	if errors.Is(err, frame.ErrUTF8) {
 		c.end(closeUTF8)
@@ -48,6 +51,25 @@ func (c *conn) receive(text []byte) {
 		return
 	}
 	c.dispatch(req)
+}
+
+// corrBytes is how much of a frame is searched for its corr if it is not parsed.
+const corrBytes = 1 << 10
+
+// closeOverloaded ends connections whose frames are not answered.
+var closeOverloaded = closing{int(websocket.StatusTryAgainLater), "overloaded"}
+
+// refuseUnparsed refuses a large frame that the budget did not let be parsed. If its corr does not come first, its
+// sender would wait for the answer without end, so the connection is closed.
+func (c *conn) refuseUnparsed(text []byte, err error) {
+	corr := frame.CorrOf(text[:min(len(text), corrBytes)])
+	switch {
+	case c.isOver():
+	case corr == "":
+		c.end(closeOverloaded)
+	default:
+		c.refuse(corr, err)
+	}
 }
 
 func (c *conn) dispatch(req frame.Request) {

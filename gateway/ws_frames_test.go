@@ -299,3 +299,41 @@ func TestManyPublishes(t *testing.T) {
 		}
 	})
 }
+
+// A frame that waits too long for other large bodies is refused, so that the frames behind it are handled. A
+// connection whose frame has no corr to answer is closed.
+func TestLargeFramesWaitForALimitedTime(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		c := r.login("ann topic:write:>")
+		var held []func()
+		for {
+			release, err := r.g.HoldWork(fmt.Sprint("other", len(held)))
+			if err != nil {
+				break
+			}
+			held = append(held, release)
+		}
+		large := `"topic":"orders","payload":"` + strings.Repeat("x", 20<<10) + `"}`
+		began := time.Now()
+		c.send(`{"op":"PUBLISH","corr":"1",` + large)
+		c.send(`{"op":"PING","n":7}`)
+		if m := c.next(frame.Err); m.Corr != "1" || m.Code != string(gateway.CodeOverloaded) || !m.Retryable || m.RetryAfterMs != 1000 {
+			r.Errorf("%+v", m)
+		}
+		if waited := time.Since(began); waited < time.Second || waited > 3*time.Second {
+			r.Errorf("it waited for %v", waited)
+		}
+		if m := c.next(frame.Pong); m.N != 7 {
+			r.Errorf("%+v", m)
+		}
+		c.send(`{"op":"PUBLISH",` + large)
+		if code := c.closed(); code != int(websocket.StatusTryAgainLater) {
+			r.Errorf("closed with %d", code)
+		}
+		for _, release := range held {
+			release()
+		}
+		c = r.login("ann topic:write:>")
+		c.ask(`{"op":"PUBLISH","corr":"2",`+large, frame.OK)
+	})
+}

@@ -57,6 +57,23 @@ func TestParseRequestKeepsWhatItCould(t *testing.T) {
 	}
 }
 
+func TestCorrOf(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"op":"PUBLISH","corr":"7","payload":[`:                            "7",
+		`{"corr":"7"`:                                                       "7",
+		`{"op":"PUBLISH","payload":[],"corr":"7"}`:                          "",
+		`{"op":"PUBLISH","corr":7}`:                                         "",
+		`{"op":"PUBLISH","payload":"corr","topic":"a"}`:                     "",
+		`{"op":"PUBLISH","corr":"` + strings.Repeat("x", 65) + `","a":"b"}`: "",
+		`{"op":"PUBLISH","corr":"7`:                                         "",
+		`{"op"`:                                                             "", `["corr","7"]`: "", ``: "",
+	} {
+		if got := frame.CorrOf([]byte(text)); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestPublishItem(t *testing.T) {
 	text := `{"op":"PUBLISH","topic":"a.b","payload": {"n":9007199254740993, "f":1.10} ,"opts":{"id":"1","key":"k","ts":1700000000000,"headers":{"x-a":"b"},"tags":["t"],"caused_by":["c"],"sid":"s","expect":{"lastSeq":7},"ttlMs":2000}}`
 	r, err := frame.ParseRequest([]byte(text))

@@ -1,6 +1,7 @@
 package frame
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -144,6 +145,29 @@ func ParseRequest(text []byte) (Request, error) {
 		return r, fmt.Errorf("%w: corr has more than %d bytes", ErrMember, MaxCorr)
 	}
 	return r, nil
+}
+
+// CorrOf returns the member corr of a request that is not parsed. text is the beginning of the request. The
+// result is "" unless corr is there, and all members before it are strings.
+func CorrOf(text []byte) string {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+		return ""
+	}
+	for {
+		name, err := d.Token()
+		if err != nil {
+			return ""
+		}
+		value, err := d.Token()
+		s, ok := value.(string)
+		switch {
+		case err != nil || !ok:
+			return ""
+		case name == "corr" && len(s) <= MaxCorr:
+			return s
+		}
+	}
 }
 
 // parse decodes JSON by exact member names, within the limits of frames.

@@ -4,10 +4,13 @@
 // request of a subject. A quantity counts at all three levels and is granted only if each has room. A level
 // that holds nothing of a kind grants any quantity, so that a large request is served alone instead of never.
 //
-// Acquire waits in line. TryAcquire fails with an [ExceededError], which names the level that refused. Close
-// releases everything that an account still holds, so a broken connection leaks nothing. The package starts
-// no goroutines and no timers. Granting and releasing take constant time, and so does each waiter that a
-// release wakes.
+// Acquire takes a quantity from the lowest level first, and waits in line at each level that has no room or has
+// other waiters. While it waits, it keeps what it got of lower levels. So a subject has no more requests in the
+// process's line than it may hold, and no subject overtakes another one in that line.
+//
+// TryAcquire fails with an [ExceededError], which names the level that refused. Close releases everything that
+// an account still holds, so a broken connection leaks nothing. The package starts no goroutines and no timers.
+// Granting and releasing take constant time, and so does each waiter that a release wakes.
 package budget
 
 import (
@@ -82,18 +85,18 @@ type Budget struct {
 	subjects map[string]*node // the subjects that hold something or have waiters
 }
 
-// node is the process, a subject or an account: what it holds, and its line of waiters.
+// node is the process, a subject or an account.
 type node struct {
-	used    [kinds]int64
-	waiting [kinds]list.List // of *waiter
+	used    [kinds]int64     // held, or taken by waiters in the lines of higher levels
+	waiting [kinds]list.List // of *waiter; the first one has no room here
 }
 
-// waiter is a waiting call of Acquire.
+// waiter is a waiting call of Acquire. It has taken n from all levels below its own.
 type waiter struct {
 	account *Account
 	n       int64
-	level   Level // the level in whose line it waits
-	at      *list.Element
+	level   Level         // the level in whose line it waits; levels: the quantity is granted
+	at      *list.Element // in that line
 	ready   chan struct{} // closed when the quantity is granted
 }
 
@@ -116,6 +119,7 @@ type Account struct {
 	subject string
 	over    chan struct{} // closed by Close
 	own     node
+	held    [kinds]int64 // the part of own.used that is granted
 	closed  bool
 }
 
@@ -144,37 +148,30 @@ func (a *Account) Acquire(ctx context.Context, k Kind, n int64) error {
 	b := a.b
 	b.mu.Lock()
 	err := a.takeLocked(k, n)
-	full, waits := errors.AsType[*ExceededError](err)
-	if !waits {
+	if _, waits := errors.AsType[*ExceededError](err); !waits {
 		b.mu.Unlock()
 		return err
 	}
-	w := &waiter{account: a, n: n, level: full.Level, ready: make(chan struct{})}
-	w.at = a.nodeLocked(w.level).waiting[k].PushBack(w)
+	w := &waiter{account: a, n: n, ready: make(chan struct{})}
+	w.advanceLocked(k)
 	b.mu.Unlock()
 	select {
 	case <-w.ready:
-		return nil
 	case <-a.over:
-		err = ErrClosed
 	case <-ctx.Done():
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	select {
-	case <-w.ready: // granted concurrently; if the account is closed, Close has released it already
-		if !a.closed {
-			return nil
-		}
+	switch {
+	case w.level == levels && !a.closed:
+		return nil
+	case w.level == levels:
+		a.releaseLocked(k, n) // does nothing if Close released it
 		return ErrClosed
-	default:
 	}
-	at := a.nodeLocked(w.level)
-	at.waiting[k].Remove(w.at)
-	at.wakeLocked(k) // the next in line may fit
-	a.forgetLocked()
-	if err == ErrClosed { //nolint:errorlint // set above
-		return err
+	w.leaveLocked(k)
+	if a.closed {
+		return ErrClosed
 	}
 	return &ExceededError{w.level, RetryAfter}
 }
@@ -187,7 +184,12 @@ func (a *Account) HasRoom(k Kind, n int64) bool {
 	a.b.mu.Lock()
 	defer a.b.mu.Unlock()
 	defer a.forgetLocked()
-	return !a.closed && a.fullLocked(k, n) == levels
+	for l := range levels {
+		if !a.fitsLocked(k, n, l) {
+			return false
+		}
+	}
+	return !a.closed
 }
 
 // Add counts n of a kind whether or not there is room. It is for resources that are already in use.
@@ -226,7 +228,7 @@ func (a *Account) Close() {
 	a.closed = true
 	close(a.over)
 	for k := range kinds {
-		a.releaseLocked(k, a.own.used[k])
+		a.releaseLocked(k, a.held[k])
 	}
 }
 
@@ -238,7 +240,7 @@ func (a *Account) takeLocked(k Kind, n int64) error {
 	if n <= 0 {
 		return nil
 	}
-	if level := a.refusalLocked(k, n); level < levels {
+	if level := a.blockedLocked(k, n, Connection); level < levels {
 		a.forgetLocked()
 		return &ExceededError{level, RetryAfter}
 	}
@@ -246,45 +248,39 @@ func (a *Account) takeLocked(k Kind, n int64) error {
 	return nil
 }
 
-// refusalLocked returns the lowest level that has no room for n or has waiters in line. It returns levels if
-// there is none.
-func (a *Account) refusalLocked(k Kind, n int64) Level {
-	full := a.fullLocked(k, n)
-	for l := range full {
-		if a.nodeLocked(l).waiting[k].Len() > 0 {
-			return l
-		}
-	}
-	return full
-}
-
-// fullLocked returns the lowest level that has no room for n, or levels if there is none.
-func (a *Account) fullLocked(k Kind, n int64) Level {
-	for l := range levels {
-		if used := a.nodeLocked(l).used[k]; used > 0 && used+n > a.b.limits[l].of(k) {
+// blockedLocked returns the lowest level from the given one on that has no room for n or has waiters in line. It
+// returns levels if there is none.
+func (a *Account) blockedLocked(k Kind, n int64, from Level) Level {
+	for l := from; l < levels; l++ {
+		if a.nodeLocked(l).waiting[k].Len() > 0 || !a.fitsLocked(k, n, l) {
 			return l
 		}
 	}
 	return levels
 }
 
+// fitsLocked reports whether a level has room for n.
+func (a *Account) fitsLocked(k Kind, n int64, l Level) bool {
+	used := a.nodeLocked(l).used[k]
+	return used == 0 || used+n <= a.b.limits[l].of(k)
+}
+
 func (a *Account) addLocked(k Kind, n int64) {
+	a.held[k] += n
 	for l := range levels {
 		a.nodeLocked(l).used[k] += n
 	}
 }
 
 func (a *Account) releaseLocked(k Kind, n int64) {
-	if n = min(n, a.own.used[k]); n <= 0 {
+	if n = min(n, a.held[k]); n <= 0 {
 		return
 	}
+	a.held[k] -= n
 	for l := range levels {
 		a.nodeLocked(l).used[k] -= n
 	}
-	for l := range levels {
-		a.nodeLocked(l).wakeLocked(k)
-	}
-	a.forgetLocked()
+	a.wakeLocked(k)
 }
 
 // nodeLocked returns the account's node of a level.
@@ -318,28 +314,46 @@ func (a *Account) forgetLocked() {
 	delete(a.b.subjects, a.subject)
 }
 
-// wakeLocked grants the quantities of waiters in line until one does not fit at this level. A waiter that does
-// not fit at another level moves to that level's line. No wake-up is lost: a level refuses only while it holds
-// something, and every release wakes its line.
-func (at *node) wakeLocked(k Kind) {
-	for at.waiting[k].Len() > 0 {
-		w := at.waiting[k].Front().Value.(*waiter) //nolint:forcetypeassert // nothing else is in it
-		a := w.account
-		level := levels // the waiter of a closed account is only removed
-		if !a.closed {
-			level = a.fullLocked(k, w.n)
-		}
-		if level < levels && a.nodeLocked(level) == at {
-			return
-		}
-		at.waiting[k].Remove(w.at)
-		switch {
-		case level < levels:
-			w.level = level
-			w.at = a.nodeLocked(level).waiting[k].PushBack(w)
-		case !a.closed:
-			a.addLocked(k, w.n)
-			close(w.ready)
+// wakeLocked lets the waiters in the lines of the account's nodes advance, until the first in each line has no
+// room there. It must be called whenever such a node has more room, or loses the first waiter of its line.
+func (a *Account) wakeLocked(k Kind) {
+	for l := range levels {
+		at := a.nodeLocked(l)
+		for at.waiting[k].Len() > 0 {
+			w := at.waiting[k].Front().Value.(*waiter) //nolint:forcetypeassert // nothing else is in it
+			if !w.account.fitsLocked(k, w.n, l) {
+				break
+			}
+			at.waiting[k].Remove(w.at)
+			at.used[k] += w.n
+			w.level++
+			w.advanceLocked(k)
 		}
 	}
+	a.forgetLocked()
+}
+
+// advanceLocked takes the quantity from the waiter's level and those above it, up to the first one that has no
+// room or has waiters in line. There the waiter gets in line. If there is none, the quantity is granted.
+func (w *waiter) advanceLocked(k Kind) {
+	a := w.account
+	for next := a.blockedLocked(k, w.n, w.level); w.level < next; w.level++ {
+		a.nodeLocked(w.level).used[k] += w.n
+	}
+	if w.level < levels {
+		w.at = a.nodeLocked(w.level).waiting[k].PushBack(w)
+		return
+	}
+	a.held[k] += w.n
+	close(w.ready)
+}
+
+// leaveLocked ends the waiting of a waiter and returns what it has taken.
+func (w *waiter) leaveLocked(k Kind) {
+	a := w.account
+	a.nodeLocked(w.level).waiting[k].Remove(w.at)
+	for l := range w.level {
+		a.nodeLocked(l).used[k] -= w.n
+	}
+	a.wakeLocked(k)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,6 +170,134 @@ func TestCloseEndsWaiters(t *testing.T) {
 		held.Close()
 		if got := b.Used(budget.Calls); got != 0 {
 			t.Errorf("%d calls leak", got)
+		}
+	})
+}
+
+// A subject with a request always in line does not keep its slot: at every level the one who waits longest is
+// served, and whoever gets room at a lower level first waits in the lines above it.
+func TestLowerLinesDoNotOvertakeHigherOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := budget.Limit{Bytes: 1, Calls: 1, Scans: 1}
+		for _, c := range []struct {
+			name    string
+			subject int // limit of scans
+			holder  string
+		}{
+			{"the line of a subject and that of the process", 1, "subject"},
+			{"the line of a connection and that of the process", 2, "connection"},
+		} {
+			of := limit
+			of.Scans = c.subject
+			b := budget.New(limit, of, limit)
+			held, served := b.Account("ann"), make(chan string, 3)
+			if err := held.TryAcquire(budget.Scans, 1); err != nil {
+				t.Fatal(err)
+			}
+			wait := func(name string, a *budget.Account) {
+				go func() {
+					if err := a.Acquire(t.Context(), budget.Scans, 1); err != nil {
+						t.Error(err)
+					}
+					served <- name
+					time.Sleep(time.Second)
+					a.Release(budget.Scans, 1)
+				}()
+				synctest.Wait()
+			}
+			if c.holder == "connection" {
+				wait("ann", held)
+			} else {
+				wait("ann", b.Account("ann"))
+			}
+			wait("eve", b.Account("eve"))
+			wait("bob", b.Account("bob"))
+			held.Release(budget.Scans, 1)
+			for _, want := range []string{"eve", "bob", "ann"} {
+				if got := <-served; got != want {
+					t.Errorf("%s: %s is served, want %s", c.name, got, want)
+				}
+			}
+			time.Sleep(2 * time.Second) // the last one releases its slot
+		}
+	})
+}
+
+// Two subjects that always have many requests in line hold all slots of the process. A third one is served
+// as soon as each of them got what it may hold at a time.
+func TestCrowdsLeaveOthersTheirTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := budget.New(budget.Limit{Bytes: 1, Calls: 1, Scans: 2}, budget.Limit{Bytes: 1, Calls: 1, Scans: 1}, budget.Limit{Bytes: 1, Calls: 1, Scans: 1})
+		ctx, cancel := context.WithCancel(t.Context())
+		var crowd sync.WaitGroup
+		for i := range 10 {
+			crowd.Go(func() {
+				a := b.Account([]string{"ann", "bob"}[i%2])
+				defer a.Close()
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				for ctx.Err() == nil && a.Acquire(ctx, budget.Scans, 1) == nil {
+					time.Sleep(time.Second)
+					a.Release(budget.Scans, 1)
+				}
+			})
+		}
+		time.Sleep(time.Minute)
+		for range 10 {
+			eve := b.Account("eve")
+			began := time.Now()
+			waiting, end := context.WithTimeout(ctx, time.Minute)
+			if err := eve.Acquire(waiting, budget.Scans, 1); err != nil {
+				t.Error(err)
+			}
+			end()
+			if waited := time.Since(began); waited > 2*time.Second {
+				t.Errorf("it waited for %v", waited)
+			}
+			eve.Close()
+			time.Sleep(300 * time.Millisecond)
+		}
+		cancel()
+		crowd.Wait()
+		if used := b.Used(budget.Scans); used != 0 {
+			t.Errorf("%d scans leak", used)
+		}
+	})
+}
+
+// What a waiter has got of lower levels goes back when it gives up, and to the next in line there.
+func TestWaiterThatGivesUpReturnsLowerLevels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := budget.Limit{Bytes: 1, Calls: 1, Scans: 1}
+		b := budget.New(one, one, one)
+		held := b.Account("bob")
+		if err := held.TryAcquire(budget.Scans, 1); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		gaveUp, closed, passed := make(chan error, 1), make(chan error, 1), make(chan error, 1)
+		closing := b.Account("ann")
+		go func() { gaveUp <- b.Account("ann").Acquire(ctx, budget.Scans, 1) }()
+		synctest.Wait()
+		go func() { closed <- closing.Acquire(t.Context(), budget.Scans, 1) }()
+		synctest.Wait()
+		next := b.Account("ann")
+		go func() { passed <- next.Acquire(t.Context(), budget.Scans, 1) }()
+		if got := level(t, <-gaveUp); got != budget.Process {
+			t.Errorf("%v", got)
+		}
+		synctest.Wait()
+		closing.Close()
+		if err := <-closed; !errors.Is(err, budget.ErrClosed) {
+			t.Error(err)
+		}
+		held.Close()
+		if err := <-passed; err != nil {
+			t.Error(err)
+		}
+		next.Close()
+		if err := b.Account("ann").TryAcquire(budget.Scans, 1); err != nil {
+			t.Errorf("a waiter that gave up still holds a slot of its subject: %v", err)
 		}
 	})
 }
