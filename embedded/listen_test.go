@@ -244,6 +244,19 @@ func TestWebSocketOrigins(t *testing.T) {
 	}
 }
 
+// A proxy on this machine would open a listener without credentials to the network.
+func TestWebSocketRefusesProxies(t *testing.T) {
+	for _, token := range []string{"", "t"} {
+		b := start(t, embedded.Config{WebSocket: "127.0.0.1:0", Token: token})
+		proxied := nats.WebSocketConnectionHeaders(http.Header{"X-Forwarded-For": {"192.0.2.1"}})
+		nc, err := nats.Connect(b.WebSocketURL(), proxied, nats.Token(token), nats.Timeout(patience))
+		if (err == nil) != (token != "") {
+			t.Errorf("through a proxy, with the token %q: %v", token, err)
+		}
+		nc.Close()
+	}
+}
+
 // The guard of the WebSocket listener forwards TLS, clients and large messages, and refuses what
 // is no WebSocket. Its connections end with the broker.
 func TestWebSocketGuard(t *testing.T) {

@@ -27,7 +27,7 @@ func (c Config) guardsWebSocket() bool {
 
 // A webSocketGuard listens for WebSocket clients instead of the server. The server only compares
 // the Origin of a request with its Host. With DNS rebinding, a page can set both to its own name.
-// The guard checks the Host and forwards accepted requests to the server. The server listens on
+// The guard checks the Host, refuses proxies and forwards accepted requests to the server. The server listens on
 // another loopback port and, by default, accepts only the origins of the guard's port.
 type webSocketGuard struct {
 	listener net.Listener

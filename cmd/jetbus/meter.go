@@ -69,7 +69,7 @@ func startMeter(ctx context.Context, b *embedded.Broker, prefix, listen string, 
 	})
 	var h http.Handler = pages
 	if loopback.Address(listen) {
-		h = loopback.Handler(h) // otherwise pages of other sites could read them with DNS rebinding
+		h = loopback.Handler(h) // otherwise proxies, and pages of other sites with DNS rebinding, could read them
 	}
 	m.web, err = listenWeb(ctx, "--metrics", listen, h, t, log)
 	return m, err

@@ -124,6 +124,16 @@ func TestServeMetrics(t *testing.T) {
 	}
 }
 
+// viaProxy adds the header that proxies add.
+type viaProxy struct{ http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (p viaProxy) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-Forwarded-For", "192.0.2.1")
+	return p.RoundTripper.RoundTrip(r)
+}
+
 // TestServeMetricsAlone: without a gateway, beside one who has the address, and with TLS.
 func TestServeMetricsAlone(t *testing.T) {
 	_, line := serving(t, nil, "--dir", t.TempDir(), "--metrics", "127.0.0.1:0")
@@ -138,6 +148,10 @@ func TestServeMetricsAlone(t *testing.T) {
 	}
 	if status, got := fetch(t, page.Client, http.MethodGet, strings.TrimSuffix(urls[1], metricsPath), "", ""); status != http.StatusNotFound {
 		t.Errorf("another path: %d %s", status, got)
+	}
+	proxied := &http.Client{Transport: viaProxy{page.Transport}}
+	if status, got := fetch(t, proxied, http.MethodGet, urls[1], "", ""); status != http.StatusForbidden {
+		t.Errorf("through a proxy: %d %s", status, got)
 	}
 	address := strings.TrimSuffix(strings.TrimPrefix(urls[1], "http://"), metricsPath)
 	got := command(t, "", "serve", "--listen", "0", "--dir", t.TempDir(), "--gateway", "0", "--metrics", address)

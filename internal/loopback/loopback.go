@@ -3,7 +3,8 @@
 //
 // A browser is such a program, but it runs pages that must not be trusted. A page can send
 // requests to a loopback address. With DNS rebinding, a page can also make the browser treat the
-// address as the page's own host. Then the Host header has the page's name. [Check] refuses both.
+// address as the page's own host. Then the Host header has the page's name. A proxy is such a
+// program, too, and sends the requests of other machines. [Check] refuses all of these.
 package loopback
 
 import (
@@ -40,13 +41,16 @@ func Address(addr string) bool {
 }
 
 // Check returns an error if a listener that trusts its own machine must not serve the request.
-// The request must have arrived over a loopback address. Its Host must be a loopback name with
-// the port of the listener. If a browser sent it for a page of another site, it must have an
+// The request must have arrived over a loopback address, and not through a proxy. Its Host must be
+// a loopback name with the port of the listener. If a browser sent it for a page of another site, it must have an
 // Origin, which the caller must check.
 func Check(r *http.Request) error {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if !ok || !local.IP.IsLoopback() {
 		return errors.New("the request did not come over a loopback address")
+	}
+	if forwarded(r) {
+		return errors.New("a proxy sent the request")
 	}
 	host, port := r.Host, "80"
 	if r.TLS != nil {
@@ -75,18 +79,21 @@ func CrossSite(r *http.Request) bool {
 	return false
 }
 
-// forwarding lists the headers of proxies that do not begin with X-Forwarded-.
-var forwarding = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Original-Host", "X-Original-Url"}
+// forwarding lists the headers of proxies that do not begin with X-Forwarded.
+var forwarding = []string{
+	"Forwarded", "Forwarded-For", "X-Original-Forwarded-For", "Via", "Cdn-Loop", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "True-Client-Ip",
+	"Cf-Connecting-Ip", "Fastly-Client-Ip", "Fly-Client-Ip", "X-Azure-Clientip", "X-Envoy-External-Address", "X-Original-Host", "X-Original-Url",
+}
 
-// Forwarded reports whether a proxy has sent the request: it has a header that proxies add, or uses
+// forwarded reports whether a proxy has sent the request: it has a header that proxies add, or uses
 // HTTP/1.0, which some proxies speak but current clients do not. By default nginx speaks HTTP/1.0 and
 // adds no header. A proxy that speaks HTTP/1.1 and adds no header cannot be recognized.
-func Forwarded(r *http.Request) bool {
+func forwarded(r *http.Request) bool {
 	if !r.ProtoAtLeast(1, 1) {
 		return true
 	}
 	for name := range r.Header {
-		if strings.HasPrefix(name, "X-Forwarded-") {
+		if strings.HasPrefix(name, "X-Forwarded") {
 			return true
 		}
 	}

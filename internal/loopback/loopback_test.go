@@ -69,20 +69,24 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestForwarded(t *testing.T) {
+func TestCheckRefusesProxies(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Forwarded-Server", "x-forwarded-anything", "X-Real-IP", "Via", "CF-Connecting-IP"} {
-		if !loopback.Forwarded(request("127.0.0.1:80", "localhost", name, "")) {
-			t.Errorf("%s is not one", name)
+	for _, name := range []string{
+		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Forwarded-Server",
+		"x-forwarded-anything", "X-Forwarded", "Forwarded-For", "X-Original-Forwarded-For", "X-Real-IP", "Via",
+		"CF-Connecting-IP", "X-Envoy-External-Address", "Fastly-Client-IP", "Fly-Client-IP", "X-Azure-ClientIP", "CDN-Loop",
+	} {
+		if loopback.Check(request("127.0.0.1:80", "localhost", name, "")) == nil {
+			t.Errorf("%s is accepted", name)
 		}
 	}
 	old := request("127.0.0.1:80", "localhost")
 	old.ProtoMajor, old.ProtoMinor = 1, 0
-	if !loopback.Forwarded(old) {
-		t.Error("HTTP/1.0 is not one")
+	if loopback.Check(old) == nil {
+		t.Error("HTTP/1.0 is accepted")
 	}
-	if loopback.Forwarded(request("127.0.0.1:80", "localhost", "Accept", "*/*")) {
-		t.Error("a client is one")
+	if err := loopback.Check(request("127.0.0.1:80", "localhost", "Accept", "*/*")); err != nil {
+		t.Errorf("a client: %v", err)
 	}
 }
 
@@ -99,6 +103,7 @@ func TestHandler(t *testing.T) {
 		"opaque page":    {request("127.0.0.1:80", "localhost", "Origin", "null"), 403},
 		"no origin":      {request("127.0.0.1:80", "localhost", "Origin", "%"), 403},
 		"rebound name":   {request("127.0.0.1:80", "evil.test"), 403},
+		"proxy":          {request("127.0.0.1:80", "localhost", "X-Forwarded-Host", "bus.example.com"), 403},
 	} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, c.r)
