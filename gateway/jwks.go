@@ -279,7 +279,7 @@ type jsonKey struct {
 	Y      string   `json:"y"`
 }
 
-// parseKeySet decodes the public signature keys of a set. It skips keys for other uses, and keys that
+// parseKeySet decodes the public signature keys of a set. It skips keys for encryption, and keys that
 // it cannot use, and returns the reasons for the latter. Secret keys are not usable, since anyone can
 // read the set.
 func parseKeySet(text []byte) (keys []setKey, skipped []string, err error) {
@@ -295,10 +295,10 @@ func parseKeySet(text []byte) (keys []setKey, skipped []string, err error) {
 	for i, raw := range set.Keys {
 		var k jsonKey
 		err := exactjson.Unmarshal(raw, &k, exactjson.Ignore)
-		if err == nil && !k.signs() {
+		if err == nil && k.Use == "enc" {
 			continue
 		}
-		var bound publicKey
+		var bound setKey
 		if err == nil {
 			bound, err = k.bind()
 		}
@@ -306,26 +306,38 @@ func parseKeySet(text []byte) (keys []setKey, skipped []string, err error) {
 			skipped = append(skipped, fmt.Sprintf("key %d (kid %.40q): %v", i+1, k.Kid, err))
 			continue
 		}
-		keys = append(keys, setKey{kid: k.Kid, alg: k.Alg, publicKey: bound})
+		keys = append(keys, bound)
 	}
 	return keys, skipped, nil
 }
 
-// signs reports whether the key's use and key_ops allow signatures.
-func (k *jsonKey) signs() bool {
-	return (k.Use == "" || k.Use == "sig") && (k.KeyOps == nil || slices.Contains(k.KeyOps, "verify"))
-}
-
-// bind decodes the key and returns it with the algorithms that it can verify.
-func (k *jsonKey) bind() (publicKey, error) {
-	if len(k.Kid) > maxKidBytes {
-		return publicKey{}, fmt.Errorf("kid has %d bytes, at most %d are allowed", len(k.Kid), maxKidBytes)
+// bind decodes the key and returns it with the algorithms that it can verify. The error says why it
+// verifies none.
+func (k *jsonKey) bind() (setKey, error) {
+	switch {
+	case len(k.Kid) > maxKidBytes:
+		return setKey{}, fmt.Errorf("kid has %d bytes, at most %d are allowed", len(k.Kid), maxKidBytes)
+	case k.Use != "" && k.Use != "sig":
+		return setKey{}, fmt.Errorf("use is %.40q, not \"sig\"", k.Use)
+	case k.KeyOps != nil && !slices.Contains(k.KeyOps, "verify"):
+		return setKey{}, errors.New("key_ops has no \"verify\"")
 	}
 	key, err := k.public()
 	if err != nil {
-		return publicKey{}, err
+		return setKey{}, err
 	}
-	return newPublicKey(key)
+	bound, err := newPublicKey(key)
+	if err != nil {
+		return setKey{}, err
+	}
+	alg := k.Alg
+	if alg == "Ed25519" { // the name of RFC 9864
+		alg = "EdDSA"
+	}
+	if alg != "" && !slices.Contains(bound.algs, alg) {
+		return setKey{}, fmt.Errorf("alg is %.40q, a key of this type and curve is for %s", k.Alg, strings.Join(bound.algs, ", "))
+	}
+	return setKey{kid: k.Kid, alg: alg, publicKey: bound}, nil
 }
 
 // public decodes the public key.

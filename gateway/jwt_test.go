@@ -332,6 +332,7 @@ func TestJWKSKeys(t *testing.T) {
 		jwk(&p.rsa.PublicKey, map[string]any{"kid": "r", "alg": "RS256", "use": "sig"}),
 		jwk(&p.ec.PublicKey, map[string]any{"kid": "e"}),
 		jwk(p.ed.Public().(ed25519.PublicKey), map[string]any{"kid": "d", "key_ops": []string{"verify"}}),
+		jwk(p.ed.Public().(ed25519.PublicKey), map[string]any{"kid": "d2", "alg": "Ed25519"}),
 		jwk(&p.rsa.PublicKey, map[string]any{"kid": "enc", "use": "enc"}),
 		jwk(&p.rsa.PublicKey, map[string]any{"kid": "ops", "key_ops": []string{"encrypt"}}),
 		map[string]any{"kty": "oct", "kid": "o", "k": base64.RawURLEncoding.EncodeToString(secret)},
@@ -348,6 +349,7 @@ func TestJWKSKeys(t *testing.T) {
 		"RSA":            sign(t, jwt.SigningMethodRS256, p.rsa, good(), kid("r")),
 		"ECDSA":          sign(t, jwt.SigningMethodES256, p.ec, good(), kid("e")),
 		"EdDSA":          sign(t, jwt.SigningMethodEdDSA, p.ed, good(), kid("d")),
+		"Ed25519":        sign(t, jwt.SigningMethodEdDSA, p.ed, good(), kid("d2")),
 		"one of its alg": sign(t, jwt.SigningMethodES256, p.ec, good(), nil),
 	} {
 		if _, err := j.Authenticate(t.Context(), token); err != nil {
@@ -382,16 +384,23 @@ func TestJWKSSkippedKeys(t *testing.T) {
 		key  map[string]any
 		want string
 	}{
-		"+ in base64":         {ec(map[string]any{"x": "+" + x[1:]}), "x is base64, not base64url"},
-		"/ in base64":         {ec(map[string]any{"y": "/" + x[1:]}), "y is base64, not base64url"},
-		"no base64":           {ec(map[string]any{"x": "*"}), "x is not base64url"},
-		"no coordinate":       {ec(map[string]any{"y": nil}), "y is missing"},
-		"numeric kid":         {ec(map[string]any{"kid": 7}), "kid"},
-		"leading zero":        {ec(map[string]any{"x": base64.RawURLEncoding.EncodeToString(raw[1:])}), "x and y have 31 and 32 bytes, P-256 needs 32"},
-		"curve":               {ec(map[string]any{"crv": "secp256k1"}), `the curve "secp256k1" is not supported`},
-		"secret":              {map[string]any{"kty": "oct", "k": "AAAA"}, `keys of type "oct" are not supported`},
-		"exponent":            {jwk(&p.rsa.PublicKey, map[string]any{"e": "Ag"}), "e is not an odd number"},
-		"names in other case": {map[string]any{"KTY": "EC", "crv": "P-256"}, `keys of type "" are not supported`},
+		"+ in base64":          {ec(map[string]any{"x": "+" + x[1:]}), "x is base64, not base64url"},
+		"/ in base64":          {ec(map[string]any{"y": "/" + x[1:]}), "y is base64, not base64url"},
+		"no base64":            {ec(map[string]any{"x": "*"}), "x is not base64url"},
+		"no coordinate":        {ec(map[string]any{"y": nil}), "y is missing"},
+		"numeric kid":          {ec(map[string]any{"kid": 7}), "kid"},
+		"leading zero":         {ec(map[string]any{"x": base64.RawURLEncoding.EncodeToString(raw[1:])}), "x and y have 31 and 32 bytes, P-256 needs 32"},
+		"curve":                {ec(map[string]any{"crv": "secp256k1"}), `the curve "secp256k1" is not supported`},
+		"secret":               {map[string]any{"kty": "oct", "k": "AAAA"}, `keys of type "oct" are not supported`},
+		"exponent":             {jwk(&p.rsa.PublicKey, map[string]any{"e": "Ag"}), "e is not an odd number"},
+		"alg of RSA":           {ec(map[string]any{"alg": "RS256"}), `alg is "RS256", a key of this type and curve is for ES256`},
+		"alg of another curve": {ec(map[string]any{"alg": "ES384"}), `alg is "ES384", a key of this type and curve is for ES256`},
+		"alg in other case":    {jwk(&p.rsa.PublicKey, map[string]any{"alg": "rs256"}), `alg is "rs256", a key of this type and curve is for RS256, `},
+		"alg for encryption":   {jwk(&p.rsa.PublicKey, map[string]any{"alg": "RSA-OAEP"}), `alg is "RSA-OAEP"`},
+		"use in other case":    {ec(map[string]any{"use": "SIG"}), `use is "SIG", not "sig"`},
+		"other operations":     {ec(map[string]any{"key_ops": []string{"sign"}}), `key_ops has no "verify"`},
+		"no operations":        {ec(map[string]any{"key_ops": []string{}}), `key_ops has no "verify"`},
+		"names in other case":  {map[string]any{"KTY": "EC", "crv": "P-256"}, `keys of type "" are not supported`},
 	} {
 		var log bytes.Buffer
 		s := &keyServer{status: 200, body: keySetOf(c.key)}
