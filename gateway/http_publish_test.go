@@ -12,6 +12,8 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/gateway"
+	"github.com/seed-63e9a637/jetbus/internal/caller"
+	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
 // last is the newest event of orders.
@@ -316,6 +318,43 @@ func TestNowhere(t *testing.T) {
 		got := r.do("GET", "/publish/orders", "")
 		if got.refused(gateway.CodeBadMethod); got.header.Get("Allow") != "POST" {
 			r.Errorf("%v", got.header)
+		}
+	})
+}
+
+// callerBus records for whom events are published.
+type callerBus struct {
+	jetbus.Backend
+	callers chan string
+}
+
+// Publish implements jetbus.Publisher.
+func (b callerBus) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.PublishOptions) (jetbus.Receipt, error) {
+	b.callers <- caller.Of(ctx)
+	return b.Backend.Publish(ctx, e, o...)
+}
+
+// PublishBatch implements jetbus.Batcher.
+func (b callerBus) PublishBatch(ctx context.Context, events []jetbus.Event, o jetbus.BatchOptions) ([]jetbus.Receipt, error) {
+	b.callers <- caller.Of(ctx)
+	return b.Backend.PublishBatch(ctx, events, o)
+}
+
+// The bus behind a gateway knows for whom it publishes.
+func TestPublishNamesItsCaller(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		bus := callerBus{r.bus, make(chan string, 10)}
+		r.serveBus(bus, withTokens())
+		r.do("POST", ordersPath, `1`, "Authorization", ann).is(201)
+		r.do("POST", ordersPath, `{"payload":2}`, "Authorization", ann, "Content-Type", "application/x-ndjson").is(200)
+		r.do("POST", "/publish/orders", `5`, "Authorization", ann).is(200)
+		c := r.login("ann topic:write:>")
+		c.ask(`{"op":"PUBLISH","corr":"1","topic":"orders","payload":3}`, frame.OK)
+		c.ask(`{"op":"PUBLISH_BATCH","corr":"2","events":[{"topic":"orders","payload":4}]}`, frame.OK)
+		for range 5 {
+			if got := <-bus.callers; got != "ann" {
+				r.Errorf("an event is published for %q", got)
+			}
 		}
 	})
 }

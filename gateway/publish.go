@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
+	"github.com/seed-63e9a637/jetbus/internal/caller"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -217,7 +218,7 @@ func (c *conn) nextJobs() []publishJob {
 }
 
 func (c *conn) publishOne(j *publishJob) {
-	ctx, cancel := context.WithTimeout(c.ctx, taskTime)
+	ctx, cancel := context.WithTimeout(caller.With(c.ctx, c.principal().Subject), taskTime)
 	defer cancel()
 	ctx, release, err := c.whileKnown(ctx, j)
 	defer release()
@@ -261,7 +262,7 @@ func withStored(err error) error {
 // batch that was sent is not stored is not sent again: a later event of its key may be
 // stored, and whether it may follow that is the client's to say.
 func (c *conn) publishTogether(jobs []publishJob) {
-	ctx, cancel := context.WithTimeout(c.ctx, taskTime)
+	ctx, cancel := context.WithTimeout(caller.With(c.ctx, c.principal().Subject), taskTime)
 	defer cancel()
 	events := make([]jetbus.Event, len(jobs))
 	for i := range jobs {
@@ -284,7 +285,7 @@ func (c *conn) publishTogether(jobs []publishJob) {
 
 // publishMany answers a PUBLISH_BATCH, with one result an event.
 func (c *conn) publishMany(j *publishJob) {
-	ctx, cancel := context.WithTimeout(c.ctx, taskTime)
+	ctx, cancel := context.WithTimeout(caller.With(c.ctx, c.principal().Subject), taskTime)
 	defer cancel()
 	var events []jetbus.Event
 	how := j.how

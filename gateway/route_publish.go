@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
+	"github.com/seed-63e9a637/jetbus/internal/caller"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -52,6 +53,7 @@ func (g *Gateway) publishTopic(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer g.leavePost(who.Subject)
+	r = r.WithContext(caller.With(r.Context(), who.Subject))
 	a := g.account(who)
 	defer a.Close()
 	kind, err := mediaType(r.Header)
@@ -119,7 +121,7 @@ func (g *Gateway) publishFirst(w http.ResponseWriter, r *http.Request) {
 	defer a.Close()
 	e, err := g.readEvent(w, r, a, topic, "application/json")
 	if err == nil {
-		ctx, cancel := context.WithTimeout(r.Context(), taskTime)
+		ctx, cancel := context.WithTimeout(caller.With(r.Context(), who.Subject), taskTime)
 		defer cancel()
 		var receipt jetbus.Receipt
 		if receipt, err = g.b.Publish(ctx, e); err == nil {

@@ -3,10 +3,14 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/internal/caller"
 	"github.com/seed-63e9a637/jetbus/registry/schema"
 )
 
@@ -20,8 +24,8 @@ func TestGateBoundsDearValidations(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	nested := []byte(strings.Repeat("[", 44) + strings.Repeat("]", 44))
 	large := []byte(`[` + strings.Repeat(" ", lightPayload) + `]`)
-	for range cap(g.slots) {
-		g.slots <- struct{}{}
+	for range g.slots {
+		g.enter(t.Context())
 	}
 	cancel()
 	for name, payload := range map[string][]byte{"nested": nested, "large": large} {
@@ -32,13 +36,56 @@ func TestGateBoundsDearValidations(t *testing.T) {
 	if err := g.validate(ctx, s, schema.Strict, []byte(`{"ordinary":true}`)); err != nil {
 		t.Errorf("an ordinary payload, while all slots are taken: %v", err)
 	}
-	for range cap(g.slots) {
-		<-g.slots
+	for range g.slots {
+		g.leave()
 	}
-	for range 2 * cap(g.slots) { // each gives its slot back
+	for range 2 * g.slots { // each gives its slot back
 		err := g.validate(t.Context(), s, schema.Strict, nested)
 		if !errors.Is(err, schema.ErrTooMuchWork) || !errors.Is(judgment("t", 1, err), schema.ErrTooMuchWork) || !errors.Is(judgment("t", 1, err), jetbus.ErrSchema) {
 			t.Fatalf("nested: %v, want ErrTooMuchWork", err)
 		}
 	}
+}
+
+// A caller with many expensive validations leaves others their turn, and one that gives up leaves nothing behind.
+func TestCallersTakeTurnsAtTheGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		for range g.slots {
+			g.enter(t.Context())
+		}
+		order := make(chan string, 20)
+		wait := func(ctx context.Context, who string) {
+			go func() {
+				if g.enter(caller.With(ctx, who)) {
+					order <- who
+				}
+			}()
+			synctest.Wait()
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		for i, who := range []string{"zoe", "ann", "ann", "ann", "ann", "eve", "bob", "ann", "bob"} {
+			ctx := t.Context()
+			if i%4 == 0 { // zoe, an ann and the last bob
+				ctx = gone
+			}
+			wait(ctx, who)
+		}
+		cancel()
+		synctest.Wait()
+		var got []string
+		for range 6 {
+			g.leave()
+			got = append(got, <-order)
+		}
+		if want := []string{"ann", "eve", "bob", "ann", "ann", "ann"}; !slices.Equal(got, want) {
+			t.Errorf("served were %v, want %v", got, want)
+		}
+		for range g.slots {
+			g.leave()
+		}
+		if left := fmt.Sprint(g.taken, g.lines, g.turns); left != "0 map[] []" {
+			t.Errorf("left is %s", left)
+		}
+	})
 }

@@ -43,7 +43,8 @@ type ValidatedOptions struct {
 // The validation of a payload of up to 1 MiB takes at most 100 ms of CPU and 64 MiB of memory. A
 // payload that needs more is refused, and the error also matches [schema.ErrTooMuchWork]. Validations
 // that take more than about 1 ms, or of payloads larger than 64 KiB, run on at most half of the
-// processors, and at most 4 at a time. The others wait for their turn, until ctx ends.
+// processors, and at most 4 at a time. The others wait for their turn, until ctx ends. Clients of a
+// gateway take turns, however many events each publishes.
 //
 // Two headers are added: an event of a topic with a schema may have at most jetbus.MaxHeaders-2
 // headers of its own.
