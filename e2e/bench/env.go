@@ -24,6 +24,9 @@ type place struct {
 	memory bool // topics are kept in memory
 }
 
+// quiet keeps nats.go from printing asynchronous errors.
+var quiet = nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
+
 // env is a server in this process and the connections of the contestants: two
 // for each, where publishing and consuming go on at the same time.
 type env struct {
@@ -68,7 +71,7 @@ func (e *env) connect(ctx context.Context, at place) error {
 	for range 5 {
 		dial := func() (*nats.Conn, error) { return e.broker.Connect() }
 		if at.tcp {
-			dial = func() (*nats.Conn, error) { return nats.Connect(e.broker.URL()) }
+			dial = func() (*nats.Conn, error) { return nats.Connect(e.broker.URL(), quiet) }
 		}
 		nc, err := dial()
 		if err != nil {

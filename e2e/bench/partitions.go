@@ -221,7 +221,7 @@ func passOn(ctx context.Context, url string, crash bool) (time.Duration, error) 
 	defer cancel()
 	name := "passing"
 	join := func(id string, weight int) (*partition.Subscription, *turns, *nats.Conn, error) {
-		nc, err := nats.Connect(url, nats.NoReconnect())
+		nc, err := nats.Connect(url, nats.NoReconnect(), quiet)
 		if err != nil {
 			return nil, nil, nil, err
 		}

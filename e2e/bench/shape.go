@@ -30,7 +30,7 @@ const (
 
 // far opens a bus on a connection of its own over a long way.
 func (e *env) far(ctx context.Context, rtt time.Duration) (bus *adapter.Bus, nc *nats.Conn, closeBoth func(), err error) {
-	nc, err = nats.Connect("", nats.InProcessServer(&adaptertest.Distant{Broker: e.broker, RTT: rtt}))
+	nc, err = nats.Connect("", nats.InProcessServer(&adaptertest.Distant{Broker: e.broker, RTT: rtt}), quiet)
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -37,7 +37,7 @@ func (r *run) server(o *server.Options) *server.Server {
 // openAs opens an instance as one of the server's users.
 func (r *run) openAs(s *server.Server, user string) (ClosingBus, error) {
 	r.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(s), nats.UserInfo(user, user))
+	nc, err := nats.Connect("", nats.InProcessServer(s), nats.UserInfo(user, user), quiet)
 	r.must(err)
 	r.Cleanup(nc.Close)
 	bus, err := r.Open(r.ctx, nc)

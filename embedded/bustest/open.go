@@ -36,11 +36,13 @@ type Server interface {
 	Connect(o ...nats.Option) (*nats.Conn, error)
 }
 
+// quiet keeps nats.go from printing asynchronous errors.
+var quiet = nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
+
 // Connect opens a connection until the end of the test. What the server refuses
 // later is not printed, unless the options say so.
 func Connect(t testing.TB, s Server, o ...nats.Option) *nats.Conn {
 	t.Helper()
-	quiet := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
 	nc, err := s.Connect(append([]nats.Option{quiet}, o...)...)
 	if err != nil {
 		t.Fatal(err)
