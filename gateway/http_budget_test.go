@@ -226,7 +226,7 @@ func TestCallsAreBounded(t *testing.T) {
 func TestStateOfLargeTopic(t *testing.T) {
 	inBubble(t, gateway.Config{Limits: gateway.Limits{Bytes: 1 << 20, QueueBytes: 64 << 10}}, func(r *wsRig) {
 		r.ensure(jetbus.TopicConfig{Name: "state", Compact: true})
-		big := `"` + strings.Repeat("x", 300<<10) + `"`
+		big := `"` + strings.Repeat("x", 100<<10) + `"` // four times as much counts
 		r.set("state", "a="+big, "b="+big)
 		r.do("GET", statePath+"/state?at=2100-01-01T00:00:00Z&limit=1", "").is(200)
 		r.set("state", "c="+big, "d="+big)

@@ -278,11 +278,15 @@ func (g *Gateway) snapshotKey(w http.ResponseWriter, r *http.Request) {
 	answerText(w, http.StatusOK, append(body, '\n'))
 }
 
+// stateCost is how many times as much memory the events of a state may take as their topic has bytes. Events with many
+// short headers take more, others less.
+const stateCost = 4
+
 // stateScans returns how many scans a state of the topic counts for. The bus builds a state of all keys in
-// memory. The count limits all concurrent states to topics of Limits.Bytes together.
+// memory. The count limits all concurrent states to Limits.Bytes together.
 func (g *Gateway) stateScans(ctx context.Context, topic string) (int64, error) {
 	info, err := g.b.TopicInfo(ctx, topic)
-	most, scans := uint64(g.c.Limits.Bytes), uint64(g.c.Limits.Scans) //nolint:gosec // they are positive
+	most, scans := uint64(g.c.Limits.Bytes)/stateCost, uint64(g.c.Limits.Scans) //nolint:gosec // they are positive
 	switch {
 	case err != nil:
 		return 0, err
