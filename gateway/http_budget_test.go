@@ -270,3 +270,19 @@ func TestDocumentsWithoutTokenAreRare(t *testing.T) {
 		r.do("GET", "/asyncapi.json", "").is(200)
 	})
 }
+
+// TestListsAreCharged: a list is charged for from before it is made until it is written.
+func TestListsAreCharged(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		c := withTokens()
+		c.Limits = gateway.Limits{BytesPerPrincipal: 2 << 20} // one page
+		bus := newGatedBus(r.bus)
+		r.serveBus(bus, c)
+		crowd := &crowd{r: r, bus: bus}
+		crowd.add("GET", "/v1/topics", "", "Authorization", ann)
+		r.do("GET", "/v1/groups/orders", "", "Authorization", ann).refusedOver(gateway.CodeRateLimited)
+		r.do("GET", "/v1/groups/orders", "", "Authorization", bob).is(200)
+		crowd.end()
+		r.do("GET", "/v1/topics", "", "Authorization", ann).is(200)
+	})
+}
