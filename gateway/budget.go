@@ -61,6 +61,11 @@ func acquire(ctx context.Context, a *budget.Account, k budget.Kind, n int64) err
 		a.Add(k, n)
 		return nil
 	}
+	return acquireInLine(ctx, a, k, n)
+}
+
+// acquireInLine is like acquire for any n.
+func acquireInLine(ctx context.Context, a *budget.Account, k budget.Kind, n int64) error {
 	waiting, cancel := context.WithTimeout(ctx, lineTime)
 	defer cancel()
 	err := a.Acquire(waiting, k, n)

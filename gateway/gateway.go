@@ -111,11 +111,27 @@ func (g *Gateway) routes() {
 	g.httpRoutes(g.mux)
 }
 
+const (
+	// maxFields is how many header fields a request may have: those of an event, and others of the client
+	// and of proxies. A field without a value takes 5 bytes to send and about 100 bytes of memory.
+	maxFields = jetbus.MaxHeaders + 64
+	// unreadTime is how long a client may take to send a body that no handler reads. net/http waits for the
+	// body before it responds.
+	unreadTime = time.Second
+)
+
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w = g.inPieces(w)
-	if r.ContentLength != 0 { // before it answers net/http reads what nobody has read
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // what has no deadlines is a test's
+	rc := http.NewResponseController(w)
+	if r.ContentLength != 0 && r.ProtoMajor == 1 {
+		_ = rc.SetReadDeadline(time.Now().Add(unreadTime)) // readBody extends it. Writers of tests have no deadlines
+	}
+	if fields(r.Header) > maxFields {
+		_ = rc.SetReadDeadline(time.Now()) // the header is kept until the response is complete
+		w.Header().Set("Connection", "close")
+		g.problem(w, r, refuse(CodeTooLarge, "the request has more than %d header fields", maxFields))
+		return
 	}
 	if !g.cross(w, r) {
 		return
@@ -125,4 +141,12 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.mux.ServeHTTP(w, r)
+}
+
+// fields returns the number of header fields.
+func fields(h http.Header) (n int) {
+	for _, values := range h {
+		n += len(values)
+	}
+	return n
 }

@@ -1,9 +1,10 @@
 package gateway
 
 import (
-	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"mime"
 	"net/http"
 	"strconv"
@@ -50,7 +51,7 @@ var methods = []string{http.MethodGet, http.MethodPost, http.MethodPut, http.Met
 func (g *Gateway) nowhere(w http.ResponseWriter, r *http.Request) {
 	var allowed []string
 	for _, method := range methods {
-		other := r.Clone(r.Context())
+		other := r.WithContext(r.Context()) // a copy
 		other.Method = method
 		if _, pattern := g.mux.Handler(other); pattern != "/" && method != r.Method {
 			allowed = append(allowed, method)
@@ -108,12 +109,12 @@ func (b *jsonBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// bodyTime is how long a client may take to send a body, from the beginning of its request.
+// bodyTime is how long a client may take to send a body, from when readBody begins to read it.
 const bodyTime = 30 * time.Second
 
-// readBody reads the body of a request, and refuses a body larger than most bytes. Before it reads, it
-// acquires cost times the length of the body from the account. If the length is unknown, it assumes
-// most bytes and later releases the rest.
+// readBody reads the body of a request, and refuses a body larger than most bytes. It acquires cost times the
+// length of the body from the account, in steps as the body arrives: a client that announces a large body
+// and sends little of it reserves little.
 func readBody(w http.ResponseWriter, r *http.Request, a *budget.Account, most, cost int64) ([]byte, error) {
 	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return nil, refuse(CodeUnsupportedEncoding, "the content encoding %.40q is not supported; send the body as it is", e)
@@ -121,27 +122,50 @@ func readBody(w http.ResponseWriter, r *http.Request, a *budget.Account, most, c
 	if r.ContentLength > most {
 		return nil, refuse(CodeTooLarge, "the body has %d bytes, at most %d are allowed", r.ContentLength, most)
 	}
-	length := r.ContentLength
-	if length < 0 { // unknown
-		length = most
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // writers of tests have no deadlines
+	limit := most
+	if r.ContentLength >= 0 {
+		limit = r.ContentLength
 	}
-	if err := acquire(r.Context(), a, budget.Bytes, cost*length); err != nil {
-		return nil, err
-	}
-	var body bytes.Buffer
-	if r.ContentLength > 0 { // otherwise the buffer grows to twice its contents
-		body.Grow(int(r.ContentLength) + bytes.MinRead)
-	}
-	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, most))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, refuse(CodeTooLarge, "the body has more than %d bytes", most)
-	}
+	body, err := readSteps(r.Context(), http.MaxBytesReader(w, r.Body, most), a, limit, cost)
 	if err != nil {
-		return nil, refuse(CodeBadRequest, "the body ended before it was complete")
+		_ = rc.SetReadDeadline(time.Now().Add(unreadTime)) // for the rest of the body
+	} else {
+		_ = rc.SetReadDeadline(time.Time{}) // the response may take longer
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the response may take longer
-	a.Release(budget.Bytes, cost*(length-int64(body.Len())))
-	return body.Bytes(), nil
+	return body, err
+}
+
+// readSteps implements readBody. The body has at most limit bytes.
+func readSteps(ctx context.Context, in io.Reader, a *budget.Account, limit, cost int64) ([]byte, error) {
+	var body []byte
+	room := int64(0) // bytes of the body that are acquired
+	for {
+		if len(body) == cap(body) {
+			acquireStep, next := acquireInLine, min(limit, 4*room)
+			if room == 0 {
+				acquireStep, next = acquire, min(limit, smallBytes/cost)
+			}
+			if err := acquireStep(ctx, a, budget.Bytes, cost*(next-room)); err != nil {
+				return nil, err
+			}
+			room = next
+			body = append(make([]byte, 0, room+1), body...) // one byte more, to find the end
+		}
+		n, err := in.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		if errors.Is(err, io.EOF) {
+			a.Release(budget.Bytes, cost*(room-int64(len(body))))
+			return body, nil
+		}
+		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return nil, refuse(CodeTooLarge, "the body has more than %d bytes", tooLarge.Limit)
+		}
+		if err != nil {
+			return nil, refuse(CodeBadRequest, "the body ended before it was complete")
+		}
+	}
 }
 
 // readJSON decodes a body that is a JSON object or empty. Member names must match exactly, as in

@@ -2,12 +2,14 @@ package gateway_test
 
 import (
 	"context"
-	"io"
+	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -131,35 +133,37 @@ func TestBodiesAreBounded(t *testing.T) {
 	})
 }
 
-// TestBodyOfUnknownLength: one that does not say its length is counted before it is read.
-func TestBodyOfUnknownLength(t *testing.T) {
+// TestBodiesCountAsTheyArrive: a body counts for what has arrived of it, whether or not its length is known.
+func TestBodiesCountAsTheyArrive(t *testing.T) {
 	inBubble(t, withTokens(), func(r *wsRig) {
 		c := withTokens()
 		c.Limits = gateway.Limits{BytesPerPrincipal: 512 << 10, FrameBytes: 200 << 10}
 		r.serve(c)
-		body, feed := io.Pipe()
-		first := r.request("POST", ordersPath, "", "Authorization", ann)
-		first.Body, first.ContentLength = body, -1
-		answered := make(chan int, 1)
-		go func() {
-			res, err := r.client().Do(first)
-			if err != nil {
-				r.Error(err)
-				answered <- 0
-				return
+		big := `"` + strings.Repeat("x", 100<<10) + `"` // counts for twice as much
+		for _, length := range [][]string{{"Content-Length", strconv.Itoa(len(big))}, {"Transfer-Encoding", "chunked"}} {
+			raw := r.unfinished("POST", ordersPath, "", append(length, "Authorization", ann, "Content-Type", "application/json")...)
+			send := func(text string) {
+				if length[1] == "chunked" {
+					text = fmt.Sprintf("%x\r\n%s\r\n", len(text), text)
+				}
+				if _, err := raw.Write([]byte(text)); err != nil {
+					r.Fatal(err)
+				}
+				synctest.Wait()
 			}
-			_ = res.Body.Close()
-			answered <- res.StatusCode
-		}()
-		_, _ = feed.Write([]byte(`"`))
-		big := `"` + strings.Repeat("x", 100<<10) + `"`
-		r.do("POST", ordersPath, big, "Authorization", ann).refusedOver(gateway.CodeRateLimited)
-		_, _ = feed.Write([]byte(`x"`))
-		_ = feed.Close()
-		if got := <-answered; got != 201 {
-			r.Errorf("status %d", got)
+			r.do("POST", ordersPath, `"`+strings.Repeat("x", 180<<10)+`"`, "Authorization", ann).is(201)
+			send(big[:90<<10])
+			r.do("POST", ordersPath, `"`+strings.Repeat("x", 180<<10)+`"`, "Authorization", ann).refusedOver(gateway.CodeRateLimited)
+			r.do("POST", ordersPath, `1`, "Authorization", ann).is(201)
+			send(big[90<<10:])
+			if length[1] == "chunked" {
+				send("")
+			}
+			if status, _, _ := r.answered(raw); status != 201 {
+				r.Errorf("%v: status %d", length, status)
+			}
+			r.do("POST", ordersPath, big, "Authorization", ann).is(201)
 		}
-		r.do("POST", ordersPath, big, "Authorization", ann).is(201)
 	})
 }
 

@@ -44,7 +44,7 @@ type Limits struct {
 	BytesPerConnection int // bytes held for one connection. Default 8 MiB
 	Calls              int // concurrent requests to the broker, other than publishes. Default 512
 	CallsPerPrincipal  int // concurrent requests to the broker, per subject. Default 64
-	Scans              int // concurrent reads through a topic: snapshots, states, dead letters, /openapi.json. Default 4
+	Scans              int // concurrent reads through a topic: snapshots, states, dead letters, /openapi.json, schema requests with a body. Default 4
 	ScansPerPrincipal  int // concurrent reads through a topic, per subject. Default 2
 }
 

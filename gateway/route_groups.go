@@ -236,11 +236,11 @@ type settled struct {
 // is not, or no longer, the client's has applied false. What was said before of an event and applied is answered so
 // again, and anything else that is said of it is not applied: it is settled.
 func (g *Gateway) settlePulls(w http.ResponseWriter, r *http.Request, a *budget.Account, who Principal, topic, group, verb string) error {
-	if err := acquire(r.Context(), a, budget.Calls, 1); err != nil {
-		return err
-	}
 	var req settleRequest
 	if err := g.readJSON(w, r, a, &req); err != nil {
+		return err
+	}
+	if err := acquire(r.Context(), a, budget.Calls, 1); err != nil { // not while the body arrives
 		return err
 	}
 	most := g.c.Limits.InFlight

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
 
@@ -24,22 +25,23 @@ func (g *Gateway) schemaRoutes(mux *http.ServeMux) {
 		}
 		a := g.account(who)
 		defer a.Close()
+		body, err := readBody(w, r, a, g.c.Limits.FrameBytes, jsonCost) // slots are for requests that are complete
 		kind := budget.Calls
-		if r.ContentLength != 0 { // parsing and comparing a schema costs as much as a scan
+		if len(body) > 0 { // parsing and comparing a schema costs as much as a scan
 			kind = budget.Scans
 		}
-		if err := acquire(r.Context(), a, kind, 1); err != nil {
+		if err == nil {
+			err = acquire(r.Context(), a, kind, 1)
+		}
+		if err == nil && len(body) > smallBytes {
+			err = acquire(r.Context(), a, budget.Work, 1)
+		}
+		if err != nil {
 			g.problem(w, r, err)
 			return
 		}
-		if r.ContentLength < 0 || r.ContentLength > smallBytes {
-			if err := acquire(r.Context(), a, budget.Work, 1); err != nil {
-				g.problem(w, r, err)
-				return
-			}
-		}
 		r = r.WithContext(context.WithValue(r.Context(), principalKey{}, who))
-		r.Body = http.MaxBytesReader(w, r.Body, g.c.Limits.FrameBytes)
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		inner.ServeHTTP(w, r)
 	}
 	mux.HandleFunc(schemasPath, serve)

@@ -71,8 +71,22 @@ func startMeter(ctx context.Context, b *embedded.Broker, prefix, listen string, 
 	if loopback.Address(listen) {
 		h = loopback.Handler(h) // otherwise proxies, and pages of other sites with DNS rebinding, could read them
 	}
-	m.web, err = listenWeb(ctx, "--metrics", listen, h, t, log)
+	m.web, err = listenWeb(ctx, "--metrics", listen, withoutBodies(h), maxActiveConns, t, log)
 	return m, err
+}
+
+// withoutBodies refuses requests with a body. Otherwise net/http would wait for the body without a timeout
+// before it responds.
+func withoutBodies(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength == 0 {
+			h.ServeHTTP(w, r)
+			return
+		}
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
+		w.Header().Set("Connection", "close")
+		http.Error(w, "requests must not have a body", http.StatusRequestEntityTooLarge)
+	})
 }
 
 // url returns the address of the metrics.

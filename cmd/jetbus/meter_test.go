@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -154,6 +156,20 @@ func TestServeMetricsAlone(t *testing.T) {
 		t.Errorf("through a proxy: %d %s", status, got)
 	}
 	address := strings.TrimSuffix(strings.TrimPrefix(urls[1], "http://"), metricsPath)
+	raw, err := (&net.Dialer{Timeout: patience}).DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = raw.Close() }()
+	if err := raw.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := raw.Write([]byte("POST /nowhere HTTP/1.1\r\nHost: " + address + "\r\nContent-Length: 1\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(raw); err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 413 ") {
+		t.Errorf("a body that does not come: %q, %v", text, err)
+	}
 	got := command(t, "", "serve", "--listen", "0", "--dir", t.TempDir(), "--gateway", "0", "--metrics", address)
 	if got.code != exitFailure || !strings.Contains(got.errOut, "metrics: ") || !strings.Contains(got.errOut, "in use") || got.out != "" {
 		t.Errorf("a second one on the same address: %+v", got)

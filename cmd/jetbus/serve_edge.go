@@ -62,7 +62,7 @@ func startEdge(ctx context.Context, b *embedded.Broker, prefix, listen string, c
 	if t == nil && !loopback.Address(listen) {
 		log.LogAttrs(ctx, slog.LevelWarn, "the gateway has no certificate: tokens can be read on their way, unless a proxy in front of it has one")
 	}
-	if e.web, err = listenWeb(ctx, "--gateway", listen, e.gateway, t, log); err == nil {
+	if e.web, err = listenWeb(ctx, "--gateway", listen, e.gateway, max(maxActiveConns, c.Limits.Connections), t, log); err == nil {
 		m.watchGateway(e.gateway)
 	}
 	return e, err

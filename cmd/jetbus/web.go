@@ -17,21 +17,24 @@ type web struct {
 	ended  chan error // the server's end
 }
 
-// listenWeb serves a handler at the address in a flag, over TLS if t is not nil.
-func listenWeb(ctx context.Context, flag, listen string, h http.Handler, t *tls.Config, log *slog.Logger) (*web, error) {
+// listenWeb serves a handler at the address in a flag, over TLS if t is not nil. At most maxActive connections
+// have a request.
+func listenWeb(ctx context.Context, flag, listen string, h http.Handler, maxActive int, t *tls.Config, log *slog.Logger) (*web, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {
 		return nil, listenError(addressError(err, listen), flag, listen)
 	}
+	conns := newWebConns(maxIdleConns, maxActive)
 	w := &web{url: "http://" + l.Addr().String(), ended: make(chan error, 1), server: &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-		ConnState: newIdleConns(maxIdleConns).observe,
+		ConnState: conns.observe,
 		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug), // errors of clients
 	}}
 	if t != nil {
 		w.url = "https://" + l.Addr().String()
 		w.server.TLSConfig = t.Clone()
 	}
+	l = headerListener{l, conns}
 	go func() {
 		if t != nil {
 			w.ended <- w.server.ServeTLS(l, "", "")
