@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -62,7 +63,7 @@ var (
 // writes them.
 type conn struct {
 	g      *Gateway
-	r      *http.Request
+	r      *http.Request // see keepRequest
 	ws     *websocket.Conn
 	nc     *corked // below ws
 	sketch bool    // without the subprotocol
@@ -149,6 +150,8 @@ func (g *Gateway) webSocket(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // Accept has answered
 	}
+	others := otherVersion(r)
+	keepRequest(r)
 	c := newConn(g, r, ws, taken.nc)
 	if !room {
 		c.deny(closeConnections)
@@ -156,11 +159,18 @@ func (g *Gateway) webSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	g.gate.preAuth.add(c.place, g.c.Limits.PreAuth)
 	defer c.leavePending()
-	if ws.Subprotocol() == "" && otherVersion(r) {
+	if ws.Subprotocol() == "" && others {
 		c.deny(closeVersion)
 		return
 	}
 	c.serve(who, authed, token) //nolint:contextcheck // what the client holds is given back when the request is over
+}
+
+// keepRequest removes from the request of a connection what takes memory and is not used after the
+// handshake. net/http keeps the request as long as its handler runs, so a copy would not be enough.
+func keepRequest(r *http.Request) {
+	r.Header, r.RequestURI = http.Header{}, ""
+	r.URL = &url.URL{Path: strings.Clone(r.URL.Path)} // of a large RequestURI
 }
 
 // otherVersion reports whether a client speaks another version of the protocol only.
