@@ -15,6 +15,7 @@ import (
 type gate struct {
 	origins   []origin
 	rates     limiters // of requests, by subject
+	frames    limiters // of frames, by subject
 	strangers limiters // of documents requested without a token, by address
 	preAuth   preAuth
 	making    turns // to create a group, by subject

@@ -139,10 +139,13 @@ func (g *Gateway) webSocket(w http.ResponseWriter, r *http.Request) {
 		g.problem(w, r, errConnections)
 		return
 	}
+	var c *conn
 	taken := &hijacked{ResponseWriter: w}
 	ws, err := websocket.Accept(taken, r, &websocket.AcceptOptions{
 		Subprotocols:       []string{frame.Subprotocol},
 		InsecureSkipVerify: true, // see originAllowed
+		OnPingReceived:     func(context.Context, []byte) bool { return c.control() },
+		OnPongReceived:     func(context.Context, []byte) { c.control() },
 	})
 	if !room {
 		defer g.closeDenied()
@@ -152,7 +155,7 @@ func (g *Gateway) webSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	others := otherVersion(r)
 	keepRequest(r)
-	c := newConn(g, r, ws, taken.nc)
+	c = newConn(g, r, ws, taken.nc)
 	if !room {
 		c.deny(closeConnections)
 		return

@@ -100,9 +100,16 @@ func (c *conn) dispatch(req frame.Request) {
 	}
 }
 
+// subjectFrames is how many times Limits.Rate and Burst all connections of a subject have together.
+const subjectFrames = 10
+
 // charge counts a frame. A client that goes on although it is told to slow down is closed.
 func (c *conn) charge() (wait time.Duration, ok bool) {
 	ok, wait = c.rate.take(time.Now(), 1)
+	if ok && c.g.c.Auth != nil && c.isAuthed() {
+		l := c.g.c.Limits
+		ok, wait = c.g.gate.frames.take(c.principal().Subject, subjectFrames*l.Rate, subjectFrames*l.Burst, 1)
+	}
 	if ok {
 		c.refusals = 0
 		return 0, true
@@ -111,6 +118,15 @@ func (c *conn) charge() (wait time.Duration, ok bool) {
 		c.end(closeRateLimited)
 	}
 	return wait, false
+}
+
+// control counts a control frame. It reports whether a ping must be answered. The reader calls it; after the
+// end of the connection, the goroutine that closes it may call it concurrently.
+func (c *conn) control() (ok bool) {
+	if !c.isOver() {
+		_, ok = c.charge()
+	}
+	return ok
 }
 
 // frameFailure is what a client is told of a frame that cannot be read.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/gateway"
+	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
 // gatedBus is a bus that does nothing that costs much until it may.
@@ -64,6 +65,12 @@ func (b *gatedBus) ListTopics(ctx context.Context) ([]jetbus.TopicInfo, error) {
 func (b *gatedBus) LatestByKey(ctx context.Context, topic string, keys ...string) (map[string]jetbus.Event, error) {
 	b.keys = append(b.keys, len(keys))
 	return b.Backend.LatestByKey(ctx, topic, keys...)
+}
+
+// Cursor implements jetbus.Cursors.
+func (b *gatedBus) Cursor(ctx context.Context, topic, group string) (jetbus.Cursor, error) {
+	b.wait(ctx, "cursor")
+	return b.Backend.Cursor(ctx, topic, group)
 }
 
 // refusedOver fails unless the answer is that refusal, and says when to come back.
@@ -223,6 +230,31 @@ func TestCallsAreBounded(t *testing.T) {
 		}
 		crowd.end()
 		r.do("POST", "/v1/groups/orders/g:ack", `{"ack_ids":["x"]}`, "Authorization", ann).is(200)
+	})
+}
+
+// TestCursorsAreCalls: a CURSOR frame draws on the requests of its subject.
+func TestCursorsAreCalls(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		c := withTokens()
+		c.Limits = gateway.Limits{CallsPerPrincipal: 1}
+		bus := newGatedBus(r.bus)
+		r.serveBus(bus, c)
+		ws := r.dial("Authorization", ann)
+		ws.next(frame.Hello)
+		for range 2 {
+			ws.send(`{"op":"CURSOR","topic":"orders","group":"g"}`)
+		}
+		if m := ws.next(frame.Err); m.Code != string(gateway.CodeRateLimited) || m.RetryAfterMs != 1000 {
+			r.Errorf("%+v", m)
+		}
+		r.do("GET", "/v1/topics/orders", "", "Authorization", ann).refusedOver(gateway.CodeRateLimited)
+		r.do("GET", "/v1/topics/orders", "", "Authorization", bob).is(200)
+		close(bus.may)
+		if m := ws.next(frame.Err); m.Code != string(gateway.CodeUnknownGroup) {
+			r.Errorf("%+v", m)
+		}
+		r.do("GET", "/v1/topics/orders", "", "Authorization", ann).is(200)
 	})
 }
 

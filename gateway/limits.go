@@ -29,8 +29,8 @@ type Limits struct {
 	LeaseMax      time.Duration // longest lease or extension. Default 10 minutes
 	LeaseTotal    time.Duration // all extensions of one delivery together. Default 1 hour
 	ResumeGrace   time.Duration // longest grace period that a client may request. Default 30 seconds
-	Rate          float64       // frames or requests per second, per connection or subject. Default 2,000; -1: no limit
-	Burst         int           // frames or requests beyond Rate. Default 4,000
+	Rate          float64       // frames per second of a connection, requests per second of a subject; frames of all connections of a subject: 10 times that. Default 2,000; -1: no limit
+	Burst         int           // frames or requests beyond Rate; for all connections of a subject 10 times that. Default 4,000
 	Wait          time.Duration // longest long poll. Default 60 seconds
 	PageEvents    int           // events or keys per response. Default 1,000
 

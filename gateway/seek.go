@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
@@ -26,25 +27,35 @@ func (c *conn) seek(req frame.Request) {
 	}
 	c.later(req.Corr, func() {
 		if req.To.Offset != "" {
-			info, err := c.g.b.TopicInfo(c.ctx, topic)
-			at, _ := parseOffset(req.To.Offset) // position has looked
-			if err == nil && at.stream != streamOf(info) {
-				err = refuse(CodeOffsetGone, "the offset is of another topic, or of one that was made anew")
-			}
-			if err == nil {
-				err = at.verify(c.ctx, c.g.b, topic)
-			}
-			if err != nil {
+			if err := c.verifyOffset(topic, req.To.Offset); err != nil {
 				c.refuse(req.Corr, err)
 				return
 			}
 		}
+		// It draws on no Limits.Calls: it may wait for a minute, for what members hold.
 		if err := c.g.b.SetCursor(c.ctx, topic, group, cursor, o); err != nil {
 			c.refuse(req.Corr, err)
 			return
 		}
 		c.ok(frame.Message{Corr: req.Corr, Topic: topic, Group: group})
 	})
+}
+
+// verifyOffset returns an error if the topic has no event with a valid offset.
+func (c *conn) verifyOffset(topic, offset string) error {
+	if err := acquire(c.ctx, c.account, budget.Calls, 1); err != nil {
+		return err
+	}
+	defer c.account.Release(budget.Calls, 1)
+	info, err := c.g.b.TopicInfo(c.ctx, topic)
+	if err != nil {
+		return err
+	}
+	at, _ := parseOffset(offset) // position has looked
+	if at.stream != streamOf(info) {
+		return refuse(CodeOffsetGone, "the offset is of another topic, or of one that was made anew")
+	}
+	return at.verify(c.ctx, c.g.b, topic)
 }
 
 // position is where a group is to go.
@@ -100,7 +111,12 @@ func (c *conn) cursor(req frame.Request) {
 		return
 	}
 	c.later(req.Corr, func() {
-		at, err := c.g.b.Cursor(c.ctx, req.Topic, req.Group)
+		err := acquire(c.ctx, c.account, budget.Calls, 1)
+		var at jetbus.Cursor
+		if err == nil {
+			at, err = c.g.b.Cursor(c.ctx, req.Topic, req.Group)
+			c.account.Release(budget.Calls, 1)
+		}
 		if err != nil {
 			c.refuse(req.Corr, err)
 			return

@@ -8,6 +8,51 @@ import (
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
+// TestFramesOfSubjectAreBounded: many connections of a subject have a rate together, which others do not share.
+func TestFramesOfSubjectAreBounded(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		c := withTokens()
+		c.Limits = gateway.Limits{Rate: 0.001, Burst: 2}
+		r.serve(c)
+		for range 10 {
+			ws := r.dial("Authorization", ann)
+			ws.next(frame.Hello)
+			for range 2 {
+				ws.ask(`{"op":"PING"}`, frame.Pong)
+			}
+		}
+		ws := r.dial("Authorization", ann)
+		ws.next(frame.Hello)
+		if m := ws.ask(`{"op":"PING"}`, frame.Err); m.Code != string(gateway.CodeRateLimited) || m.RetryAfterMs == 0 {
+			r.Errorf("%+v", m)
+		}
+		other := r.dial("Authorization", bob)
+		other.next(frame.Hello)
+		other.ask(`{"op":"PING"}`, frame.Pong)
+	})
+}
+
+// TestControlFramesCount: pings and pongs of the WebSocket protocol count as frames.
+func TestControlFramesCount(t *testing.T) {
+	for name, first := range map[string]byte{"ping": 0x89, "pong": 0x8a} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, gateway.Config{Limits: gateway.Limits{Rate: 0.001, Burst: 5}}, func(r *wsRig) {
+				raw, in := r.rawConn("")
+				go func() { // ends with raw
+					for range 50 {
+						if _, err := raw.Write(rawFrame(first, []byte("x"))); err != nil {
+							return
+						}
+					}
+				}()
+				if code := rawClose(r, in); code != frame.CloseRateLimited {
+					r.Errorf("closed with %d", code)
+				}
+			})
+		})
+	}
+}
+
 // TestConnectionKeepsNoHeader: the header and the query of a handshake take no memory while its connection lasts.
 func TestConnectionKeepsNoHeader(t *testing.T) {
 	inBubble(t, gateway.Config{}, func(r *wsRig) {
