@@ -296,7 +296,9 @@ func TestPullRefused(t *testing.T) {
 		if len(got) != 2 {
 			r.Errorf("%+v", got)
 		}
-		r.do("POST", groupPath+"pull", `{"wait":"0"}`).refused(gateway.CodeTooManyInFlight)
+		if m := r.do("POST", groupPath+"pull", `{"wait":"0"}`).refused(gateway.CodeTooManyInFlight); m["retry_after_ms"] != 1000.0 {
+			r.Errorf("%v", m)
+		}
 		r.settle("ack", got[0].AckID, ``)
 		last := r.pull(`{"wait":"0"}`)
 		if len(last) != 1 || last[0].Seq != 3 {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 	"github.com/seed-63e9a637/jetbus/internal/shutdown"
 )
 
@@ -74,7 +75,7 @@ func (l *life) leave() {
 }
 
 // errConnections is the refusal of one connection too many.
-var errConnections = refuse(CodeRateLimited, "too many connections")
+var errConnections error = &failure{Code: CodeRateLimited, Msg: "too many connections", After: budget.RetryAfter}
 
 // kind is a kind of connection or long request of an authenticated client. Each kind has its own
 // limit of Limits.Connections, so that one kind cannot use up the limit of another.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -75,7 +76,7 @@ func (p *pulls) reserve(subject string, n, most int) (events int, err error) {
 	defer p.mu.Unlock()
 	n = min(n, most-p.of[subject], maxPulled-p.total)
 	if n <= 0 {
-		return 0, refuse(CodeTooManyInFlight, "%d events are held already; acknowledge some of them", p.of[subject])
+		return 0, &failure{Code: CodeTooManyInFlight, Msg: fmt.Sprintf("%d events are held already; acknowledge some of them", p.of[subject]), After: budget.RetryAfter}
 	}
 	p.of[subject] += n
 	p.total += n

@@ -259,7 +259,7 @@ func TestConnectionLimits(t *testing.T) {
 		r.login("ann")
 		third := r.dial()
 		third.next(frame.Hello)
-		if m := third.ask(`{"op":"AUTH","token":"ann"}`, frame.Err); m.Code != "rate_limited" {
+		if m := third.ask(`{"op":"AUTH","token":"ann"}`, frame.Err); m.Code != "rate_limited" || m.RetryAfterMs != 1000 {
 			r.Errorf("%+v", m)
 		}
 		if code := third.closed(); code != frame.CloseConnections {
