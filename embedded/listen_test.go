@@ -7,9 +7,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -254,6 +256,37 @@ func TestWebSocketRefusesProxies(t *testing.T) {
 			t.Errorf("through a proxy, with the token %q: %v", token, err)
 		}
 		nc.Close()
+	}
+}
+
+// The guard of the WebSocket listener closes a new connection if too many are no WebSockets. Others stay.
+func TestWebSocketGuardBoundsConnections(t *testing.T) {
+	b := start(t, embedded.Config{WebSocket: "127.0.0.1:0"})
+	host := strings.TrimPrefix(b.WebSocketURL(), "ws://")
+	dial := func() net.Conn {
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	conns := make([]net.Conn, 1001)
+	for i := range conns {
+		conns[i] = dial()
+	}
+	if n, err := conns[1000].Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("one connection too many reads %d bytes, %v", n, err)
+	}
+	if _, err := conns[0].Write([]byte("GET / HTTP/1.1\r\nHost: " + host + "\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, len("HTTP/1.1 400"))
+	if _, err := io.ReadFull(conns[0], answer); err != nil || string(answer) != "HTTP/1.1 400" {
+		t.Errorf("the first connection reads %q, %v", answer, err)
 	}
 }
 

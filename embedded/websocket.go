@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nats-io/nats-server/v2/server"
 
@@ -34,6 +35,8 @@ type webSocketGuard struct {
 	web      *http.Server
 	served   chan struct{} // closed when web has stopped serving
 	server   string        // address of the server's listener
+
+	plain atomic.Int64 // connections that are not WebSockets
 
 	mu     sync.Mutex // guards closed and conns
 	closed bool
@@ -88,7 +91,8 @@ func (g *webSocketGuard) serve(address string, t *tls.Config, log *slog.Logger) 
 	}
 	g.server = address
 	g.web = &http.Server{
-		Handler: g, ReadHeaderTimeout: authTimeout, Protocols: new(http.Protocols),
+		Handler: g, Protocols: new(http.Protocols), ConnState: g.count,
+		ReadTimeout: authTimeout, IdleTimeout: authTimeout, MaxHeaderBytes: 32 << 10, // of connections that are not WebSockets
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // errors of clients
 	}
 	g.web.Protocols.SetHTTP1(true) // other protocols do not support Hijack
@@ -102,6 +106,21 @@ func (g *webSocketGuard) serve(address string, t *tls.Config, log *slog.Logger) 
 			log.LogAttrs(context.Background(), slog.LevelError, "the WebSocket listener stopped", slog.Any("err", err))
 		}
 	}()
+}
+
+// maxPlain is how many connections the guard serves that are not WebSockets, or not yet.
+const maxPlain = 1000
+
+// count is the ConnState of the guard. It closes a new connection if there are too many.
+func (g *webSocketGuard) count(c net.Conn, s http.ConnState) {
+	switch s { //nolint:exhaustive // each connection begins and ends once
+	case http.StateNew:
+		if g.plain.Add(1) > maxPlain {
+			_ = c.Close() // web ends its goroutine, and reports StateClosed
+		}
+	case http.StateHijacked, http.StateClosed:
+		g.plain.Add(-1)
+	}
 }
 
 // close closes the listener and all connections, and waits for the handlers. It does nothing if the
