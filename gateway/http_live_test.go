@@ -85,7 +85,7 @@ func (r *wsRig) unread(path string, then func()) map[int]int {
 	var bodies []io.Closer
 	for range liveClients {
 		asking.Go(func() {
-			res, err := r.client().Do(r.request("GET", path, "", "Authorization", ann))
+			res, err := r.client().Do(r.request("GET", path, "", "Authorization", ann)) //nolint:bodyclose // closed below, when then has run
 			if err != nil {
 				r.Error(err)
 				return
