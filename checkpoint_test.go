@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
@@ -238,7 +236,7 @@ func (b lateBus) ScanLatest(ctx context.Context, topic string, q jetbus.LatestQu
 }
 
 // A table is loaded up to the end of its topic's stream. A restore may spare its newest event, and lose what came after
-// that: events of other keys, of other topics, or messages that are no events.
+// that: events of other keys or of other topics.
 func TestTableNoticesRestoreAfterItsNewestEvent(t *testing.T) {
 	opens := map[string]func(r *restoreRig) *jetbus.Table{
 		"other keys": func(r *restoreRig) *jetbus.Table {
@@ -261,17 +259,6 @@ func TestTableNoticesRestoreAfterItsNewestEvent(t *testing.T) {
 			table, err := jetbus.OpenTable(r.Context(), lateBus{r.bus, func() { r.fill("u", "newer", 1, 5) }}, "t", jetbus.TableOptions{})
 			r.ok(err)
 			r.Cleanup(table.Close)
-			return table
-		},
-		"no events": func(r *restoreRig) *jetbus.Table {
-			table := r.table("t", jetbus.TableOptions{})
-			nc := bustest.Connect(r.T, r.Restorable)
-			for range 5 {
-				m := nats.NewMsg("ev.t.K.odd")
-				m.Header.Set("Content-Type", "application/cloudevents+json")
-				_, err := nc.RequestMsgWithContext(r.Context(), m)
-				r.ok(err)
-			}
 			return table
 		},
 	}

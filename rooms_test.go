@@ -47,11 +47,7 @@ const everyRoom = "*"
 // here before its folder exists; a folder may not exist before its row. The
 // nested module e2e is not on the map: it may import everything.
 var rooms = map[string]room{
-	".": {
-		rooms: []string{"internal/deadline", "internal/exactjson"},
-		heavy: []string{"github.com/google/uuid"},
-		tests: []string{"internal/deadline/deadlinetest", "github.com/nats-io/nats.go"}, // messages that are no events
-	},
+	".": {rooms: []string{"internal/deadline", "internal/exactjson"}, heavy: []string{"github.com/google/uuid"}, tests: []string{"internal/deadline/deadlinetest"}},
 
 	"adapter": {
 		rooms: []string{".", "adapter/ce", "internal/deadline", "internal/link", "internal/shutdown"},
@@ -69,11 +65,11 @@ var rooms = map[string]room{
 		},
 		tests: []string{"adapter/adaptertest"}, // a server that denies
 	},
-	"internal/caller":                {},                                                  // for which client the gateway publishes
 	"internal/deadline":              {tests: []string{"internal/deadline/deadlinetest"}}, // what leases, locks and sessions have in common
 	"internal/deadline/deadlinetest": {kit: true},
 	"internal/exactjson":             {}, // what decodes the JSON of others, by the exact names of members
 	"internal/leaktest":              {heavy: []string{"go.uber.org/goleak"}, kit: true},
+	"internal/caller":                {}, // for which client the gateway publishes, which registry knows nothing else of
 	"internal/loopback":              {}, // the check of every HTTP listener that trusts its own machine
 	"internal/mongolink":             {heavy: []string{"go.mongodb.org/mongo-driver/v2/mongo"}},
 	"internal/shutdown":              {},                                                                                                            // by what context all that stops is stopped

@@ -2,7 +2,6 @@ package gateway_test
 
 import (
 	"bufio"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -82,26 +81,22 @@ func (r *wsRig) unread(path string, then func()) map[int]int {
 	var mu sync.Mutex
 	status := map[int]int{}
 	var asking sync.WaitGroup
-	var bodies []io.Closer
 	for range liveClients {
 		asking.Go(func() {
-			res, err := r.client().Do(r.request("GET", path, "", "Authorization", ann)) //nolint:bodyclose // closed below, when then has run
+			res, err := r.client().Do(r.request("GET", path, "", "Authorization", ann))
 			if err != nil {
 				r.Error(err)
 				return
 			}
+			r.Cleanup(func() { _ = res.Body.Close() })
 			mu.Lock()
 			defer mu.Unlock()
 			status[res.StatusCode]++
-			bodies = append(bodies, res.Body)
 		})
 	}
 	synctest.Wait()
 	then()
 	asking.Wait()
-	for _, body := range bodies {
-		_ = body.Close()
-	}
 	return status
 }
 

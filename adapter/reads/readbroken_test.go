@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter/adaptertest"
+	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 )
 
 // A follower whose consumer is taken away goes on with the next one, and with that alone:
@@ -47,5 +48,34 @@ func TestFollowerLosesConsumer(t *testing.T) {
 		r.Equal("consumers", made.Load(), int32(4))
 		cancel()
 		<-done
+	})
+}
+
+// A follower has read messages that are no events. A restore removes them, and events take their sequences.
+func TestFollowerNoticesRestoreAfterMessagesThatAreNoEvents(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Second) }) // the file store writes with a delay
+		broker := bustest.StartRestorable(t)
+		r := adaptertest.On(t, broker.Broker)
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		r.Publish("a", "1")
+		backup := broker.Backup(t)
+		ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { // ends with the reader
+			ended <- adaptertest.FirstErr(r.Bus.Read(ctx, []string{"a"}, jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}))
+		}()
+		time.Sleep(time.Second)
+		for range 5 {
+			m := nats.NewMsg("ev.a._")
+			m.Header.Set("Content-Type", "application/cloudevents+json")
+			must(r.JS.PublishMsg(ctx, m))(t)
+		}
+		time.Sleep(time.Second)
+		broker.Restore(t, backup, nil)
+		r.Publish("a", "2", "3", "4", "5", "6", "7", "8")
+		r.WantErr(<-ended, jetbus.ErrPositionUnknown)
+		time.Sleep(time.Second) // until every connection is restored: nats.go leaves goroutines otherwise
 	})
 }
