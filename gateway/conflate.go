@@ -30,6 +30,9 @@ type boxed struct {
 	lost       gap // what was replaced in front of it, behind the one before it of the topic
 }
 
+// boxOverhead is what an event without a payload counts for.
+const boxOverhead = 256
+
 func newBox(limit int, a *budget.Account) *box {
 	return &box{limit: limit, account: a, ready: make(chan struct{}, 1), room: make(chan struct{}, 1), last: map[string]uint64{}}
 }
@@ -37,15 +40,7 @@ func newBox(limit int, a *budget.Account) *box {
 // putWithin queues an event and drops a queued event of the same key. It waits until there is room. It
 // returns stalled after patience, unless patience is 0, and ok false when done is closed.
 func (b *box) putWithin(e *encoded, done <-chan struct{}, patience time.Duration) (ok, stalled bool) {
-	if ok, stalled = b.within(done, patience, func() bool { return b.add(e) }); ok {
-		signal(b.ready)
-	}
-	return ok, stalled
-}
-
-// within calls try until it returns true, whenever there may be more room. It returns what putWithin returns.
-func (b *box) within(done <-chan struct{}, patience time.Duration, try func() bool) (ok, stalled bool) {
-	for late := (<-chan time.Time)(nil); !try(); {
+	for late := (<-chan time.Time)(nil); !b.add(e); {
 		if late == nil {
 			late = after(patience)
 		}
@@ -58,17 +53,8 @@ func (b *box) within(done <-chan struct{}, patience time.Duration, try func() bo
 			return false, false
 		}
 	}
+	signal(b.ready)
 	return true, false
-}
-
-// hasRoom reports whether there is room for that many bytes.
-func (b *box) hasRoom(bytes int) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.acquireLocked(bytes) {
-		return false
-	}
-	return b.acquireLocked(-bytes)
 }
 
 func (b *box) add(e *encoded) bool {
@@ -76,49 +62,42 @@ func (b *box) add(e *encoded) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	old, there := b.last[key]
-	if !b.acquireLocked(e.size - b.sizeLocked(key, old)) {
-		return false
+	grows := !there || len(e.Payload) > b.sizeLocked(key, old)
+	if grows && (b.bytes >= b.limit || b.bytes > 0 && !b.account.HasRoom(budget.Bytes, int64(len(e.Payload)))) {
+		return false // so the box exceeds the limit by one event at most
 	}
 	b.items = append(b.items, boxed{topic: e.Topic, key: key, e: e})
 	if there {
 		b.replaceLocked(key, old)
 	}
 	b.last[key] = e.Seq
+	b.countLocked(len(e.Payload) + boxOverhead)
 	return true
 }
 
-// acquireLocked acquires bytes for an event if there is room. The box exceeds its limit by one event at most.
-// An empty box accepts a small event even if the account is full. A negative number releases bytes.
-func (b *box) acquireLocked(bytes int) bool {
-	switch {
-	case bytes <= 0:
-		b.account.Release(budget.Bytes, int64(-bytes))
-	case b.bytes >= b.limit:
-		return false
-	case b.bytes == 0 && bytes <= smallBytes:
-		b.account.Add(budget.Bytes, int64(bytes))
-	case b.account.TryAcquire(budget.Bytes, int64(bytes)) != nil:
-		return false
-	}
+// countLocked adds to the number of queued bytes. A negative number subtracts.
+func (b *box) countLocked(bytes int) {
 	b.bytes += bytes
-	return true
+	b.account.Add(budget.Bytes, int64(bytes))
+	b.account.Release(budget.Bytes, int64(-bytes))
 }
 
-// sizeLocked returns the size of the event that waits for a key, 0 if there is none.
+// sizeLocked is how long the payload of the event is that waits for a key.
 func (b *box) sizeLocked(key string, seq uint64) int {
 	for i := range b.items {
 		if it := &b.items[i]; it.key == key && it.e != nil && it.e.Seq == seq {
-			return it.e.size
+			return len(it.e.Payload)
 		}
 	}
 	return 0
 }
 
 // replaceLocked removes the queued event of a key and records the gap before the next event of its
-// topic. The loop is short: a limit of 1 MiB has room for about 1,000 events.
+// topic. The loop is short: at most limit/boxOverhead events are queued.
 func (b *box) replaceLocked(key string, seq uint64) {
 	for i := range b.items {
 		if it := &b.items[i]; it.key == key && it.e != nil && it.e.Seq == seq {
+			b.countLocked(-len(it.e.Payload) - boxOverhead)
 			lost := gap{it.topic, seq, seq, gapConflated}
 			if it.lost.from != 0 {
 				lost.from = it.lost.from
@@ -144,8 +123,7 @@ func (b *box) mark(topic string, text []byte) {
 	signal(b.ready)
 }
 
-// take returns the next one: what was replaced in front of an event or a frame, then that. The account counts
-// an event until release.
+// take returns the next one: what was replaced in front of an event or a frame, then that.
 func (b *box) take() (next boxed, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -161,25 +139,10 @@ func (b *box) take() (next boxed, ok bool) {
 	b.items = b.items[1:]
 	if next.e != nil {
 		delete(b.last, next.key)
-		b.bytes -= next.e.size
+		b.countLocked(-len(next.e.Payload) - boxOverhead)
 	}
 	signal(b.room)
 	return next, true
-}
-
-// release releases the bytes of an event that take returned.
-func (b *box) release(next boxed) {
-	if next.e != nil {
-		b.account.Release(budget.Bytes, int64(next.e.size))
-	}
-}
-
-// drop releases the bytes of the queued events. Nothing may be queued after it.
-func (b *box) drop() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.account.Release(budget.Bytes, int64(b.bytes))
-	b.items, b.bytes = nil, 0
 }
 
 // sendBoxed sends what waits, when there is room.
@@ -191,8 +154,8 @@ func (r *reader) sendBoxed() {
 			return
 		}
 		for more := true; more; {
-			var next boxed
-			ok := r.s.ses.pushFrame(r.s.done, func() outgoing {
+			if !r.s.ses.pushFrame(r.s.done, func() outgoing {
+				var next boxed
 				next, more = r.box.take()
 				switch {
 				case next.e != nil:
@@ -201,9 +164,7 @@ func (r *reader) sendBoxed() {
 					next.text = gapFrame(r.s.id, next.lost)
 				}
 				return outgoing{text: next.text}
-			})
-			r.box.release(next) // the connection's queue counts its frame now
-			if !ok {
+			}) {
 				return
 			}
 		}

@@ -168,11 +168,10 @@ func readSteps(ctx context.Context, in io.Reader, a *budget.Account, limit, cost
 	}
 }
 
-// readJSON decodes a body that is a JSON object or empty. It has room for Limits.InFlight ids. Member names
-// must match exactly, as in frames. The memory of the body is charged to the account.
+// readJSON decodes a body that is a JSON object or empty. Member names must match exactly, as in
+// frames. The memory of the body is charged to the account.
 func (g *Gateway) readJSON(w http.ResponseWriter, r *http.Request, a *budget.Account, into any) error {
-	most := min(g.c.Limits.FrameBytes, smallBytes+2*frame.MaxCorr*int64(g.c.Limits.InFlight))
-	body, err := readBody(w, r, a, most, jsonCost)
+	body, err := readBody(w, r, a, g.c.Limits.FrameBytes, jsonCost)
 	if err != nil || len(body) == 0 {
 		return err
 	}

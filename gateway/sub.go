@@ -307,7 +307,7 @@ func (s *sub) deliver(d *jetbus.Delivery) bool {
 	case <-s.done:
 		return false
 	}
-	size := sizeOf(&d.Event)
+	size := sizeOf(d)
 	for {
 		var h *hold
 		var heavy <-chan struct{}
