@@ -30,9 +30,6 @@ type boxed struct {
 	lost       gap // what was replaced in front of it, behind the one before it of the topic
 }
 
-// boxOverhead is what an event without a payload counts for.
-const boxOverhead = 256
-
 func newBox(limit int, a *budget.Account) *box {
 	return &box{limit: limit, account: a, ready: make(chan struct{}, 1), room: make(chan struct{}, 1), last: map[string]uint64{}}
 }
@@ -40,7 +37,15 @@ func newBox(limit int, a *budget.Account) *box {
 // putWithin queues an event and drops a queued event of the same key. It waits until there is room. It
 // returns stalled after patience, unless patience is 0, and ok false when done is closed.
 func (b *box) putWithin(e *encoded, done <-chan struct{}, patience time.Duration) (ok, stalled bool) {
-	for late := (<-chan time.Time)(nil); !b.add(e); {
+	if ok, stalled = b.within(done, patience, func() bool { return b.add(e) }); ok {
+		signal(b.ready)
+	}
+	return ok, stalled
+}
+
+// within calls try until it returns true, whenever there may be more room. It returns what putWithin returns.
+func (b *box) within(done <-chan struct{}, patience time.Duration, try func() bool) (ok, stalled bool) {
+	for late := (<-chan time.Time)(nil); !try(); {
 		if late == nil {
 			late = after(patience)
 		}
@@ -53,8 +58,17 @@ func (b *box) putWithin(e *encoded, done <-chan struct{}, patience time.Duration
 			return false, false
 		}
 	}
-	signal(b.ready)
 	return true, false
+}
+
+// hasRoom reports whether there is room for that many bytes.
+func (b *box) hasRoom(bytes int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.acquireLocked(bytes) {
+		return false
+	}
+	return b.acquireLocked(-bytes)
 }
 
 func (b *box) add(e *encoded) bool {
@@ -62,42 +76,49 @@ func (b *box) add(e *encoded) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	old, there := b.last[key]
-	grows := !there || len(e.Payload) > b.sizeLocked(key, old)
-	if grows && (b.bytes >= b.limit || b.bytes > 0 && !b.account.HasRoom(budget.Bytes, int64(len(e.Payload)))) {
-		return false // so the box exceeds the limit by one event at most
+	if !b.acquireLocked(e.size - b.sizeLocked(key, old)) {
+		return false
 	}
 	b.items = append(b.items, boxed{topic: e.Topic, key: key, e: e})
 	if there {
 		b.replaceLocked(key, old)
 	}
 	b.last[key] = e.Seq
-	b.countLocked(len(e.Payload) + boxOverhead)
 	return true
 }
 
-// countLocked adds to the number of queued bytes. A negative number subtracts.
-func (b *box) countLocked(bytes int) {
+// acquireLocked acquires bytes for an event if there is room. The box exceeds its limit by one event at most.
+// An empty box accepts a small event even if the account is full. A negative number releases bytes.
+func (b *box) acquireLocked(bytes int) bool {
+	switch {
+	case bytes <= 0:
+		b.account.Release(budget.Bytes, int64(-bytes))
+	case b.bytes >= b.limit:
+		return false
+	case b.bytes == 0 && bytes <= smallBytes:
+		b.account.Add(budget.Bytes, int64(bytes))
+	case b.account.TryAcquire(budget.Bytes, int64(bytes)) != nil:
+		return false
+	}
 	b.bytes += bytes
-	b.account.Add(budget.Bytes, int64(bytes))
-	b.account.Release(budget.Bytes, int64(-bytes))
+	return true
 }
 
-// sizeLocked is how long the payload of the event is that waits for a key.
+// sizeLocked returns the size of the event that waits for a key, 0 if there is none.
 func (b *box) sizeLocked(key string, seq uint64) int {
 	for i := range b.items {
 		if it := &b.items[i]; it.key == key && it.e != nil && it.e.Seq == seq {
-			return len(it.e.Payload)
+			return it.e.size
 		}
 	}
 	return 0
 }
 
 // replaceLocked removes the queued event of a key and records the gap before the next event of its
-// topic. The loop is short: at most limit/boxOverhead events are queued.
+// topic. The loop is short: a limit of 1 MiB has room for about 1,000 events.
 func (b *box) replaceLocked(key string, seq uint64) {
 	for i := range b.items {
 		if it := &b.items[i]; it.key == key && it.e != nil && it.e.Seq == seq {
-			b.countLocked(-len(it.e.Payload) - boxOverhead)
 			lost := gap{it.topic, seq, seq, gapConflated}
 			if it.lost.from != 0 {
 				lost.from = it.lost.from
@@ -123,7 +144,8 @@ func (b *box) mark(topic string, text []byte) {
 	signal(b.ready)
 }
 
-// take returns the next one: what was replaced in front of an event or a frame, then that.
+// take returns the next one: what was replaced in front of an event or a frame, then that. The account counts
+// an event until release.
 func (b *box) take() (next boxed, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -139,10 +161,25 @@ func (b *box) take() (next boxed, ok bool) {
 	b.items = b.items[1:]
 	if next.e != nil {
 		delete(b.last, next.key)
-		b.countLocked(-len(next.e.Payload) - boxOverhead)
+		b.bytes -= next.e.size
 	}
 	signal(b.room)
 	return next, true
+}
+
+// release releases the bytes of an event that take returned.
+func (b *box) release(next boxed) {
+	if next.e != nil {
+		b.account.Release(budget.Bytes, int64(next.e.size))
+	}
+}
+
+// drop releases the bytes of the queued events. Nothing may be queued after it.
+func (b *box) drop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.account.Release(budget.Bytes, int64(b.bytes))
+	b.items, b.bytes = nil, 0
 }
 
 // sendBoxed sends what waits, when there is room.
@@ -154,8 +191,8 @@ func (r *reader) sendBoxed() {
 			return
 		}
 		for more := true; more; {
-			if !r.s.ses.pushFrame(r.s.done, func() outgoing {
-				var next boxed
+			var next boxed
+			ok := r.s.ses.pushFrame(r.s.done, func() outgoing {
 				next, more = r.box.take()
 				switch {
 				case next.e != nil:
@@ -164,7 +201,9 @@ func (r *reader) sendBoxed() {
 					next.text = gapFrame(r.s.id, next.lost)
 				}
 				return outgoing{text: next.text}
-			}) {
+			})
+			r.box.release(next) // the connection's queue counts its frame now
+			if !ok {
 				return
 			}
 		}

@@ -146,7 +146,7 @@ func (s *sub) receive(ctx context.Context, d *jetbus.Delivery) {
 	if delivered {
 		return
 	}
-	s.discharge(sizeOf(d))
+	s.discharge(sizeOf(&d.Event))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTime)
 	defer cancel()
 	if matches {
@@ -164,8 +164,8 @@ func (s *sub) fit(ctx context.Context, got []*jetbus.Delivery, bytes int) []*jet
 	}
 	last := got[len(got)-1]
 	s.ses.mu.Lock()
-	s.next = sizeOf(last)
-	fits := len(s.held) == 0 || len(last.Payload) <= bytes
+	s.next = sizeOf(&last.Event)
+	fits := len(s.held) == 0 || s.next <= bytes
 	s.ses.mu.Unlock()
 	if fits {
 		return got
@@ -182,7 +182,7 @@ func (s *sub) room(stop context.CancelFunc) (n, bytes int) {
 	for {
 		s.ses.mu.Lock()
 		n, bytes = min(int(s.credit), s.inFlight-len(s.held), s.o.BatchSize), max(s.most-s.bytes, 1)
-		if s.paused || len(s.held) > 0 && bytes < max(s.next, holdOverhead) {
+		if s.paused || len(s.held) > 0 && bytes < max(s.next, eventOverhead) {
 			n = 0
 		}
 		s.stop = stop

@@ -25,21 +25,9 @@ type hold struct {
 	timer    *time.Timer
 }
 
-// Bounds of what the client of a connection holds, all subscriptions together: the gateway
+// maxHeldBytes is the most that the client of a connection holds, all subscriptions together: the gateway
 // has it in memory until it is settled.
-const (
-	maxHeldBytes = 4 << 20
-	holdOverhead = 512 // what a delivery counts for besides its payload and its headers
-)
-
-// sizeOf is what a delivery counts for.
-func sizeOf(d *jetbus.Delivery) int {
-	n := len(d.Payload) + holdOverhead
-	for name, v := range d.Headers {
-		n += len(name) + len(v)
-	}
-	return n
-}
+const maxHeldBytes = 4 << 20
 
 // hold puts a delivery into the client's hands. It returns nil where the subscription has
 // ended, or is paused; and where the client holds too much, with what is closed when that is

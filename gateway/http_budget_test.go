@@ -262,7 +262,7 @@ func TestCursorsAreCalls(t *testing.T) {
 func TestStateOfLargeTopic(t *testing.T) {
 	inBubble(t, gateway.Config{Limits: gateway.Limits{Bytes: 1 << 20, QueueBytes: 64 << 10}}, func(r *wsRig) {
 		r.ensure(jetbus.TopicConfig{Name: "state", Compact: true})
-		big := `"` + strings.Repeat("x", 300<<10) + `"`
+		big := `"` + strings.Repeat("x", 100<<10) + `"` // four times as much counts
 		r.set("state", "a="+big, "b="+big)
 		r.do("GET", statePath+"/state?at=2100-01-01T00:00:00Z&limit=1", "").is(200)
 		r.set("state", "c="+big, "d="+big)
@@ -304,5 +304,21 @@ func TestDocumentsWithoutTokenAreRare(t *testing.T) {
 		r.do("GET", "/openapi.json", "", "Authorization", ann).is(200)
 		time.Sleep(time.Second)
 		r.do("GET", "/asyncapi.json", "").is(200)
+	})
+}
+
+// TestListsAreCharged: a list is charged for from before it is made until it is written.
+func TestListsAreCharged(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		c := withTokens()
+		c.Limits = gateway.Limits{BytesPerPrincipal: 2 << 20} // one page
+		bus := newGatedBus(r.bus)
+		r.serveBus(bus, c)
+		crowd := &crowd{r: r, bus: bus}
+		crowd.add("GET", "/v1/topics", "", "Authorization", ann)
+		r.do("GET", "/v1/groups/orders", "", "Authorization", ann).refusedOver(gateway.CodeRateLimited)
+		r.do("GET", "/v1/groups/orders", "", "Authorization", bob).is(200)
+		crowd.end()
+		r.do("GET", "/v1/topics", "", "Authorization", ann).is(200)
 	})
 }

@@ -279,3 +279,44 @@ func TestSnapshotOfManyKeys(t *testing.T) {
 		r.do("GET", statePath+"/snapshot?"+query, "").refused(gateway.CodeRateLimited)
 	})
 }
+
+// TestPagesCountHeaders: pages of events with large headers are as small as others.
+func TestPagesCountHeaders(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		r.ensure(jetbus.TopicConfig{Name: "state", Compact: true})
+		const n = 120
+		headers := map[string]string{}
+		for i := range 4 {
+			headers[fmt.Sprint("x-", i)] = strings.Repeat("x", 8<<10)
+		}
+		query := url.Values{}
+		var events []jetbus.Event
+		for i := range n {
+			key := fmt.Sprintf("k%03d", i)
+			query.Add("key", key)
+			events = append(events, jetbus.Event{Topic: "state", Key: key, Payload: []byte("1"), Headers: headers})
+		}
+		if _, err := r.bus.PublishBatch(r.Context(), events, jetbus.BatchOptions{}); err != nil {
+			r.Fatal(err)
+		}
+		for _, path := range []string{"/snapshot?limit=1000", "/state?at=2100-01-01T00:00:00Z&limit=1000"} {
+			got := 0
+			for cursor := ""; ; {
+				page := r.do("GET", statePath+path+cursor, "")
+				body := page.is(200)
+				if len(page.text) > 1<<20+8<<10 {
+					r.Errorf("%s: a page has %d bytes", path, len(page.text))
+				}
+				got += len(body["events"].([]any))
+				if body["next"] == nil {
+					break
+				}
+				cursor = "&cursor=" + url.QueryEscape(body["next"].(string))
+			}
+			if got != n {
+				r.Errorf("%s: %d events of %d", path, got, n)
+			}
+		}
+		r.do("GET", statePath+"/snapshot?"+query.Encode(), "").refused(gateway.CodeTooLarge)
+	})
+}

@@ -50,7 +50,7 @@ func (r *reservation) reserve(bytes int64) bool {
 // charge replaces the granted bytes with the size of the events that arrived.
 func (r *reservation) charge(events []*jetbus.Delivery) {
 	for _, d := range events {
-		r.account.Add(budget.Bytes, int64(sizeOf(d)))
+		r.account.Add(budget.Bytes, int64(sizeOf(&d.Event)))
 	}
 	r.account.Release(budget.Bytes, r.granted)
 	r.granted = 0

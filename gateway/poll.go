@@ -90,20 +90,32 @@ type page struct {
 	t           *tail
 	text        []byte
 	n           int
-	limit, most int // events and bytes; the first event always has room
+	limit, most int   // events and bytes; the first event always has room
+	charged     int64 // bytes that the account counts for the page
 	err         error
 }
 
 // add takes an event, and reports whether there is room for more.
-func (p *page) add(e *jetbus.Event) bool {
+func (p *page) add(ctx context.Context, e *jetbus.Event) bool {
+	more := max(int64(len(p.text)+sizeWithJSON(e))-p.charged, 0)
 	if p.n > 0 {
+		p.t.account.Add(budget.Bytes, more) // the position is after the event already; the page ends with it
 		p.text = append(p.text, ',')
+	} else if p.err = acquire(ctx, p.t.account, budget.Bytes, more); p.err != nil {
+		return false
 	}
+	p.charged += more
 	if p.text, p.err = p.t.appendItem(p.text, e); p.err != nil {
 		return false
 	}
 	p.n++
 	return p.n < p.limit && len(p.text) < p.most
+}
+
+// settle releases what the account counts beyond the text.
+func (p *page) settle() {
+	p.t.account.Release(budget.Bytes, p.charged-int64(len(p.text)))
+	p.charged = int64(len(p.text))
 }
 
 // backlog takes what there is. A filter can let nothing pass for long: after that time the
@@ -113,7 +125,7 @@ func (p *page) backlog(ctx context.Context, most time.Duration) error {
 	defer cancel()
 	full := false
 	err := p.t.read(reading, nil, func(e *jetbus.Event) bool {
-		full = !p.add(e)
+		full = !p.add(ctx, e)
 		return !full
 	})
 	switch {
@@ -130,7 +142,7 @@ func (p *page) first(ctx context.Context, wait time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	err := p.t.follow(waiting, func(e *jetbus.Event) bool {
-		p.add(e)
+		p.add(ctx, e)
 		return false
 	})
 	if waiting.Err() != nil && (ctx.Err() == nil || errors.Is(context.Cause(ctx), errDraining)) {
@@ -160,8 +172,9 @@ func (g *Gateway) poll(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	}
 	if t.behind() {
 		if err = acquire(ctx, t.account, budget.Bytes, g.pageBytes()); err == nil {
+			p.charged = g.pageBytes()
 			err = p.backlog(ctx, max(wait, taskTime))
-			t.account.Release(budget.Bytes, g.pageBytes())
+			p.settle()
 		}
 	} else {
 		err = t.current(ctx)
@@ -175,7 +188,7 @@ func (g *Gateway) poll(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	if p.err != nil {
 		return p.err
 	}
-	t.account.Add(budget.Bytes, int64(len(p.text))) // until it is written
+	p.settle() // the text is counted until it is written
 	b := fmt.Appendf(p.text, `],"next":"%s"`, t.token())
 	if t.gap != nil {
 		b = append(append(b, `,"gap":`...), text(t.gap)...)

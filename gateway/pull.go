@@ -85,7 +85,7 @@ func (p *pulls) reserve(subject string, n, most int) (events int, err error) {
 
 // putLocked adds an event for which reserve made room, and charges it to the account of its subject.
 func (p *pulls) putLocked(token string, h *pulled, b *budget.Budget) {
-	h.size = int64(sizeOf(h.d))
+	h.size = int64(sizeOf(&h.d.Event))
 	p.held[token] = h
 	a := p.account[h.subject]
 	if a == nil {

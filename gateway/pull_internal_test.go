@@ -25,7 +25,7 @@ func TestPulledBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.mu.Lock()
-		p.putLocked(fmt.Sprint(i), &pulled{subject: "ann", d: &jetbus.Delivery{Event: jetbus.Event{Payload: make([]byte, size-holdOverhead)}}}, all)
+		p.putLocked(fmt.Sprint(i), &pulled{subject: "ann", d: &jetbus.Delivery{Event: jetbus.Event{Payload: make([]byte, size-eventOverhead)}}}, all)
 		p.mu.Unlock()
 	}
 	if ann.HasRoom(budget.Bytes, 1) || !bob.HasRoom(budget.Bytes, 4*size) {

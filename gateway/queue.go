@@ -52,6 +52,14 @@ type outgoing struct {
 
 func (o *outgoing) size() int { return len(o.head) + len(o.text) }
 
+// memory returns how many bytes a frame takes: writeFrame copies a frame in two parts.
+func (o *outgoing) memory() int64 {
+	if len(o.head) > 0 {
+		return 2 * int64(o.size())
+	}
+	return int64(o.size())
+}
+
 type kindOfFrame int
 
 const (
@@ -86,7 +94,7 @@ func (q *queue) push(text []byte, kind kindOfFrame) error {
 func (q *queue) addLocked(o outgoing) {
 	q.items = append(q.items, o)
 	q.bytes += o.size()
-	q.account.Add(budget.Bytes, int64(o.size()))
+	q.account.Add(budget.Bytes, o.memory())
 	if o.kind != eventFrame {
 		q.answers += o.size()
 	}
@@ -105,8 +113,9 @@ func (q *queue) pushFrame(done <-chan struct{}, build func() outgoing) bool {
 	return ok
 }
 
-// pushWithin is like pushFrame, for an event of about size bytes. It waits for patience at most, unless that is 0. If
-// that is too short, it returns stalled and does not call build.
+// pushWithin is like pushFrame, for an event that takes about size bytes. It acquires them before it calls build, and
+// charges what the frame really takes afterwards. It waits for patience at most, unless that is 0. If that is too
+// short, it returns stalled and does not call build.
 func (q *queue) pushWithin(done <-chan struct{}, size int, patience time.Duration, build func() outgoing) (ok, stalled bool) {
 	var late <-chan time.Time
 	select {
@@ -125,8 +134,8 @@ func (q *queue) pushWithin(done <-chan struct{}, size int, patience time.Duratio
 	}
 	defer func() { <-q.turn }()
 	for {
-		room, charged := q.hasRoom(size)
-		if room && charged {
+		room, acquired := q.acquire(int64(size))
+		if acquired {
 			break
 		}
 		var again <-chan time.Time
@@ -147,6 +156,7 @@ func (q *queue) pushWithin(done <-chan struct{}, size int, patience time.Duratio
 			return false, false
 		}
 	}
+	defer q.release(int64(size)) // of an event in the queue, after addLocked has counted its frame
 	select {
 	case <-done:
 		return false, false
@@ -174,12 +184,27 @@ func after(d time.Duration) <-chan time.Time {
 	return time.After(d)
 }
 
-// hasRoom reports whether the queue and the account have room for an event. An empty queue accepts a small event
-// even if the account is full.
-func (q *queue) hasRoom(size int) (room, charged bool) {
+// acquire acquires bytes of the account for an event, and reports whether the queue has room and whether the bytes
+// were acquired. An empty queue accepts a small event even if the account is full. A size of 0 is for frames whose
+// events are counted by another account already.
+func (q *queue) acquire(size int64) (room, acquired bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.bytes < q.high, q.bytes == 0 && size <= smallBytes || q.account.HasRoom(budget.Bytes, int64(size))
+	if q.bytes >= q.high {
+		return false, false
+	}
+	if q.bytes == 0 && size <= smallBytes || size == 0 && q.account.HasRoom(budget.Bytes, 0) {
+		q.account.Add(budget.Bytes, size)
+		return true, true
+	}
+	return true, size > 0 && q.account.TryAcquire(budget.Bytes, size) == nil
+}
+
+// release releases bytes that acquire acquired.
+func (q *queue) release(size int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.account.Release(budget.Bytes, size)
 }
 
 // charge sets the account that counts the queued bytes, from now on.
@@ -209,7 +234,7 @@ func (q *queue) written(frames []outgoing) {
 	for i := range frames {
 		o := &frames[i]
 		q.bytes -= o.size()
-		q.account.Release(budget.Bytes, int64(o.size()))
+		q.account.Release(budget.Bytes, o.memory())
 		if o.kind != eventFrame {
 			q.answers -= o.size()
 		}

@@ -21,6 +21,9 @@ import (
 // firstPath is where the first clients publish.
 const firstPath = "/publish/"
 
+// attributeBytes is how many bytes the JSON of an event may have besides its payload.
+const attributeBytes = 64 << 10
+
 // batchBodies is how many times as long as an event's payload the body of a batch may be.
 const batchBodies = 8
 
@@ -141,7 +144,7 @@ func (g *Gateway) readEvent(w http.ResponseWriter, r *http.Request, a *budget.Ac
 	}
 	most := g.c.Limits.FrameBytes
 	if kind == cloudEventType {
-		most += 64 << 10 // of attributes
+		most += attributeBytes
 	}
 	body, err := readBody(w, r, a, most, bodyCost)
 	if err != nil {
@@ -415,8 +418,15 @@ func (g *Gateway) parseBatch(body []byte, h http.Header, topic string, clouds bo
 	if clouds {
 		parse = structuredCloudEvent
 	}
+	most := g.c.Limits.FrameBytes/3*4 + attributeBytes // a payload in base64
 	for i, item := range items {
-		e, err := parse(topic, item)
+		var e jetbus.Event
+		var err error
+		if int64(len(item)) > most {
+			err = refuse(CodeTooLarge, "the event has %d bytes, at most %d are allowed", len(item), most)
+		} else {
+			e, err = parse(topic, item)
+		}
 		b.events[i] = e
 		one := &b.events[i]
 		if one.ID == "" && key != "" {
@@ -434,6 +444,9 @@ func (g *Gateway) parseBatch(body []byte, h http.Header, topic string, clouds bo
 		default:
 			err = one.Validate()
 		}
+		if err != nil {
+			*one = jetbus.Event{ID: one.ID} // the rest may be large
+		}
 		b.bad[i], seen[one.ID] = err, true
 	}
 	return b, nil
@@ -442,28 +455,41 @@ func (g *Gateway) parseBatch(body []byte, h http.Header, topic string, clouds bo
 // split takes a batch apart: lines, or the elements of a JSON array.
 func split(body []byte, clouds bool, most int) ([][]byte, error) {
 	var items [][]byte
+	var err error
 	if clouds {
-		if err := validJSON(body); err != nil {
-			return nil, err
-		}
-		var elements []json.RawMessage
-		if json.Unmarshal(body, &elements) != nil || bytes.Equal(body, []byte("null")) {
-			return nil, refuse(CodeBadJSON, "a batch of CloudEvents is a JSON array")
-		}
-		if len(elements) > most {
-			return nil, tooMany(most)
-		}
-		for _, e := range elements {
-			items = append(items, e)
-		}
+		items, err = elements(body, most)
 	} else {
-		var err error
-		if items, err = lines(body, most); err != nil {
-			return nil, err
-		}
+		items, err = lines(body, most)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if len(items) == 0 {
 		return nil, refuse(CodeBadRequest, "the batch has no events")
 	}
 	return items, nil
+}
+
+// elements splits a JSON array into its elements. It stops reading when there are more than most, so that many small
+// elements take no memory.
+func elements(body []byte, most int) ([][]byte, error) {
+	if err := validJSON(body); err != nil {
+		return nil, err
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	if begin, err := d.Token(); err != nil || begin != json.Delim('[') {
+		return nil, refuse(CodeBadJSON, "a batch of CloudEvents is a JSON array")
+	}
+	var out [][]byte
+	for d.More() {
+		if len(out) == most {
+			return nil, tooMany(most)
+		}
+		var element json.RawMessage
+		if err := d.Decode(&element); err != nil {
+			return nil, refuse(CodeBadJSON, "a batch of CloudEvents is a JSON array")
+		}
+		out = append(out, element)
+	}
+	return out, nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
 // mayLook reports whether the principal may see a topic and its groups, without the events.
@@ -58,6 +59,11 @@ func (g *Gateway) listTopics(w http.ResponseWriter, r *http.Request) {
 	}
 	defer release()
 	limit, err := g.limitOf(r, g.c.Limits.PageEvents)
+	a := g.account(who)
+	defer a.Close()
+	if err == nil {
+		err = acquire(r.Context(), a, budget.Bytes, g.pageBytes())
+	}
 	var list []jetbus.TopicInfo
 	if err == nil {
 		list, err = g.seen(r, who)
@@ -114,6 +120,11 @@ func (g *Gateway) listGroups(w http.ResponseWriter, r *http.Request) {
 	}
 	defer release()
 	limit, err := g.limitOf(r, g.c.Limits.PageEvents)
+	a := g.account(who)
+	defer a.Close()
+	if err == nil {
+		err = acquire(r.Context(), a, budget.Bytes, g.pageBytes())
+	}
 	var list []jetbus.GroupInfo
 	if err == nil {
 		list, err = g.b.Groups(r.Context(), topic)

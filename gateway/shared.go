@@ -143,9 +143,12 @@ func (w *watcher) take(into []*encoded) ([]*encoded, error) {
 	}
 	from := int(w.next - e.gone) //nolint:gosec // at most len(events)
 	into = into[:0]
-	for size := 0; from+len(into) < len(e.events) && len(into) < sharedTake && size < sharedTakeBytes; {
+	for size := 0; from+len(into) < len(e.events) && len(into) < sharedTake; {
 		ev := e.events[from+len(into)]
-		into, size = append(into, ev), size+ev.size()
+		if size += ev.size; size > sharedTakeBytes && len(into) > 0 {
+			break
+		}
+		into = append(into, ev)
 	}
 	if len(into) == 0 {
 		return nil, e.err
@@ -232,13 +235,13 @@ func (e *liveEnd) read(ctx context.Context) error {
 func (e *liveEnd) add(ctx context.Context, ev *encoded) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for len(e.events) > 0 && e.bytes+ev.size() > sharedBytes {
+	for len(e.events) > 0 && e.bytes+ev.size > sharedBytes {
 		if !e.dropLocked(false) && !e.waitLocked(ctx) {
 			return false
 		}
 	}
 	e.events = append(e.events, ev)
-	e.bytes += ev.size()
+	e.bytes += ev.size
 	e.at, e.last = ev.Seq, jetbus.CheckpointOf(&ev.Event)
 	e.wakeLocked()
 	return true
@@ -293,7 +296,7 @@ func (e *liveEnd) dropLocked(force bool) bool {
 		return false
 	}
 	for _, ev := range e.events[:n] {
-		e.bytes -= ev.size()
+		e.bytes -= ev.size
 		e.base = ev.Seq
 	}
 	e.events, e.gone = slices.Delete(e.events, 0, n), first

@@ -414,9 +414,9 @@ func TestSharedEndIsBounded(t *testing.T) {
 				end.mu.Lock()
 				sum := 0
 				for _, e := range end.events {
-					sum += e.size()
-					if n := len(e.Payload) + len(e.members(false)); n > e.size() {
-						t.Errorf("%d bytes count for %d", n, e.size())
+					sum += e.size
+					if n := len(e.Payload) + len(e.members(false)); n > e.size {
+						t.Errorf("%d bytes count for %d", n, e.size)
 					}
 				}
 				if sum != end.bytes || sum > sharedBytes && len(end.events) > 1 {

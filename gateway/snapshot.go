@@ -56,19 +56,19 @@ func (p *snapshotPage) add(e jetbus.Event) error {
 		return nil
 	}
 	if i, ok := p.at[e.Key]; ok { // it changed meanwhile, or all comes again
-		p.bytes += len(e.Payload) - len(p.events[i].Payload)
+		p.bytes += sizeOf(&e) - sizeOf(&p.events[i])
 		p.events[i] = e
 		return nil
 	}
 	if p.first && e.IsTombstone() {
 		return nil
 	}
-	if len(p.events) == p.limit || len(p.events) > 0 && p.bytes+len(e.Payload) > p.most {
+	if len(p.events) == p.limit || len(p.events) > 0 && p.bytes+sizeOf(&e) > p.most {
 		return errPageFull
 	}
 	p.at[e.Key] = len(p.events)
 	p.events = append(p.events, e)
-	p.bytes += len(e.Payload)
+	p.bytes += sizeOf(&e)
 	return nil
 }
 
@@ -130,7 +130,7 @@ func (g *Gateway) snapshot(w http.ResponseWriter, r *http.Request) {
 	if more {
 		next := offsetOf(streamOf(info), &page.events[len(page.events)-1]).String()
 		w.Header().Set("X-Next", next)
-		g.answerEvents(w, r, page.events, fmt.Appendf(nil, `"next":"%s"`, next))
+		g.answerEvents(w, r, a, page.events, fmt.Appendf(nil, `"next":"%s"`, next))
 		return
 	}
 	at, err := g.offsetAt(ctx, origin, asOf)
@@ -139,7 +139,7 @@ func (g *Gateway) snapshot(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("X-As-Of", fmt.Sprint(asOf))
-	g.answerEvents(w, r, page.events, fmt.Appendf(nil, `"as_of":%d,"offset":"%s"`, asOf, at))
+	g.answerEvents(w, r, a, page.events, fmt.Appendf(nil, `"as_of":%d,"offset":"%s"`, asOf, at))
 }
 
 // offsetAt returns the offset of a position in a topic. It has the time of the event if the topic still
@@ -186,10 +186,10 @@ func (g *Gateway) snapshotKeys(ctx context.Context, w http.ResponseWriter, r *ht
 		found, err = g.b.LatestByKey(ctx, topic, part...)
 		for _, e := range found {
 			events = append(events, e)
-			bytes += len(e.Payload)
+			bytes += sizeOf(&e)
 		}
 		if most := g.c.Limits.QueueBytes; bytes > most && len(events) > 1 {
-			err = refuse(CodeTooLarge, "the last events of %d keys have more than %d bytes; ask for fewer keys at a time", len(keys), most)
+			err = refuse(CodeTooLarge, "the last events of %d keys take more than %d bytes; ask for fewer keys at a time", len(keys), most)
 		}
 	}
 	a.Release(budget.Scans, 1)
@@ -198,7 +198,7 @@ func (g *Gateway) snapshotKeys(ctx context.Context, w http.ResponseWriter, r *ht
 		return
 	}
 	slices.SortFunc(events, func(a, b jetbus.Event) int { return cmp.Compare(a.Seq, b.Seq) })
-	g.answerEvents(w, r, events, fmt.Appendf(nil, `"keys":%d`, len(keys)))
+	g.answerEvents(w, r, a, events, fmt.Appendf(nil, `"keys":%d`, len(keys)))
 }
 
 // stateTopic looks up a topic, and the one whose positions its events have: itself, or the
@@ -214,8 +214,9 @@ func (g *Gateway) stateTopic(ctx context.Context, topic string) (info, origin je
 	return info, origin, err
 }
 
-// answerEvents answers with events, and further members of the object.
-func (g *Gateway) answerEvents(w http.ResponseWriter, r *http.Request, events []jetbus.Event, rest []byte) {
+// answerEvents answers with events, and further members of the object. It clears the events, so that only the text
+// is in memory while a slow client reads it.
+func (g *Gateway) answerEvents(w http.ResponseWriter, r *http.Request, a *budget.Account, events []jetbus.Event, rest []byte) {
 	b := []byte(`{"events":[`)
 	for i := range events {
 		if i > 0 {
@@ -226,8 +227,10 @@ func (g *Gateway) answerEvents(w http.ResponseWriter, r *http.Request, events []
 			g.problem(w, r, err)
 			return
 		}
+		events[i] = jetbus.Event{}
 	}
 	b = append(append(append(b, "],"...), rest...), "}\n"...)
+	a.Add(budget.Bytes, int64(len(b))-g.pageBytes()) // of a single event that is larger than a page
 	answerText(w, http.StatusOK, b)
 }
 
@@ -252,6 +255,11 @@ func (g *Gateway) snapshotKey(w http.ResponseWriter, r *http.Request) {
 	if err == nil && (!there || e.IsTombstone()) {
 		err = refuse(CodeNotFound, "the topic %s has nothing of this key", topic)
 	}
+	a := g.account(who)
+	defer a.Close()
+	if err == nil {
+		err = acquire(r.Context(), a, budget.Bytes, int64(sizeWithJSON(&e)))
+	}
 	var body []byte
 	if err == nil {
 		body, err = jetbus.AppendJSON(nil, &e)
@@ -270,11 +278,15 @@ func (g *Gateway) snapshotKey(w http.ResponseWriter, r *http.Request) {
 	answerText(w, http.StatusOK, append(body, '\n'))
 }
 
+// stateCost is how many times as much memory the events of a state may take as their topic has bytes. Events with many
+// short headers take more, others less.
+const stateCost = 4
+
 // stateScans returns how many scans a state of the topic counts for. The bus builds a state of all keys in
-// memory. The count limits all concurrent states to topics of Limits.Bytes together.
+// memory. The count limits all concurrent states to Limits.Bytes together.
 func (g *Gateway) stateScans(ctx context.Context, topic string) (int64, error) {
 	info, err := g.b.TopicInfo(ctx, topic)
-	most, scans := uint64(g.c.Limits.Bytes), uint64(g.c.Limits.Scans) //nolint:gosec // they are positive
+	most, scans := uint64(g.c.Limits.Bytes)/stateCost, uint64(g.c.Limits.Scans) //nolint:gosec // they are positive
 	switch {
 	case err != nil:
 		return 0, err
@@ -327,13 +339,15 @@ func (g *Gateway) stateAt(w http.ResponseWriter, r *http.Request) {
 		if q.Has("cursor") && key <= q.Get("cursor") || !strings.HasPrefix(key, q.Get("prefix")) {
 			continue
 		}
-		if n := len(events); n == limit || n > 0 && bytes > g.c.Limits.QueueBytes {
+		e := state.Events[key]
+		if n := len(events); n == limit || n > 0 && bytes+sizeOf(&e) > g.c.Limits.QueueBytes {
 			next = events[n-1].Key
 			break
 		}
-		events = append(events, state.Events[key])
-		bytes += len(state.Events[key].Payload)
+		events = append(events, e)
+		bytes += sizeOf(&e)
 	}
+	state.Events = nil // its scans are released below
 	rest := fmt.Appendf(nil, `"as_of":%d,"exact":%t`, state.AsOf, state.Exact)
 	if !state.Time.IsZero() {
 		rest = fmt.Appendf(rest, `,"ts":%d,"time":"%s"`, state.Time.UnixMilli(), state.Time.UTC().Format(time.RFC3339Nano))
@@ -343,5 +357,5 @@ func (g *Gateway) stateAt(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("X-As-Of", fmt.Sprint(state.AsOf))
 	a.Release(budget.Scans, scans) // while a slow client reads the response, only the page is charged
-	g.answerEvents(w, r, events, rest)
+	g.answerEvents(w, r, a, events, rest)
 }

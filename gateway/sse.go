@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
 // Times of an event stream.
@@ -207,6 +208,12 @@ func (t *tail) sendSome(ctx context.Context, s *eventStream, follow bool) error 
 			s.passed(t.token())
 			return true
 		}
+		size := int64(sizeWithJSON(e)) // of its data, which send copies
+		if err := acquire(ctx, t.account, budget.Bytes, size); err != nil {
+			s.fail(err) // the client connects again, and resumes after the event before
+			return false
+		}
+		defer t.account.Release(budget.Bytes, size)
 		data, err := t.appendItem(nil, e)
 		return err != nil || s.send(follow, "event", t.token(), data) == nil
 	})
@@ -214,6 +221,15 @@ func (t *tail) sendSome(ctx context.Context, s *eventStream, follow bool) error 
 		err = t.caughtUp(ctx)
 	}
 	return err
+}
+
+// fail ends the stream.
+func (s *eventStream) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+	}
 }
 
 func (s *eventStream) failed() bool {

@@ -307,7 +307,7 @@ func (s *sub) deliver(d *jetbus.Delivery) bool {
 	case <-s.done:
 		return false
 	}
-	size := sizeOf(d)
+	size := sizeOf(&d.Event)
 	for {
 		var h *hold
 		var heavy <-chan struct{}

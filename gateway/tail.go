@@ -33,6 +33,7 @@ type reader struct {
 	box   *box // nil: events are not conflated
 	gaps  []gap
 	alone bool // the bus is read only for this reader; see read
+	needs int  // size of the event at which the client stalled
 }
 
 // gap is what a reader missed.
@@ -192,7 +193,10 @@ func (r *reader) run(ctx context.Context) error {
 			defer close(sent)
 			r.sendBoxed()
 		}()
-		defer func() { <-sent }()
+		defer func() {
+			<-sent
+			r.box.drop()
+		}()
 		defer r.s.cancel()
 	}
 	for _, g := range r.gaps {
@@ -310,7 +314,8 @@ func (r *reader) follow(ctx context.Context) error {
 }
 
 // watch sends what comes at the live ends of the topics. It returns when the subscription has
-// ended, or with a topic whose live end has passed the reader, and up to where.
+// ended, or with a topic that the reader must read alone: its live end has passed the reader, then with
+// where to, or the client stalled.
 func (r *reader) watch(ctx context.Context) (topic string, upTo uint64, err error) {
 	live := &r.s.ses.g.live
 	ready := make(chan struct{}, 1)
@@ -340,7 +345,11 @@ func (r *reader) watch(ctx context.Context) (topic string, upTo uint64, err erro
 			}
 			more = more || len(batch) > 0
 			for _, e := range batch {
-				if ok, err := r.event(ctx, e); !ok || err != nil {
+				ok, err := r.event(ctx, e)
+				if errors.Is(err, errStalled) {
+					return topic, 0, nil
+				}
+				if !ok || err != nil {
 					return "", 0, err
 				}
 			}
@@ -378,7 +387,7 @@ func (r *reader) read(ctx context.Context, topics []string, o jetbus.ReadOptions
 		if !errors.Is(err, errStalled) {
 			return err
 		}
-		if !r.s.ses.pushEvent(r.s.done, func() []byte { return nil }) { // waits until there is room
+		if !r.awaitRoom() {
 			return nil
 		}
 		o.After, o.Last = map[string]uint64{}, map[string]jetbus.Checkpoint{}
@@ -388,6 +397,17 @@ func (r *reader) read(ctx context.Context, topics []string, o jetbus.ReadOptions
 			}
 		}
 	}
+}
+
+// awaitRoom waits until there is room for the event at which the client stalled, without holding it. It returns
+// false when the subscription has ended.
+func (r *reader) awaitRoom() (ok bool) {
+	if r.box != nil {
+		ok, _ = r.box.within(r.s.done, 0, func() bool { return r.box.hasRoom(r.needs) })
+	} else {
+		ok, _ = r.s.ses.pushWithin(r.s.done, r.needs, 0, func() outgoing { return outgoing{} })
+	}
+	return ok
 }
 
 // readSome is like read, but returns errStalled when the client stalls.
@@ -445,22 +465,21 @@ func (r *reader) missed(ctx context.Context, topic string, next uint64) error {
 	return nil
 }
 
-// send sends an event. It returns false when the subscription has ended. If the bus is read only for this
-// reader and the client stalls, it returns errStalled.
+// send sends an event. It returns false when the subscription has ended. If the client stalls, it returns
+// errStalled for an event that is large or was read only for this reader: a stalled reader must not hold it.
 func (r *reader) send(e *encoded) (bool, error) {
 	patience := time.Duration(0)
-	if r.alone {
+	if r.alone || e.size > sharedTakeBytes {
 		patience = stallTime
 	}
+	var ok, stalled bool
 	if r.box != nil {
-		ok, stalled := r.box.putWithin(e, r.s.done, patience)
-		if stalled {
-			return false, errStalled
-		}
-		return ok, nil
+		ok, stalled = r.box.putWithin(e, r.s.done, patience)
+	} else {
+		ok, stalled = r.s.ses.pushWithin(r.s.done, e.size, patience, func() outgoing { return r.s.readFrame(e) })
 	}
-	ok, stalled := r.s.ses.pushWithin(r.s.done, e.size(), patience, func() outgoing { return r.s.readFrame(e) })
 	if stalled {
+		r.needs = e.size
 		return false, errStalled
 	}
 	return ok, nil

@@ -12,6 +12,7 @@ import (
 type encoded struct {
 	jetbus.Event
 	stream               uint64 // of the topic, for offsets
+	size                 int    // see sizeWithJSON
 	full, headers, first form   // first: the frame of the first clients
 }
 
@@ -21,15 +22,8 @@ type form struct {
 	text []byte
 }
 
-func encode(e *jetbus.Event, stream uint64) *encoded { return &encoded{Event: *e, stream: stream} }
-
-// size is what an event counts for where readers share it: itself, and its JSON once.
-func (e *encoded) size() int {
-	n := boxOverhead + len(e.Payload)
-	for name, v := range e.Headers {
-		n += len(name) + len(v)
-	}
-	return 2 * n
+func encode(e *jetbus.Event, stream uint64) *encoded {
+	return &encoded{Event: *e, stream: stream, size: sizeWithJSON(e)}
 }
 
 // members is the end of an EVENT frame, behind its head.

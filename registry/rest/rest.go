@@ -76,6 +76,10 @@ func (h *handler) handle(pattern string, f func(r *http.Request) (any, error)) {
 			p := h.explain(r, err)
 			v, status = p, p.status
 		}
+		if list, ok := v.([]version); ok && err == nil {
+			writeVersions(w, list)
+			return
+		}
 		text, raw := v.(rawText)
 		body := []byte(text)
 		if !raw {
@@ -84,11 +88,32 @@ func (h *handler) handle(pattern string, f func(r *http.Request) (any, error)) {
 		if !raw && err != nil {
 			body, status = []byte(`{"error_code":500,"message":"the answer is no JSON"}`), 500
 		}
-		w.Header().Set("Content-Type", contentType)
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.WriteHeader(status)
+		writeHeader(w, status)
 		_, _ = w.Write(body) // a client that went away is none of the registry's errors
 	})
+}
+
+func writeHeader(w http.ResponseWriter, status int) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+}
+
+// writeVersions writes a list of versions one by one: the JSON of all of them may be large.
+func writeVersions(w http.ResponseWriter, list []version) {
+	writeHeader(w, http.StatusOK)
+	next := []byte("[")
+	for i, v := range list {
+		if i > 0 {
+			next = []byte(",")
+		}
+		one, _ := json.Marshal(v) // a version never fails
+		if _, err := w.Write(append(next, one...)); err != nil {
+			return // the client went away
+		}
+		next = nil
+	}
+	_, _ = w.Write(append(next, ']'))
 }
 
 // allow asks Config.Allow.

@@ -345,3 +345,54 @@ func TestReferencesAreReadBySomebody(t *testing.T) {
 	secret = "mine"
 	r.play([]step{{"POST /subjects/mine", to("public"), 403, "40301"}})
 }
+
+// largestWrite is a response that keeps the length of its largest write.
+type largestWrite struct {
+	*httptest.ResponseRecorder
+	bytes int
+}
+
+// Write implements http.ResponseWriter.
+func (w *largestWrite) Write(p []byte) (int, error) {
+	w.bytes = max(w.bytes, len(p))
+	return w.ResponseRecorder.Write(p)
+}
+
+// TestListOfLargeSchemas: a list of schemas is never in memory as a whole, and a page has what it asks for.
+func TestListOfLargeSchemas(t *testing.T) {
+	r := newRig(t, rest.Config{})
+	const schemas, size = 20, 20 << 10
+	for i := range schemas {
+		text := fmt.Sprintf(`{"type":"integer","description":"%s"}`, strings.Repeat("x", size+i))
+		if _, err := r.reg.Register(t.Context(), fmt.Sprintf("t%02d", i/2), text, registry.RegisterOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, page := range []struct{ query, want string }{
+		{"", "t00/1 t00/2 t01/1 t01/2 t02/1 t02/2 t03/1 t03/2 t04/1 t04/2 t05/1 t05/2 t06/1 t06/2 t07/1 t07/2 t08/1 t08/2 t09/1 t09/2"},
+		{"?offset=3&limit=4", "t01/2 t02/1 t02/2 t03/1"},
+		{"?offset=19&limit=4", "t09/2"},
+		{"?offset=20", ""},
+		{"?limit=0", ""},
+	} {
+		w := &largestWrite{ResponseRecorder: httptest.NewRecorder()}
+		r.h.ServeHTTP(w, httptest.NewRequest("GET", "/schemas"+page.query, nil))
+		var list []struct {
+			Subject string
+			Version int
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil || list == nil {
+			t.Fatalf("%s: %v", page.query, err)
+		}
+		var got []string
+		for _, v := range list {
+			got = append(got, fmt.Sprintf("%s/%d", v.Subject, v.Version))
+		}
+		if strings.Join(got, " ") != page.want {
+			t.Errorf("%s: %q, want %q", page.query, got, page.want)
+		}
+		if w.bytes > 2*size {
+			t.Errorf("%s: %d bytes are written at once", page.query, w.bytes)
+		}
+	}
+}

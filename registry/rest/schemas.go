@@ -67,7 +67,11 @@ func (h *handler) schemas(r *http.Request) (any, error) {
 		return nil, err
 	}
 	out := []version{}
+	skip, most := pageOf(r)
 	for _, topic := range topics {
+		if len(out) == most {
+			break
+		}
 		if !strings.HasPrefix(topic, r.URL.Query().Get("subjectPrefix")) || h.allow(r, topic, false) != nil {
 			continue
 		}
@@ -79,11 +83,16 @@ func (h *handler) schemas(r *http.Request) (any, error) {
 		if flag(r, "latestOnly") && len(list) > 0 {
 			list = list[len(list)-1:]
 		}
+		skipped := min(skip, len(list))
+		list, skip = list[skipped:], skip-skipped
+		if most >= 0 {
+			list = list[:min(most-len(out), len(list))]
+		}
 		for _, v := range list {
 			out = append(out, answer(v))
 		}
 	}
-	return page(r, out), nil
+	return out, nil
 }
 
 // byID returns the versions with the id of the path that the request may see, one or more. A

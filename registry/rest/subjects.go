@@ -122,14 +122,24 @@ func (h *handler) subjects(r *http.Request) (any, error) {
 	return page(r, out), nil
 }
 
-// page is the part of a list that offset and limit name.
-func page[T any](r *http.Request, list []T) []T {
+// pageOf returns how many items of a list a request skips and how many it gets at most, -1 for all.
+func pageOf(r *http.Request) (skip, most int) {
 	q := r.URL.Query()
 	if n, err := strconv.Atoi(q.Get("offset")); err == nil && n > 0 {
-		list = list[min(n, len(list)):]
+		skip = n
 	}
 	if n, err := strconv.Atoi(q.Get("limit")); err == nil && n >= 0 {
-		list = list[:min(n, len(list))]
+		return skip, n
+	}
+	return skip, -1
+}
+
+// page returns the part of a list that a request gets.
+func page[T any](r *http.Request, list []T) []T {
+	skip, most := pageOf(r)
+	list = list[min(skip, len(list)):]
+	if most >= 0 {
+		list = list[:min(most, len(list))]
 	}
 	return list
 }

@@ -1,0 +1,147 @@
+package gateway_test
+
+import (
+	"bufio"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/gateway"
+)
+
+// liveLimits have room for two large events and their JSON, or for four whose JSON alone is in memory.
+var liveLimits = gateway.Limits{BytesPerPrincipal: 1 << 20}
+
+const liveClients = 6
+
+var largePayload = `"` + strings.Repeat("x", 200<<10) + `"`
+
+// openStream opens an event stream and reads it up to its live end.
+func (r *wsRig) openStream(token string) (stream *bufio.Reader, id string) {
+	r.Helper()
+	stream = r.openStreamAt(token, "")
+	id, found := readEvent(stream, "caught_up")
+	if !found {
+		r.Fatal("the stream ended before its live end")
+	}
+	return stream, id
+}
+
+// openStreamAt opens an event stream behind an id. An empty id is the newest.
+func (r *wsRig) openStreamAt(token, id string) *bufio.Reader {
+	r.Helper()
+	res, err := r.client().Do(r.request("GET", ordersPath+"/events?from=latest", "",
+		"Authorization", token, "Last-Event-ID", id, "Accept", "text/event-stream"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = res.Body.Close() })
+	return bufio.NewReader(res.Body)
+}
+
+// readEvent reads a stream up to the end of the first event with a name, or of the stream. It returns the last id.
+func readEvent(stream *bufio.Reader, name string) (id string, found bool) {
+	for {
+		line, err := stream.ReadString('\n')
+		if line == "event: "+name+"\n" {
+			for err == nil && line != "\n" {
+				line, err = stream.ReadString('\n')
+			}
+			return id, err == nil
+		}
+		if err != nil {
+			return id, false
+		}
+		if next, ok := strings.CutPrefix(line, "id: "); ok {
+			id = strings.TrimSpace(next)
+		}
+	}
+}
+
+// TestLiveStreamsAreBounded: clients of event streams that do not read hold the share of their subject at most. The
+// others are closed, and get the event when they connect again.
+func TestLiveStreamsAreBounded(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		c := withTokens()
+		c.Limits = liveLimits
+		r.serve(c)
+		streams, id := make([]*bufio.Reader, liveClients), ""
+		for i := range streams {
+			streams[i], id = r.openStream(ann)
+		}
+		synctest.Wait()
+		r.publish("orders", largePayload)
+		time.Sleep(5 * time.Second) // longer than a stream waits for room
+		got := 0
+		for _, s := range streams {
+			if _, found := readEvent(s, "event"); found {
+				got++
+				continue
+			}
+			res := r.openStreamAt(bob, id)
+			if _, found := readEvent(res, "event"); !found {
+				r.Errorf("the event is lost behind %q", id)
+			}
+		}
+		if got != 2 {
+			r.Errorf("%d streams had the event in memory, there is room for 2", got)
+		}
+	})
+}
+
+// unread has many clients make a request whose answer they do not read, and counts the answers by status.
+func (r *wsRig) unread(path string, then func()) map[int]int {
+	r.Helper()
+	var mu sync.Mutex
+	status := map[int]int{}
+	var asking sync.WaitGroup
+	for range liveClients {
+		asking.Go(func() {
+			res, err := r.client().Do(r.request("GET", path, "", "Authorization", ann))
+			if err != nil {
+				r.Error(err)
+				return
+			}
+			r.Cleanup(func() { _ = res.Body.Close() })
+			mu.Lock()
+			defer mu.Unlock()
+			status[res.StatusCode]++
+		})
+	}
+	synctest.Wait()
+	then()
+	asking.Wait()
+	return status
+}
+
+// TestLivePollsAreBounded: the same of polls, which are refused.
+func TestLivePollsAreBounded(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		c := withTokens()
+		c.Limits = liveLimits
+		r.serve(c)
+		got := r.unread(ordersPath+"/events?from=latest&wait=30s", func() { r.publish("orders", largePayload) })
+		if got[http.StatusOK] != 4 || got[http.StatusTooManyRequests] != liveClients-4 {
+			r.Errorf("%v, there is room for 4", got)
+		}
+	})
+}
+
+// TestSnapshotsOfKeyAreBounded: the same of the last event of a key.
+func TestSnapshotsOfKeyAreBounded(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		r.ensure(jetbus.TopicConfig{Name: "state", Compact: true})
+		r.set("state", "k="+largePayload)
+		c := withTokens()
+		c.Limits = liveLimits
+		r.serve(c)
+		got := r.unread(statePath+"/snapshot/k", func() {})
+		if got[http.StatusOK] != 2 || got[http.StatusTooManyRequests] != liveClients-2 {
+			r.Errorf("%v, there is room for 2", got)
+		}
+	})
+}
