@@ -30,7 +30,7 @@ func newBudget(c Config) *budget.Budget {
 	if c.Auth == nil {
 		l.BytesPerPrincipal, l.CallsPerPrincipal, l.ScansPerPrincipal = l.Bytes, l.Calls, l.Scans
 	}
-	// Parsing large bodies takes half of the processors at most. The others serve small requests.
+	// Half of the Go scheduler's processors (GOMAXPROCS) parse large bodies at most. The others serve small requests.
 	work := max(1, runtime.GOMAXPROCS(0)/2)
 	return budget.New(
 		budget.Limit{Bytes: int64(l.Bytes), Calls: l.Calls, Scans: l.Scans, Work: work},

@@ -258,6 +258,31 @@ func TestCursorsAreCalls(t *testing.T) {
 	})
 }
 
+// TestSubscribesAreCalls: a SUBSCRIBE frame draws on the requests of its subject while the subscription begins.
+func TestSubscribesAreCalls(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		c := withTokens()
+		c.Limits = gateway.Limits{CallsPerPrincipal: 1}
+		bus := newGatedBus(r.bus)
+		r.serveBus(bus, c)
+		busy, ws, other := r.dial("Authorization", ann), r.dial("Authorization", ann), r.dial("Authorization", bob)
+		for _, c := range []*wsClient{busy, ws, other} {
+			c.next(frame.Hello)
+		}
+		busy.send(`{"op":"CURSOR","topic":"orders","group":"g"}`)
+		<-bus.asked
+		const subscribe = `{"op":"SUBSCRIBE","topic":"orders","sub":"s"}`
+		if m := ws.ask(subscribe, frame.Err); m.Code != string(gateway.CodeRateLimited) || m.RetryAfterMs != 1000 {
+			r.Errorf("%+v", m)
+		}
+		other.ask(subscribe, frame.OK)
+		close(bus.may)
+		busy.next(frame.Err)
+		ws.ask(subscribe, frame.OK)
+		r.do("GET", "/v1/topics/orders", "", "Authorization", ann).is(200)
+	})
+}
+
 // TestStateOfLargeTopic: a state is made in memory, so that a topic that is larger than that has none.
 func TestStateOfLargeTopic(t *testing.T) {
 	inBubble(t, gateway.Config{Limits: gateway.Limits{Bytes: 1 << 20, QueueBytes: 64 << 10}}, func(r *wsRig) {

@@ -42,7 +42,7 @@ type Limits struct {
 	Bytes              int // bytes held for all clients. Default 256 MiB
 	BytesPerPrincipal  int // bytes held for one subject. Default 32 MiB
 	BytesPerConnection int // bytes held for one connection. Default 8 MiB
-	Calls              int // concurrent requests to the broker, other than publishes. Default 512
+	Calls              int // concurrent requests to the broker, SUBSCRIBE among them, but no publishes. Default 512
 	CallsPerPrincipal  int // concurrent requests to the broker, per subject. Default 64
 	Scans              int // concurrent reads through a topic: snapshots, states, dead letters, /openapi.json, schema requests with a body. Default 4
 	ScansPerPrincipal  int // concurrent reads through a topic, per subject. Default 2

@@ -93,17 +93,32 @@ func (c *headerConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// addLarge records that a large header arrives on a connection. It may close another one.
 func (c *webConns) addLarge(nc *headerConn) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if nc.large != nil || !nc.waiting.Load() {
+		c.mu.Unlock()
 		return
 	}
 	nc.large = c.large.PushBack(nc)
+	var victim net.Conn
 	if c.large.Len() > maxLargeHeaders {
 		oldest := c.large.Front().Value.(*headerConn) //nolint:forcetypeassert // nothing else is in it
 		c.waitLocked(oldest, false)
-		_ = oldest.Close() // the server ends its goroutine
+		victim = oldest
+	}
+	c.mu.Unlock()
+	closeVictim(victim)
+}
+
+// closeVictim closes a connection unless it is nil. The caller must not hold the mutex: the system call may take
+// milliseconds, and all other connections would wait for it.
+func closeVictim(nc net.Conn) {
+	if secure, ok := nc.(*tls.Conn); ok { // Close of a tls.Conn waits for the client to read an alert
+		nc = secure.NetConn()
+	}
+	if nc != nil {
+		_ = nc.Close() // the server ends its goroutine
 	}
 }
 
@@ -129,13 +144,16 @@ func newWebConns(maxIdle, maxActive int) *webConns {
 }
 
 // observe is the ConnState of an http.Server.
-func (c *webConns) observe(nc net.Conn, s http.ConnState) {
+func (c *webConns) observe(nc net.Conn, s http.ConnState) { closeVictim(c.record(nc, s)) }
+
+// record records the state of a connection. It returns the connection that must be closed for it, or nil.
+func (c *webConns) record(nc net.Conn, s http.ConnState) (victim net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.removeLocked(nc)
 	c.waitLocked(nc, s == http.StateNew || s == http.StateIdle)
 	if s == http.StateHijacked || s == http.StateClosed {
-		return
+		return nil
 	}
 	host := hostOf(nc)
 	h := c.hosts[host]
@@ -152,12 +170,18 @@ func (c *webConns) observe(nc net.Conn, s http.ConnState) {
 	}
 	c.at[nc] = webConn{in, in.PushBack(nc), count}
 	*count++
+	var e *list.Element
 	switch {
 	case c.idle > c.maxIdle:
-		c.closeLocked(c.largestLocked(h, (*hostConns).idle).oldestIdle(nc))
+		e = c.largestLocked(h, (*hostConns).idle).oldestIdle(nc)
 	case c.active > c.maxActive:
-		c.closeLocked(c.largestLocked(h, func(h *hostConns) int { return h.active.Len() }).active.Back())
+		e = c.largestLocked(h, func(h *hostConns) int { return h.active.Len() }).active.Back()
+	default:
+		return nil
 	}
+	victim = e.Value.(net.Conn) //nolint:forcetypeassert // nothing else is in it
+	c.removeLocked(victim)
+	return victim
 }
 
 // largestLocked returns the address with the most connections, and preferred if several have the most.
@@ -179,16 +203,6 @@ func (h *hostConns) oldestIdle(accepted net.Conn) *list.Element {
 		first = h.used.Front()
 	}
 	return first
-}
-
-// closeLocked closes the connection in an element of a list.
-func (c *webConns) closeLocked(e *list.Element) {
-	nc := e.Value.(net.Conn) //nolint:forcetypeassert // nothing else is in it
-	c.removeLocked(nc)
-	if secure, ok := nc.(*tls.Conn); ok { // Close of a tls.Conn waits for the client to read an alert
-		nc = secure.NetConn()
-	}
-	_ = nc.Close() // the server ends its goroutine
 }
 
 func (c *webConns) removeLocked(nc net.Conn) {
