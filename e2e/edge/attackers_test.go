@@ -121,6 +121,32 @@ func conflatedSubscriptions(ctx context.Context, a *attackers) {
 	})
 }
 
+// wideSubscriptions are the same, of events that have more bytes in their headers than in their payload.
+func wideSubscriptions(ctx context.Context, a *attackers) {
+	a.deaf(ctx, "conflated subscriptions to large headers", func(_, n int) []byte {
+		return fmt.Appendf(nil, `{"op":"SUBSCRIBE","topic":"wide","sub":"%d","opts":{"from":"earliest","slow":"conflate"}}`, n)
+	})
+}
+
+// liveReaders are 200 event streams and 3,200 subscriptions that wait for the next event and read nothing, and a
+// client that publishes large ones.
+func liveReaders(ctx context.Context, a *attackers) {
+	var all sync.WaitGroup
+	all.Go(func() { a.deafRequests(ctx, 200, "/v1/topics/live/events?from=latest", "text/event-stream") })
+	all.Go(func() {
+		a.deaf(ctx, "subscriptions to a live end", func(_, n int) []byte {
+			return fmt.Appendf(nil, `{"op":"SUBSCRIBE","topic":"live","sub":"%d","opts":{"from":"latest"}}`, n)
+		})
+	})
+	all.Go(func() {
+		body := `"` + strings.Repeat("x", 400<<10) + `"`
+		a.flood(ctx, 1, func(int) request {
+			return request{writer, "POST", "/v1/topics/live", body, "application/json"}
+		})
+	})
+	all.Wait()
+}
+
 // deafMembers have 50 groups of their own, with 64 members each.
 func deafMembers(ctx context.Context, a *attackers) {
 	a.deaf(ctx, "members", func(connection, n int) []byte {
@@ -144,14 +170,27 @@ func heavyPulls(ctx context.Context, a *attackers) {
 
 // deafStreams are 200 event streams that nobody reads.
 func deafStreams(ctx context.Context, a *attackers) {
-	defer a.tell(report{What: "event streams", Answered: 200})
-	crowd(200, func(int) {
+	a.deafRequests(ctx, 200, "/v1/topics/bulk/events?from=earliest", "text/event-stream")
+}
+
+// deafSnapshots are 40 clients that ask for the first page of a snapshot of events with large headers, and read nothing.
+func deafSnapshots(ctx context.Context, a *attackers) {
+	a.deafRequests(ctx, 40, "/v1/topics/wide/snapshot", "application/json")
+}
+
+// deafRequests makes n requests at once and reads no answer.
+func (a *attackers) deafRequests(ctx context.Context, n int, path, accept string) {
+	var made atomic.Int64
+	defer func() { a.tell(report{What: "GET " + path, Answered: made.Load()}) }()
+	crowd(n, func(int) {
 		nc, err := smallBuffer(ctx, "tcp", a.address)
 		if err != nil {
 			return
 		}
 		defer func() { _ = nc.Close() }()
-		_, _ = fmt.Fprintf(nc, "GET /v1/topics/bulk/events?from=earliest HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nAccept: text/event-stream\r\n\r\n", a.address, mallory)
+		if _, err = fmt.Fprintf(nc, "GET %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nAccept: %s\r\n\r\n", path, a.address, mallory, accept); err == nil {
+			made.Add(1)
+		}
 		pause(ctx, time.Minute)
 	})
 }
@@ -161,6 +200,14 @@ func heavyBatches(ctx context.Context, a *attackers) {
 	body := strings.Repeat(`{"payload":"`+strings.Repeat("x", 64<<10)+`"}`+"\n", 120)
 	a.flood(ctx, 200, func(int) request {
 		return request{writer, "POST", "/v1/topics/bulk?dry_run=1", body, "application/x-ndjson"}
+	})
+}
+
+// smallElements are batches of 8 MiB whose elements are one byte long.
+func smallElements(ctx context.Context, a *attackers) {
+	body := "[" + strings.Repeat("1,", 4<<20-2) + "1]"
+	a.flood(ctx, 24, func(int) request {
+		return request{writer, "POST", "/v1/topics/bulk?dry_run=1", body, "application/cloudevents-batch+json"}
 	})
 }
 
@@ -199,7 +246,7 @@ func manySnapshots(ctx context.Context, a *attackers) {
 // manyStates are 20 clients that ask for states.
 func manyStates(ctx context.Context, a *attackers) {
 	a.flood(ctx, 20, func(int) request {
-		return request{mallory, "GET", "/v1/topics/bulk/state?at=2100-01-01T00:00:00Z&limit=1", "", ""}
+		return request{mallory, "GET", "/v1/topics/state/state?at=2100-01-01T00:00:00Z&limit=1", "", ""}
 	})
 }
 

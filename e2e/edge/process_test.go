@@ -28,7 +28,7 @@ import (
 var (
 	mallory   = tokenOf("mallory")   // reads topics and schemas
 	prober    = tokenOf("prober")    // the same
-	writer    = tokenOf("writer")    // publishes to bulk, and reads schemas
+	writer    = tokenOf("writer")    // publishes to bulk, live and dear.*, and reads schemas
 	bystander = tokenOf("bystander") // publishes to calm, and reads topics
 )
 
@@ -114,7 +114,7 @@ func writeTokens(t *testing.T, dir string) string {
 		{token, "tool", []string{"topic:read:>", "group:join:billing"}},
 		{mallory, "mallory", []string{"topic:read:>", "schema:read:>"}},
 		{prober, "prober", []string{"topic:read:>", "schema:read:>"}},
-		{writer, "writer", []string{"topic:write:bulk", "topic:write:dear.>", "schema:read:>"}},
+		{writer, "writer", []string{"topic:write:bulk", "topic:write:live", "topic:write:dear.>", "schema:read:>"}},
 		{bystander, "bystander", []string{"topic:read:>", "topic:write:calm"}},
 	})
 	if err != nil {
