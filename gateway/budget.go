@@ -13,7 +13,7 @@ import (
 const (
 	// lineTime is how long a request waits for room in the budget before it is refused.
 	lineTime = 2 * time.Second
-	// smallBytes is the largest request that is counted but never refused. So clients that exhaust the
+	// smallBytes is the largest quantity of Bytes that is counted but never refused. So clients that exhaust the
 	// budget cannot block the small requests of others.
 	smallBytes = 16 << 10
 	// bodyCost is the memory of a published body as a multiple of its size: the text and the events
@@ -30,12 +30,14 @@ func newBudget(c Config) *budget.Budget {
 	if c.Auth == nil {
 		l.BytesPerPrincipal, l.CallsPerPrincipal, l.ScansPerPrincipal = l.Bytes, l.Calls, l.Scans
 	}
-	// Half of the Go scheduler's processors (GOMAXPROCS) parse large bodies at most. The others serve small requests.
+	// Large bodies are parsed on at most half of GOMAXPROCS. The rest serves small requests.
 	work := max(1, runtime.GOMAXPROCS(0)/2)
+	// readBody acquires the memory of a body in steps, so a request must have room for the largest body.
+	body := bodyCost * batchBodies * l.FrameBytes
 	return budget.New(
 		budget.Limit{Bytes: int64(l.Bytes), Calls: l.Calls, Scans: l.Scans, Work: work},
 		budget.Limit{Bytes: int64(l.BytesPerPrincipal), Calls: l.CallsPerPrincipal, Scans: l.ScansPerPrincipal, Work: max(1, work/2)},
-		budget.Limit{Bytes: int64(l.BytesPerConnection), Calls: l.CallsPerPrincipal, Scans: l.ScansPerPrincipal, Work: max(1, work/2)},
+		budget.Limit{Bytes: max(int64(l.BytesPerConnection), body), Calls: l.CallsPerPrincipal, Scans: l.ScansPerPrincipal, Work: max(1, work/2)},
 	)
 }
 
@@ -64,7 +66,7 @@ func acquire(ctx context.Context, a *budget.Account, k budget.Kind, n int64) err
 	return acquireInLine(ctx, a, k, n)
 }
 
-// acquireInLine is like acquire for any n.
+// acquireInLine is like acquire, but small quantities wait, too.
 func acquireInLine(ctx context.Context, a *budget.Account, k budget.Kind, n int64) error {
 	waiting, cancel := context.WithTimeout(ctx, lineTime)
 	defer cancel()
@@ -87,15 +89,16 @@ func overBudget(err error) error {
 	return &failure{Code: CodeRateLimited, Msg: "too much work in progress; wait for the answers to earlier requests", After: e.RetryAfter}
 }
 
-// call counts a request to the broker against the principal's budget until release is called. If the
+// call returns a new account that is charged for a request to the broker. The caller closes it. If the
 // budget has no room, call answers the request and returns false.
-func (g *Gateway) call(w http.ResponseWriter, r *http.Request, who Principal) (release func(), ok bool) {
-	a := g.account(who)
+func (g *Gateway) call(w http.ResponseWriter, r *http.Request, who Principal) (a *budget.Account, ok bool) {
+	a = g.account(who)
 	if err := acquire(r.Context(), a, budget.Calls, 1); err != nil {
+		a.Close()
 		g.problem(w, r, err)
 		return nil, false
 	}
-	return a.Close, true
+	return a, true
 }
 
 // trackScan is like track, for a request that reads through a topic and returns a page. It charges n scans

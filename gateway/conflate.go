@@ -17,8 +17,7 @@ type box struct {
 	room    chan struct{}   // signaled when something was sent; capacity 1
 
 	mu    sync.Mutex
-	items []boxed // some of them replaced since
-	last  map[string]uint64
+	items []boxed // at most one event of each key
 	bytes int
 }
 
@@ -31,7 +30,7 @@ type boxed struct {
 }
 
 func newBox(limit int, a *budget.Account) *box {
-	return &box{limit: limit, account: a, ready: make(chan struct{}, 1), room: make(chan struct{}, 1), last: map[string]uint64{}}
+	return &box{limit: limit, account: a, ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
 // putWithin queues an event and drops a queued event of the same key. It waits until there is room. It
@@ -75,15 +74,17 @@ func (b *box) add(e *encoded) bool {
 	key := e.Topic + "\x00" + e.Key
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	old, there := b.last[key]
-	if !b.acquireLocked(e.size - b.sizeLocked(key, old)) {
+	at, size := b.indexLocked(key), 0
+	if at >= 0 {
+		size = b.items[at].e.size
+	}
+	if !b.acquireLocked(e.size - size) {
 		return false
 	}
 	b.items = append(b.items, boxed{topic: e.Topic, key: key, e: e})
-	if there {
-		b.replaceLocked(key, old)
+	if at >= 0 {
+		b.replaceLocked(at)
 	}
-	b.last[key] = e.Seq
 	return true
 }
 
@@ -97,43 +98,35 @@ func (b *box) acquireLocked(bytes int) bool {
 		return false
 	case b.bytes == 0 && bytes <= smallBytes:
 		b.account.Add(budget.Bytes, int64(bytes))
-	case b.account.TryAcquire(budget.Bytes, int64(bytes)) != nil:
+	case !b.account.TryAdd(budget.Bytes, int64(bytes)):
 		return false
 	}
 	b.bytes += bytes
 	return true
 }
 
-// sizeLocked returns the size of the event that waits for a key, 0 if there is none.
-func (b *box) sizeLocked(key string, seq uint64) int {
-	for i := range b.items {
-		if it := &b.items[i]; it.key == key && it.e != nil && it.e.Seq == seq {
-			return it.e.size
-		}
-	}
-	return 0
+// indexLocked returns the index of the queued event of a key, or -1. The loop is short: a limit of 1 MiB has room for
+// about 1,000 events.
+func (b *box) indexLocked(key string) int {
+	return slices.IndexFunc(b.items, func(it boxed) bool { return it.e != nil && it.key == key })
 }
 
-// replaceLocked removes the queued event of a key and records the gap before the next event of its
-// topic. The loop is short: a limit of 1 MiB has room for about 1,000 events.
-func (b *box) replaceLocked(key string, seq uint64) {
-	for i := range b.items {
-		if it := &b.items[i]; it.key == key && it.e != nil && it.e.Seq == seq {
-			lost := gap{it.topic, seq, seq, gapConflated}
-			if it.lost.from != 0 {
-				lost.from = it.lost.from
-			}
-			b.items = slices.Delete(b.items, i, i+1)
-			for b.items[i].topic != lost.topic { // ends at the event that replaces it
-				i++
-			}
-			if b.items[i].lost.from != 0 {
-				lost.to = b.items[i].lost.to
-			}
-			b.items[i].lost = lost
-			return
-		}
+// replaceLocked removes a queued event and records the gap before the next event of its topic. There is one: the
+// event that replaces it.
+func (b *box) replaceLocked(i int) {
+	it := &b.items[i]
+	lost := gap{it.topic, it.e.Seq, it.e.Seq, gapConflated}
+	if it.lost.from != 0 {
+		lost.from = it.lost.from
 	}
+	b.items = slices.Delete(b.items, i, i+1)
+	for b.items[i].topic != lost.topic {
+		i++
+	}
+	if b.items[i].lost.from != 0 {
+		lost.to = b.items[i].lost.to
+	}
+	b.items[i].lost = lost
 }
 
 // mark adds a frame of a topic behind the events that wait.
@@ -160,7 +153,6 @@ func (b *box) take() (next boxed, ok bool) {
 	b.items[0] = boxed{}
 	b.items = b.items[1:]
 	if next.e != nil {
-		delete(b.last, next.key)
 		b.bytes -= next.e.size
 	}
 	signal(b.room)

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -24,7 +23,7 @@ import (
 // Limits of a connection.
 const (
 	maxTasks   = 64                     // concurrent settlements
-	maxWaits   = 16                     // concurrent SEEK, and UNSUBSCRIBE with drain
+	maxWaits   = 16                     // concurrent SEEK, CURSOR, and UNSUBSCRIBE with drain
 	taskTime   = 10 * time.Second       // timeout of a request to the broker
 	maxEarly   = 32                     // frames before AUTH
 	earlyBytes = 1 << 10                // size of a frame before AUTH, in addition to two tokens
@@ -63,7 +62,7 @@ var (
 // writes them.
 type conn struct {
 	g      *Gateway
-	r      *http.Request // see keepRequest
+	r      *http.Request // without its header
 	ws     *websocket.Conn
 	nc     *corked // below ws
 	sketch bool    // without the subprotocol
@@ -114,10 +113,18 @@ func (g *Gateway) root(w http.ResponseWriter, r *http.Request) {
 	g.webSocket(w, r)
 }
 
+// maxHandshakeURI limits the length of a handshake's request URI. net/http keeps the request line in memory as long as
+// the connection lasts.
+const maxHandshakeURI = 2 << 10
+
 // webSocket serves a connection.
 func (g *Gateway) webSocket(w http.ResponseWriter, r *http.Request) {
 	if !g.originAllowed(r) {
 		g.problem(w, r, refuse(CodeForbidden, "pages of this origin may not use the gateway"))
+		return
+	}
+	if len(r.RequestURI) > maxHandshakeURI {
+		g.problem(w, r, refuse(CodeTooLarge, "the request URI has %d bytes, at most %d are allowed", len(r.RequestURI), maxHandshakeURI))
 		return
 	}
 	if err := g.enter(); err != nil {
@@ -154,7 +161,7 @@ func (g *Gateway) webSocket(w http.ResponseWriter, r *http.Request) {
 		return // Accept has answered
 	}
 	others := otherVersion(r)
-	keepRequest(r)
+	r.Header = http.Header{} // not used after the handshake, but net/http keeps the request while its handler runs
 	c = newConn(g, r, ws, taken.nc)
 	if !room {
 		c.deny(closeConnections)
@@ -167,13 +174,6 @@ func (g *Gateway) webSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.serve(who, authed, token) //nolint:contextcheck // what the client holds is given back when the request is over
-}
-
-// keepRequest removes from the request of a connection what takes memory and is not used after the
-// handshake. net/http keeps the request as long as its handler runs, so a copy would not be enough.
-func keepRequest(r *http.Request) {
-	r.Header, r.RequestURI = http.Header{}, ""
-	r.URL = &url.URL{Path: strings.Clone(r.URL.Path)} // of a large RequestURI
 }
 
 // otherVersion reports whether a client speaks another version of the protocol only.
@@ -202,8 +202,9 @@ func newConn(g *Gateway, r *http.Request, ws *websocket.Conn, nc *corked) *conn 
 	return c
 }
 
-// deny closes a connection that does not begin.
+// deny closes a connection that does not begin. It has no session to end, so control must find it over.
 func (c *conn) deny(why closing) {
+	close(c.ended)
 	c.cancel()
 	c.closeSocket(why)
 }

@@ -56,11 +56,11 @@ func (c *conn) receive(text []byte) {
 // corrBytes is how much of a frame is searched for its corr if it is not parsed.
 const corrBytes = 1 << 10
 
-// closeOverloaded ends connections whose frames are not answered.
+// closeOverloaded is for a connection with a frame that could be neither handled nor answered.
 var closeOverloaded = closing{int(websocket.StatusTryAgainLater), "overloaded"}
 
-// refuseUnparsed refuses a large frame that the budget did not let be parsed. If its corr does not come first, its
-// sender would wait for the answer without end, so the connection is closed.
+// refuseUnparsed refuses a large frame that waited too long to be parsed. Without its corr the client could not match
+// the error with its request, and would wait forever. So the connection is closed.
 func (c *conn) refuseUnparsed(text []byte, err error) {
 	corr := frame.CorrOf(text[:min(len(text), corrBytes)])
 	switch {
@@ -100,7 +100,7 @@ func (c *conn) dispatch(req frame.Request) {
 	}
 }
 
-// subjectFrames is how many times Limits.Rate and Burst all connections of a subject have together.
+// subjectFrames multiplies Limits.Rate and Limits.Burst to get the limit for all connections of a subject.
 const subjectFrames = 10
 
 // charge counts a frame. A client that goes on although it is told to slow down is closed.
@@ -111,7 +111,7 @@ func (c *conn) charge() (wait time.Duration, ok bool) {
 		ok, wait = c.g.gate.frames.take(c.principal().Subject, subjectFrames*l.Rate, subjectFrames*l.Burst, 1)
 	}
 	if ok {
-		c.refusals = 0
+		c.refusals = max(c.refusals-1, 0)
 		return 0, true
 	}
 	if c.refusals++; c.refusals > c.g.c.Limits.Burst {

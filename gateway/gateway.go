@@ -128,7 +128,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = rc.SetReadDeadline(time.Now().Add(unreadTime)) // readBody extends it. Writers of tests have no deadlines
 	}
 	if fields(r.Header) > maxFields {
-		_ = rc.SetReadDeadline(time.Now()) // the header is kept until the response is complete
+		_ = rc.SetReadDeadline(time.Now()) // do not wait for a body: the header stays in memory until the response is complete
 		w.Header().Set("Connection", "close")
 		g.problem(w, r, refuse(CodeTooLarge, "the request has more than %d header fields", maxFields))
 		return

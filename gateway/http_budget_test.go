@@ -258,6 +258,25 @@ func TestCursorsAreCalls(t *testing.T) {
 	})
 }
 
+// TestLargestBatch: with the default limits the largest batch is accepted, also if its length is not known.
+func TestLargestBatch(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		body := strings.Repeat(`{"payload":"`+strings.Repeat("x", 64<<10)+"\"}\n", 120)
+		for _, length := range []int64{int64(len(body)), -1} {
+			req := r.request("POST", ordersPath+"?dry_run=1", body, "Authorization", ann, "Content-Type", "application/x-ndjson")
+			req.ContentLength = length
+			res, err := r.client().Do(req)
+			if err != nil {
+				r.Fatal(err)
+			}
+			_ = res.Body.Close()
+			if res.StatusCode != http.StatusOK {
+				r.Errorf("length %d: %s", length, res.Status)
+			}
+		}
+	})
+}
+
 // TestSubscribesAreCalls: a SUBSCRIBE frame draws on the requests of its subject while the subscription begins.
 func TestSubscribesAreCalls(t *testing.T) {
 	inBubble(t, withTokens(), func(r *wsRig) {
@@ -332,7 +351,7 @@ func TestDocumentsWithoutTokenAreRare(t *testing.T) {
 	})
 }
 
-// TestListsAreCharged: a list is charged for from before it is made until it is written.
+// TestListsAreCharged: a list is charged before it is built, until it is written.
 func TestListsAreCharged(t *testing.T) {
 	inBubble(t, withTokens(), func(r *wsRig) {
 		c := withTokens()

@@ -131,6 +131,23 @@ func TestLivePollsAreBounded(t *testing.T) {
 	})
 }
 
+// TestRefusedPollSkipsNothing: a poll whose event has no room is refused, though a smaller one arrives meanwhile.
+func TestRefusedPollSkipsNothing(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		c := withTokens()
+		c.Limits = gateway.Limits{QueueBytes: 64 << 10, BytesPerPrincipal: 300 << 10}
+		r.serve(c)
+		r.publish("orders", largePayload)
+		var asking sync.WaitGroup
+		asking.Go(func() {
+			r.do("GET", ordersPath+"/events?from=earliest&wait=30s", "", "Authorization", ann).refused(gateway.CodeRateLimited)
+		})
+		synctest.Wait()
+		r.publish("orders", "1")
+		asking.Wait()
+	})
+}
+
 // TestSnapshotsOfKeyAreBounded: the same of the last event of a key.
 func TestSnapshotsOfKeyAreBounded(t *testing.T) {
 	inBubble(t, withTokens(), func(r *wsRig) {

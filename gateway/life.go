@@ -140,7 +140,7 @@ func (g *Gateway) closeDenied() {
 }
 
 // errPosts is the refusal of one publish too many.
-var errPosts = refuse(CodeRateLimited, "too many publishes at once")
+var errPosts error = &failure{Code: CodeRateLimited, Msg: "too many concurrent publishes", After: budget.RetryAfter}
 
 // enterPost is enter for a publish over HTTP, whose body is held until it is stored: a subject has PerPrincipal of them
 // under way at most. They are no connections: who has as many of those as may be can publish all the same.

@@ -17,12 +17,12 @@ type Limits struct {
 	Connections   int           // authenticated WebSockets; as many event streams, as many polls and pulls, as many snapshots, states and dead letters. Default 10,000
 	PerPrincipal  int           // all of these together for one subject; as many concurrent publishes over HTTP. Default 1,000
 	Subscriptions int           // per connection. Default 64
-	Groups        int           // shared groups per topic that clients may create up to; as many groups of subjects (u.SUBJECT, u.SUBJECT.*). Default 1,000
+	Groups        int           // shared groups per topic beyond which clients create no more; as many groups of subjects (u.SUBJECT, u.SUBJECT.*). Default 1,000
 	OwnGroups     int           // groups of one subject per topic: u.SUBJECT and u.SUBJECT.*. Default 50
 	GroupIdle     time.Duration // time without requests until the broker deletes a subject's group and its position. Default 7 days, at least 1 minute; negative: never
 	InFlight      int           // events per subscription. Default 1,000
 	BatchEvents   int           // events per batch. Default 256
-	QueueBytes    int           // bytes that wait to be written to a connection. Default 1 MiB
+	QueueBytes    int           // bytes that wait to be written to a connection, and bytes per response page. Default 1 MiB
 	WriteTimeout  time.Duration // time of one write. Default 10 seconds
 	Ping          time.Duration // interval between PING frames. Default 25 seconds
 	PongTimeout   time.Duration // time until the PONG. Default 8 seconds
@@ -37,11 +37,12 @@ type Limits struct {
 	// The budget limits the memory and the concurrent work of clients, for example bodies, queued events and
 	// response pages. A request without room waits up to 2 seconds. Then it is refused with the code
 	// rate_limited (429) if its subject has used up its share, or overloaded (503) if the process has. Frames of
-	// a WebSocket wait without a timeout, but subscriptions of groups are refused immediately. With the defaults,
-	// jetbus serve grew to 770 MiB when clients attacked it.
+	// a WebSocket wait for memory without a timeout. SUBSCRIBE, CURSOR, the offset of a SEEK and the parsing of a
+	// large frame wait up to 2 seconds like requests. A subscription to a group is refused immediately if there is
+	// no memory for it. With the defaults, jetbus serve grew to RSSFIGURE MiB when clients attacked it.
 	Bytes              int // bytes held for all clients. Default 256 MiB
-	BytesPerPrincipal  int // bytes held for one subject. Default 32 MiB
-	BytesPerConnection int // bytes held for one connection. Default 8 MiB
+	BytesPerPrincipal  int // bytes held for one subject; less than 16 times FrameBytes refuses the largest batches. Default 32 MiB
+	BytesPerConnection int // bytes held for one connection, at least 16 times FrameBytes. Default 16 MiB
 	Calls              int // concurrent requests to the broker, SUBSCRIBE among them, but no publishes. Default 512
 	CallsPerPrincipal  int // concurrent requests to the broker, per subject. Default 64
 	Scans              int // concurrent reads through a topic: snapshots, states, dead letters, /openapi.json, schema requests with a body. Default 4

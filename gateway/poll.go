@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
 )
 
@@ -96,18 +95,16 @@ type page struct {
 }
 
 // add takes an event, and reports whether there is room for more.
-func (p *page) add(ctx context.Context, e *jetbus.Event) bool {
-	more := max(int64(len(p.text)+sizeWithJSON(e))-p.charged, 0)
+func (p *page) add(ctx context.Context, e *encoded) bool {
+	more := max(int64(len(p.text)+e.size)-p.charged, 0)
 	if p.n > 0 {
-		p.t.account.Add(budget.Bytes, more) // the position is after the event already; the page ends with it
+		p.t.account.Add(budget.Bytes, more) // the position is already after this event, so the page must have it
 		p.text = append(p.text, ',')
 	} else if p.err = acquire(ctx, p.t.account, budget.Bytes, more); p.err != nil {
 		return false
 	}
 	p.charged += more
-	if p.text, p.err = p.t.appendItem(p.text, e); p.err != nil {
-		return false
-	}
+	p.text = e.appendItem(p.text)
 	p.n++
 	return p.n < p.limit && len(p.text) < p.most
 }
@@ -124,7 +121,7 @@ func (p *page) backlog(ctx context.Context, most time.Duration) error {
 	reading, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	full := false
-	err := p.t.read(reading, nil, func(e *jetbus.Event) bool {
+	err := p.t.read(reading, nil, func(e *encoded) bool {
 		full = !p.add(ctx, e)
 		return !full
 	})
@@ -141,7 +138,7 @@ func (p *page) backlog(ctx context.Context, most time.Duration) error {
 func (p *page) first(ctx context.Context, wait time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	err := p.t.follow(waiting, func(e *jetbus.Event) bool {
+	err := p.t.follow(waiting, func(e *encoded) bool {
 		p.add(ctx, e)
 		return false
 	})
@@ -179,7 +176,7 @@ func (g *Gateway) poll(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	} else {
 		err = t.current(ctx)
 	}
-	if err == nil && p.n == 0 && wait > 0 && !t.behind() {
+	if err == nil && p.err == nil && p.n == 0 && wait > 0 && !t.behind() {
 		err = p.first(ctx, wait)
 	}
 	if err != nil && !errors.Is(err, errPageFull) {

@@ -52,7 +52,7 @@ type outgoing struct {
 
 func (o *outgoing) size() int { return len(o.head) + len(o.text) }
 
-// memory returns how many bytes a frame takes: writeFrame copies a frame in two parts.
+// memory returns how many bytes a frame takes. A frame in two parts counts twice, because writeFrame copies it.
 func (o *outgoing) memory() int64 {
 	if len(o.head) > 0 {
 		return 2 * int64(o.size())
@@ -156,7 +156,7 @@ func (q *queue) pushWithin(done <-chan struct{}, size int, patience time.Duratio
 			return false, false
 		}
 	}
-	defer q.release(int64(size)) // of an event in the queue, after addLocked has counted its frame
+	defer q.release(int64(size)) // addLocked has counted the frame by then
 	select {
 	case <-done:
 		return false, false
@@ -185,19 +185,19 @@ func after(d time.Duration) <-chan time.Time {
 }
 
 // acquire acquires bytes of the account for an event, and reports whether the queue has room and whether the bytes
-// were acquired. An empty queue accepts a small event even if the account is full. A size of 0 is for frames whose
-// events are counted by another account already.
+// were acquired. An empty queue accepts a small event even if the account is full. A size of 0 is for frames
+// that are small or were counted before.
 func (q *queue) acquire(size int64) (room, acquired bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.bytes >= q.high {
 		return false, false
 	}
-	if q.bytes == 0 && size <= smallBytes || size == 0 && q.account.HasRoom(budget.Bytes, 0) {
+	if q.bytes == 0 && size <= smallBytes {
 		q.account.Add(budget.Bytes, size)
 		return true, true
 	}
-	return true, size > 0 && q.account.TryAcquire(budget.Bytes, size) == nil
+	return true, q.account.TryAdd(budget.Bytes, size)
 }
 
 // release releases bytes that acquire acquired.

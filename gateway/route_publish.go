@@ -470,8 +470,8 @@ func split(body []byte, clouds bool, most int) ([][]byte, error) {
 	return items, nil
 }
 
-// elements splits a JSON array into its elements. It stops reading when there are more than most, so that many small
-// elements take no memory.
+// elements splits a JSON array into at most most elements. It fails at the first one beyond, so that a large batch of
+// small elements takes little memory.
 func elements(body []byte, most int) ([][]byte, error) {
 	if err := validJSON(body); err != nil {
 		return nil, err

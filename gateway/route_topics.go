@@ -53,14 +53,12 @@ func (g *Gateway) listTopics(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	release, ok := g.call(w, r, who)
+	a, ok := g.call(w, r, who)
 	if !ok {
 		return
 	}
-	defer release()
-	limit, err := g.limitOf(r, g.c.Limits.PageEvents)
-	a := g.account(who)
 	defer a.Close()
+	limit, err := g.limitOf(r, g.c.Limits.PageEvents)
 	if err == nil {
 		err = acquire(r.Context(), a, budget.Bytes, g.pageBytes())
 	}
@@ -95,11 +93,11 @@ func (g *Gateway) describeTopic(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	release, ok := g.call(w, r, who)
+	a, ok := g.call(w, r, who)
 	if !ok {
 		return
 	}
-	defer release()
+	defer a.Close()
 	info, err := g.b.TopicInfo(r.Context(), topic)
 	if err != nil {
 		g.problem(w, r, err)
@@ -114,14 +112,12 @@ func (g *Gateway) listGroups(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	release, ok := g.call(w, r, who)
+	a, ok := g.call(w, r, who)
 	if !ok {
 		return
 	}
-	defer release()
-	limit, err := g.limitOf(r, g.c.Limits.PageEvents)
-	a := g.account(who)
 	defer a.Close()
+	limit, err := g.limitOf(r, g.c.Limits.PageEvents)
 	if err == nil {
 		err = acquire(r.Context(), a, budget.Bytes, g.pageBytes())
 	}
@@ -156,11 +152,11 @@ func (g *Gateway) describeGroup(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	release, ok := g.call(w, r, who)
+	a, ok := g.call(w, r, who)
 	if !ok {
 		return
 	}
-	defer release()
+	defer a.Close()
 	group := r.PathValue("group")
 	err := jetbus.ValidGroup(group)
 	var list []jetbus.GroupInfo

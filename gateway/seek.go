@@ -32,7 +32,7 @@ func (c *conn) seek(req frame.Request) {
 				return
 			}
 		}
-		// It draws on no Limits.Calls: it may wait for a minute, for what members hold.
+		// SetCursor is not counted in Limits.Calls, because it may wait a minute until members settle their events.
 		if err := c.g.b.SetCursor(c.ctx, topic, group, cursor, o); err != nil {
 			c.refuse(req.Corr, err)
 			return
@@ -41,7 +41,7 @@ func (c *conn) seek(req frame.Request) {
 	})
 }
 
-// verifyOffset returns an error if the topic has no event with a valid offset.
+// verifyOffset returns an error if the topic does not have the history in which the offset was created.
 func (c *conn) verifyOffset(topic, offset string) error {
 	if err := acquire(c.ctx, c.account, budget.Calls, 1); err != nil {
 		return err
@@ -51,9 +51,9 @@ func (c *conn) verifyOffset(topic, offset string) error {
 	if err != nil {
 		return err
 	}
-	at, _ := parseOffset(offset) // position has looked
+	at, _ := parseOffset(offset) // position has validated it
 	if at.stream != streamOf(info) {
-		return refuse(CodeOffsetGone, "the offset is of another topic, or of one that was made anew")
+		return refuse(CodeOffsetGone, "the offset belongs to another topic, or the topic was deleted and declared again")
 	}
 	return at.verify(c.ctx, c.g.b, topic)
 }

@@ -2,14 +2,14 @@ package gateway
 
 import "github.com/seed-63e9a637/jetbus"
 
-// What an event, each of its headers, and each item of its lists take in memory besides their text.
+// Estimated memory of an event, of each header and of each item of a list, in bytes in addition to their text.
 const (
 	eventOverhead  = 512
 	headerOverhead = 96
 	itemOverhead   = 32
 )
 
-// sizeOf returns how many bytes an event takes in memory. Everything that holds events counts them with it.
+// sizeOf estimates the memory of an event in bytes. Queues, pages and the events that clients hold are counted with it.
 func sizeOf(e *jetbus.Event) int {
 	n := eventOverhead + len(e.ID) + len(e.SID) + len(e.Topic) + len(e.Key) + len(e.Payload)
 	for name, v := range e.Headers {
@@ -23,5 +23,5 @@ func sizeOf(e *jetbus.Event) int {
 	return n
 }
 
-// sizeWithJSON returns how many bytes an event and its JSON take in memory.
+// sizeWithJSON estimates the memory of an event and its JSON in bytes.
 func sizeWithJSON(e *jetbus.Event) int { return 2 * sizeOf(e) }

@@ -158,9 +158,12 @@ func (g *Gateway) offsetAt(ctx context.Context, info jetbus.TopicInfo, seq uint6
 	return at, nil
 }
 
-// keysAtOnce is how many keys count for a request, and are read before it is looked at how much
-// that was.
-const keysAtOnce = 64
+const (
+	// keysAtOnce is how many keys count for a request.
+	keysAtOnce = 64
+	// keysPerRead is the largest number of keys that are read before the size of their events is checked.
+	keysPerRead = 8
+)
 
 // snapshotKeys responds with the last events of the given keys.
 func (g *Gateway) snapshotKeys(ctx context.Context, w http.ResponseWriter, r *http.Request, a *budget.Account, who Principal, topic string, keys []string) {
@@ -179,7 +182,7 @@ func (g *Gateway) snapshotKeys(ctx context.Context, w http.ResponseWriter, r *ht
 	var events []jetbus.Event
 	bytes := 0
 	left := slices.Compact(slices.Sorted(slices.Values(keys)))
-	for n := 1; err == nil && len(left) > 0; n = min(2*n, keysAtOnce) { // begin with few keys, in case their events are large
+	for n := 1; err == nil && len(left) > 0; n = min(2*n, keysPerRead) { // few keys at a time, because their events may be large
 		part := left[:min(n, len(left))]
 		left = left[len(part):]
 		var found map[string]jetbus.Event
@@ -230,7 +233,7 @@ func (g *Gateway) answerEvents(w http.ResponseWriter, r *http.Request, a *budget
 		events[i] = jetbus.Event{}
 	}
 	b = append(append(append(b, "],"...), rest...), "}\n"...)
-	a.Add(budget.Bytes, int64(len(b))-g.pageBytes()) // of a single event that is larger than a page
+	a.Add(budget.Bytes, int64(len(b))-g.pageBytes()) // if it is larger than a page, because it has one large event
 	answerText(w, http.StatusOK, b)
 }
 
@@ -240,11 +243,11 @@ func (g *Gateway) snapshotKey(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	release, ok := g.call(w, r, who)
+	a, ok := g.call(w, r, who)
 	if !ok {
 		return
 	}
-	defer release()
+	defer a.Close()
 	key := r.PathValue("key")
 	err := jetbus.ValidKey(key)
 	var found map[string]jetbus.Event
@@ -255,8 +258,6 @@ func (g *Gateway) snapshotKey(w http.ResponseWriter, r *http.Request) {
 	if err == nil && (!there || e.IsTombstone()) {
 		err = refuse(CodeNotFound, "the topic %s has nothing of this key", topic)
 	}
-	a := g.account(who)
-	defer a.Close()
 	if err == nil {
 		err = acquire(r.Context(), a, budget.Bytes, int64(sizeWithJSON(&e)))
 	}
@@ -278,8 +279,8 @@ func (g *Gateway) snapshotKey(w http.ResponseWriter, r *http.Request) {
 	answerText(w, http.StatusOK, append(body, '\n'))
 }
 
-// stateCost is how many times as much memory the events of a state may take as their topic has bytes. Events with many
-// short headers take more, others less.
+// stateCost is the assumed memory of a state as a multiple of its topic's bytes. Events with many short headers take
+// more, most events take less.
 const stateCost = 4
 
 // stateScans returns how many scans a state of the topic counts for. The bus builds a state of all keys in

@@ -28,7 +28,7 @@ type eventStream struct {
 	time time.Duration // of one write
 	at   string        // the offset that the client was told last
 	next string        // the offset that was read up to
-	err  error         // of the first write that failed
+	err  error         // why the stream ended: the first failed write, or the error of fail
 }
 
 // write writes, and flushes if asked.
@@ -199,23 +199,22 @@ func (t *tail) sendSome(ctx context.Context, s *eventStream, follow bool) error 
 	filter := t.filter
 	defer func() { t.filter = filter }()
 	t.filter = jetbus.Filter{} // looked at here, so that the client learns how far it came
-	read := func(each func(*jetbus.Event) bool) error { return t.read(ctx, nil, each) }
+	read := func(each func(*encoded) bool) error { return t.read(ctx, nil, each) }
 	if follow {
-		read = func(each func(*jetbus.Event) bool) error { return t.follow(ctx, each) }
+		read = func(each func(*encoded) bool) error { return t.follow(ctx, each) }
 	}
-	err := read(func(e *jetbus.Event) bool {
-		if !filter.Match(e) {
+	err := read(func(e *encoded) bool {
+		if !filter.Match(&e.Event) {
 			s.passed(t.token())
 			return true
 		}
-		size := int64(sizeWithJSON(e)) // of its data, which send copies
+		size := int64(e.size) // of its data, which send copies
 		if err := acquire(ctx, t.account, budget.Bytes, size); err != nil {
-			s.fail(err) // the client connects again, and resumes after the event before
+			s.fail(err) // the client reconnects and resumes after the previous event
 			return false
 		}
 		defer t.account.Release(budget.Bytes, size)
-		data, err := t.appendItem(nil, e)
-		return err != nil || s.send(follow, "event", t.token(), data) == nil
+		return s.send(follow, "event", t.token(), e.appendItem(nil)) == nil
 	})
 	if err == nil && !follow {
 		err = t.caughtUp(ctx)
@@ -223,7 +222,7 @@ func (t *tail) sendSome(ctx context.Context, s *eventStream, follow bool) error 
 	return err
 }
 
-// fail ends the stream.
+// fail ends the stream with an error. Later writes return it.
 func (s *eventStream) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

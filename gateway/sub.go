@@ -75,7 +75,7 @@ func (c *conn) subscribe(req frame.Request) {
 		return
 	}
 	m := frame.Message{Corr: req.Corr, Sub: s.id}
-	if err = acquire(s.ctx, s.account, budget.Calls, 1); err == nil {
+	if err = acquire(c.ctx, s.account, budget.Calls, 1); err == nil {
 		err = s.start(&m)
 		s.account.Release(budget.Calls, 1)
 	}

@@ -313,9 +313,9 @@ func (r *reader) follow(ctx context.Context) error {
 	}
 }
 
-// watch sends what comes at the live ends of the topics. It returns when the subscription has
-// ended, or with a topic that the reader must read alone: its live end has passed the reader, then with
-// where to, or the client stalled.
+// watch sends the new events of the topics. It returns an empty topic when the subscription has ended. Otherwise it
+// returns a topic that the reader must read alone. upTo is the end of that read if the live end has dropped those
+// events, and 0 if the client stalled.
 func (r *reader) watch(ctx context.Context) (topic string, upTo uint64, err error) {
 	live := &r.s.ses.g.live
 	ready := make(chan struct{}, 1)

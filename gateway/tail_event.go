@@ -46,6 +46,9 @@ func (e *encoded) members(headersOnly bool) []byte {
 	return f.text
 }
 
+// appendItem appends the event as clients over HTTP get it: {event, offset, seq}.
+func (e *encoded) appendItem(b []byte) []byte { return append(append(b, '{'), e.members(false)...) }
+
 // sketch is the EVENT frame of the first clients.
 func (e *encoded) sketch() []byte {
 	e.first.once.Do(func() {

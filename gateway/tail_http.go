@@ -10,7 +10,6 @@ import (
 
 	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/gateway/internal/budget"
-	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
 // tail reads the events after a position of a topic, for a client over HTTP.
@@ -133,7 +132,7 @@ func (t *tail) caughtUp(ctx context.Context) error {
 
 // read calls each with the stored events after the position, until each returns false, or enough returns true after
 // an event. A nil enough never does. While it reads, it counts as one of budget.Reads.
-func (t *tail) read(ctx context.Context, enough func() bool, each func(*jetbus.Event) bool) error {
+func (t *tail) read(ctx context.Context, enough func() bool, each func(*encoded) bool) error {
 	if t.account.Acquire(ctx, budget.Reads, 1) != nil {
 		return ctx.Err() // the request has ended
 	}
@@ -149,7 +148,7 @@ func (t *tail) read(ctx context.Context, enough func() bool, each func(*jetbus.E
 		if err != nil {
 			return err
 		}
-		if more, err := t.pass(ctx, &e, each); !more || err != nil {
+		if more, err := t.pass(ctx, encode(&e, t.stream), each); !more || err != nil {
 			return err
 		}
 		if enough != nil && enough() {
@@ -160,24 +159,24 @@ func (t *tail) read(ctx context.Context, enough func() bool, each func(*jetbus.E
 }
 
 // pass moves the position to an event, and calls each if the event matches the client's filter.
-func (t *tail) pass(ctx context.Context, e *jetbus.Event, each func(*jetbus.Event) bool) (more bool, err error) {
+func (t *tail) pass(ctx context.Context, e *encoded, each func(*encoded) bool) (more bool, err error) {
 	if t.known && e.Seq <= t.after {
 		return true, nil
 	}
 	if err := t.missed(ctx, e.Seq); err != nil {
 		return false, err
 	}
-	t.known, t.after, t.last = true, e.Seq, jetbus.CheckpointOf(e)
-	return t.from.Excludes(e) || !t.filter.Match(e) || each(e), nil
+	t.known, t.after, t.last = true, e.Seq, jetbus.CheckpointOf(&e.Event)
+	return t.from.Excludes(&e.Event) || !t.filter.Match(&e.Event) || each(e), nil
 }
 
 // follow calls each with the events after the position as they arrive, until each returns false or ctx ends.
 // All followers of a topic share its live end. A client that is too slow for the live end reads alone until it
 // has caught up.
-func (t *tail) follow(ctx context.Context, each func(*jetbus.Event) bool) error {
+func (t *tail) follow(ctx context.Context, each func(*encoded) bool) error {
 	live, key := &t.g.live, liveKey{t.info.Config.Name, t.stream}
 	ended := false
-	wants := func(e *jetbus.Event) bool {
+	wants := func(e *encoded) bool {
 		ended = !each(e)
 		return !ended
 	}
@@ -212,7 +211,7 @@ func (t *tail) follow(ctx context.Context, each func(*jetbus.Event) bool) error 
 }
 
 // watch calls each with the events of a live end.
-func (t *tail) watch(ctx context.Context, w *watcher, each func(*jetbus.Event) bool) error {
+func (t *tail) watch(ctx context.Context, w *watcher, each func(*encoded) bool) error {
 	batch := make([]*encoded, 0, sharedTake)
 	for {
 		var err error
@@ -220,7 +219,7 @@ func (t *tail) watch(ctx context.Context, w *watcher, each func(*jetbus.Event) b
 			return err
 		}
 		for _, e := range batch {
-			if more, err := t.pass(ctx, &e.Event, each); !more || err != nil {
+			if more, err := t.pass(ctx, e, each); !more || err != nil {
 				return err
 			}
 		}
@@ -255,16 +254,6 @@ func (t *tail) current(ctx context.Context) error {
 		err = jetbus.ErrPositionUnknown
 	}
 	return err
-}
-
-// appendItem appends an event as clients over HTTP get it: {event, offset, seq}.
-func (t *tail) appendItem(b []byte, e *jetbus.Event) ([]byte, error) {
-	start := len(b)
-	b, err := frame.AppendEvent(append(b, '{'), e, offsetOf(t.stream, e).String())
-	if err != nil {
-		return b[:start], err
-	}
-	return append(b, '}'), nil
 }
 
 // text is the JSON of what never fails.

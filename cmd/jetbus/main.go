@@ -31,10 +31,10 @@ func realMain() int {
 	return run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv)
 }
 
-// overcommit sets GOMAXPROCS to twice its default, unless the environment sets it. The Go scheduler lets a goroutine
-// that computes run for 10 ms, in a gateway for instance one that parses a large body, and short requests wait for as
-// many turns as others are in front of them. With more threads than processors, the operating system divides the
-// processors between the threads, in shorter turns.
+// overcommit sets GOMAXPROCS to twice its default, unless the environment sets it. The Go scheduler preempts a
+// goroutine only after 10 ms, for example one that parses a large body, and short requests would wait for that. With
+// more threads than processors, the operating system switches between them sooner. GOMAXPROCS then no longer follows
+// changes of the CPU quota.
 func overcommit() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(2 * runtime.GOMAXPROCS(0))

@@ -83,8 +83,8 @@ func (e *edge) open(ctx context.Context, b *embedded.Broker, name string, c adap
 	return bus, nil
 }
 
-// edgeBus publishes over a connection of its own. On the connection of the readers an acknowledgement
-// would wait for the events in front of it, and clients that read much would delay those that publish.
+// edgeBus publishes over a separate connection. On a shared connection, publish acknowledgements would queue
+// after the events of readers.
 type edgeBus struct {
 	jetbus.Backend
 	publisher jetbus.Backend

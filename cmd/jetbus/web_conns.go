@@ -17,8 +17,8 @@ const maxIdleConns = 1000
 // A gateway with a larger Limits.Connections has a larger limit.
 const maxActiveConns = 10_000
 
-// A request header takes up to 30 times its size in memory while it arrives, so few connections may have
-// sent largeHeader bytes of one.
+// While a request header arrives, it takes up to 30 times its size in memory. So at most maxLargeHeaders connections
+// may have sent largeHeader bytes or more of an unfinished header.
 const (
 	largeHeader     = 8 << 10
 	maxLargeHeaders = 64
@@ -75,7 +75,7 @@ func (l headerListener) Accept() (net.Conn, error) {
 	return nc, err
 }
 
-// headerConn counts what arrives while it has no request.
+// headerConn counts the bytes that arrive while the server waits for a request.
 type headerConn struct {
 	*net.TCPConn
 	conns   *webConns

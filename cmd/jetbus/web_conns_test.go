@@ -26,8 +26,8 @@ func (c *fakeConn) Close() error {
 	return nil
 }
 
-// TestIdleConnsAreBounded: of too many connections without a request the oldest of the address that has most is
-// closed, and those that have a request stay.
+// TestIdleConnsAreBounded: if too many connections are idle, the oldest of the address with the most is closed.
+// Active connections stay.
 func TestIdleConnsAreBounded(t *testing.T) {
 	t.Parallel()
 	c := newWebConns(4, 4)
@@ -105,8 +105,8 @@ func TestUsedConnsOutliveUnusedOnes(t *testing.T) {
 	}
 }
 
-// TestActiveConnsAreBounded: of too many connections with a request the newest of the address that has most is
-// closed. Those that are upgraded do not count.
+// TestActiveConnsAreBounded: if too many connections have a request, the newest of the address with the most is
+// closed. Hijacked connections do not count.
 func TestActiveConnsAreBounded(t *testing.T) {
 	t.Parallel()
 	c := newWebConns(100, 4)

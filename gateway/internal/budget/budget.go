@@ -183,6 +183,10 @@ func (a *Account) HasRoom(k Kind, n int64) bool {
 	}
 	a.b.mu.Lock()
 	defer a.b.mu.Unlock()
+	return a.hasRoomLocked(k, n)
+}
+
+func (a *Account) hasRoomLocked(k Kind, n int64) bool {
 	defer a.forgetLocked()
 	for l := range levels {
 		if !a.fitsLocked(k, n, l) {
@@ -190,6 +194,23 @@ func (a *Account) HasRoom(k Kind, n int64) bool {
 		}
 	}
 	return !a.closed
+}
+
+// TryAdd is like Add, but only if there is room for n now. It returns whether there was. Unlike TryAcquire it ignores
+// waiters in line: a caller that polls would never get ahead of a long line.
+func (a *Account) TryAdd(k Kind, n int64) bool {
+	if a == nil {
+		return true
+	}
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	if !a.hasRoomLocked(k, n) {
+		return false
+	}
+	if n > 0 {
+		a.addLocked(k, n)
+	}
+	return true
 }
 
 // Add counts n of a kind whether or not there is room. It is for resources that are already in use.

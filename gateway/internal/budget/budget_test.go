@@ -174,8 +174,8 @@ func TestCloseEndsWaiters(t *testing.T) {
 	})
 }
 
-// A subject with a request always in line does not keep its slot: at every level the one who waits longest is
-// served, and whoever gets room at a lower level first waits in the lines above it.
+// At every level the longest waiter is served first. A waiter that gets room at a lower level joins the end of the next
+// line.
 func TestLowerLinesDoNotOvertakeHigherOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := budget.Limit{Bytes: 1, Calls: 1, Scans: 1}
