@@ -39,8 +39,8 @@ type Lock struct {
 	// Owner says in the bucket who holds the lock, for people who look; it decides
 	// nothing. Defaults to a random id.
 	Owner string
-	// TTL is how long the lock stays taken when its holder dies, whole seconds, at
-	// least 3. A holder that cannot reach the broker gives up after four fifths of
+	// TTL is how long the lock stays taken when its holder dies: whole seconds, from 3
+	// seconds to an hour. A holder that cannot reach the broker gives up after four fifths of
 	// it. Defaults to 15 seconds.
 	TTL time.Duration
 }
@@ -61,6 +61,7 @@ const (
 	DefaultLockTTL    = 15 * time.Second
 
 	minLockTTL     = 3 * time.Second
+	maxLockTTL     = time.Hour              // a lost bucket is reported for that long
 	maxLockBytes   = MaxKeyBytes - 16       // leaves room for lockMark
 	lockMark       = "#held"                // behind the key, where no lock's is: a key that stays once the lock was held
 	lockPause      = 250 * time.Millisecond // between tries that fail at once
@@ -96,8 +97,8 @@ func (l Lock) normalize() (Lock, error) {
 		return l, fmt.Errorf("%w: Key is %q, which must not end in %q", ErrInvalidOption, l.Key, lockMark)
 	case len(l.Owner) > maxSIDBytes || !printable(l.Owner):
 		return l, fmt.Errorf("%w: Owner has more than %d bytes or control characters, or is no UTF-8", ErrInvalidOption, maxSIDBytes)
-	case l.TTL < minLockTTL || l.TTL%time.Second != 0:
-		return l, fmt.Errorf("%w: TTL is %v, use whole seconds, at least %v", ErrInvalidOption, l.TTL, minLockTTL)
+	case l.TTL < minLockTTL || l.TTL > maxLockTTL || l.TTL%time.Second != 0:
+		return l, fmt.Errorf("%w: TTL is %v, use whole seconds, from %v to %v", ErrInvalidOption, l.TTL, minLockTTL, maxLockTTL)
 	}
 	return l, nil
 }

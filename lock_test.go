@@ -277,6 +277,7 @@ func TestLockFails(t *testing.T) {
 			{Key: "a#held"}, // where the mark of lock a is
 			{Key: "k", TTL: 2 * time.Second},
 			{Key: "k", TTL: 3500 * time.Millisecond},
+			{Key: "k", TTL: time.Hour + time.Second},
 			{Key: "k", Owner: "a\n"},
 			{Key: "k", Bucket: "a.b"},
 		} {

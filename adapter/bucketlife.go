@@ -28,8 +28,7 @@ const (
 	lifeFirst  = "first"    // the bucket was never in use before
 	lifeAgain  = "again"    // the bucket had keys that are lost
 	witnessKey = "bucket/"
-	// doubtFor is how long a loss is reported. It must exceed the TTL of locks and sessions, which
-	// has no upper limit.
+	// doubtFor is how long a loss is reported, which is at least the TTL of every lock and session.
 	doubtFor = time.Hour
 )
 
@@ -167,7 +166,7 @@ func (kv *buckets) writeLife(ctx context.Context, bucket string, wasUsed bool) e
 }
 
 // keepWitness checks from time to time that the bucket's witnessKey exists, and writes it if it
-// does not. Errors are ignored: the next call tries again.
+// does not. Errors are ignored: it is checked again after bucketLook.
 func (kv *buckets) keepWitness(ctx context.Context, bucket string, l bucketLife) bucketLife {
 	if time.Since(l.witnessed) < bucketLook {
 		return l

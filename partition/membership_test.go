@@ -268,6 +268,7 @@ func TestJoinRefuses(t *testing.T) {
 			{"a bad name", "g", partition.Options{Partitions: 1, Member: "a/b"}, jetbus.ErrInvalidOption, "Member"},
 			{"weight", "g", partition.Options{Partitions: 1, Weight: 101}, jetbus.ErrInvalidOption, "Weight"},
 			{"ttl", "g", partition.Options{Partitions: 1, TTL: time.Second}, jetbus.ErrInvalidOption, "TTL"},
+			{"a long ttl", "g", partition.Options{Partitions: 1, TTL: time.Hour + time.Second}, jetbus.ErrInvalidOption, "TTL"},
 			{"half a second", "g", partition.Options{Partitions: 1, TTL: 4500 * time.Millisecond}, jetbus.ErrInvalidOption, "TTL"},
 			{"delay", "g", partition.Options{Partitions: 1, JoinDelay: -2}, jetbus.ErrInvalidOption, "JoinDelay"},
 		} {

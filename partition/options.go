@@ -38,8 +38,8 @@ type Options struct {
 	Weight int
 	// Bucket is where members meet. Defaults to DefaultBucket.
 	Bucket string
-	// TTL is how long the partitions of a member that dies stand still; whole seconds, at
-	// least 3. A member that cannot reach the broker stops after four fifths of it.
+	// TTL is how long the partitions of a member that dies stand still: whole seconds, from
+	// 3 seconds to an hour. A member that cannot reach the broker stops after four fifths of it.
 	// Defaults to 15 seconds.
 	TTL time.Duration
 	// JoinDelay is how long a new member waits before it gets partitions, so that of
@@ -57,6 +57,7 @@ const (
 	DefaultJoinDelay = 500 * time.Millisecond
 
 	minTTL        = 3 * time.Second
+	maxTTL        = time.Hour               // a lost bucket is reported for that long
 	maxGroupBytes = jetbus.MaxKeyBytes - 96 // room for what members and partitions add
 )
 
@@ -81,8 +82,8 @@ func (o Options) Normalize() (Options, error) {
 		return o, fmt.Errorf("%w: Member is %.100q, use at most 64 bytes of what names of groups are made of", jetbus.ErrInvalidOption, o.Member)
 	case o.Weight < 1 || o.Weight > MaxWeight:
 		return o, fmt.Errorf("%w: Weight is %d, use 1 to %d", jetbus.ErrInvalidOption, o.Weight, MaxWeight)
-	case o.TTL < minTTL || o.TTL%time.Second != 0:
-		return o, fmt.Errorf("%w: TTL is %v, use whole seconds, at least %v", jetbus.ErrInvalidOption, o.TTL, minTTL)
+	case o.TTL < minTTL || o.TTL > maxTTL || o.TTL%time.Second != 0:
+		return o, fmt.Errorf("%w: TTL is %v, use whole seconds, from %v to %v", jetbus.ErrInvalidOption, o.TTL, minTTL, maxTTL)
 	case o.JoinDelay < -1:
 		return o, fmt.Errorf("%w: JoinDelay is %v, use -1 for none", jetbus.ErrInvalidOption, o.JoinDelay)
 	}

@@ -133,8 +133,8 @@ func (f *folded) change(i int32) {
 	}
 }
 
-// errNoState: an event is no change of the sink.
-var errNoState = errors.New("the document was deleted, as a later event says")
+// errNoState is returned for an event that does not change the sink.
+var errNoState = errors.New("the document was deleted; its delete event follows")
 
 // omitted returns an error if the payload of a change feed's event is not the document. See
 // changefeed.HeaderOmitted.

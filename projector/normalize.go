@@ -19,6 +19,7 @@ const (
 	maxBatch      = 10_000
 	minAckTimeout = time.Second
 	minLockTTL    = 3 * time.Second
+	maxLockTTL    = time.Hour
 )
 
 // normalize returns the options with defaults filled in, or an error that names
@@ -49,8 +50,8 @@ func (o Options) normalize() (Options, error) {
 		return bad("Linger is %v, use at most AckTimeout (%v), or -1 for none", o.Linger, o.AckTimeout)
 	case o.AckTimeout < minAckTimeout:
 		return bad("AckTimeout is %v, use at least %v", o.AckTimeout, minAckTimeout)
-	case o.Exclusive && (o.AckTimeout < minLockTTL || o.AckTimeout%time.Second != 0):
-		return bad("AckTimeout is %v, which with Exclusive is the TTL of a lock: use whole seconds, at least %v", o.AckTimeout, minLockTTL)
+	case o.Exclusive && (o.AckTimeout < minLockTTL || o.AckTimeout > maxLockTTL || o.AckTimeout%time.Second != 0):
+		return bad("AckTimeout is %v, which with Exclusive is the TTL of a lock: use whole seconds, from %v to %v", o.AckTimeout, minLockTTL, maxLockTTL)
 	case o.Every && !o.Exclusive:
 		return bad("Every needs Exclusive: replicas that share the events know no order among them")
 	case o.Every && o.From != "":

@@ -29,7 +29,7 @@ type Options struct {
 	KeyOf func(jetbus.Event) (string, error)
 	// Map returns the state that results from an event. If it returns an error or
 	// panics, the event becomes a dead letter. Default: the payload, as json.RawMessage,
-	// which must be JSON.
+	// which must be JSON, or as []byte if its content type is application/bson.
 	Map func(jetbus.Event) (any, error)
 	// Tombstone reports whether an event deletes its key, in addition to the events that
 	// [IsTombstone] recognizes. Default: no others.
@@ -50,7 +50,7 @@ type Options struct {
 	Linger time.Duration
 	// AckTimeout is how long the events of a replica that died are withheld from the
 	// others. Default 30 seconds, at least 1 second. An exclusive projection uses it as
-	// the TTL of its lock, in whole seconds, at least 3.
+	// the TTL of its lock, in whole seconds, from 3 seconds to an hour.
 	AckTimeout time.Duration
 	// Exclusive lets one replica at a time project all events in order, from the
 	// position that the sink holds, while the others stand by. Sinks that keep no

@@ -14,8 +14,8 @@ import (
 	"github.com/seed-63e9a637/jetbus/projector"
 )
 
-// maxDepth bounds how deep documents and arrays are nested, as MongoDB does. A command with
-// more than 200 levels would fail as a whole.
+// maxDepth is the maximum nesting of documents and arrays, as in MongoDB. MongoDB rejects a whole
+// command with more than 200 levels.
 const maxDepth = 180
 
 // payloadSize is about how large a state is, to allocate for it.

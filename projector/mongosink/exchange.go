@@ -239,8 +239,8 @@ func (g *guarded) placeholders(paths []string) bson.D {
 	return set
 }
 
-// withValue adds a value at a path to a document. Of two paths of which one is the beginning of
-// the other, the longer one has the value.
+// withValue sets a value at a path of a document. If one path is the beginning of another, only
+// the longer one gets the value.
 func withValue(doc bson.D, path string, value bson.Binary) bson.D {
 	name, rest, nested := strings.Cut(path, ".")
 	i := slices.IndexFunc(doc, func(e bson.E) bool { return e.Key == name })

@@ -146,7 +146,7 @@ func TestRandomPermutationsInUniqueIndex(t *testing.T) {
 // partial is a unique index that has the active documents only.
 var partial = []mongosink.Index{{Keys: bson.D{{Key: "in.n", Value: 1}, {Key: "m", Value: 1}}, Unique: true, Partial: bson.D{{Key: "active", Value: true}}}}
 
-// unique creates an index as somebody else would.
+// unique creates an index as another program would.
 func (r *rig) unique(keys bson.D) {
 	r.Helper()
 	_, err := r.db.Collection("things").Indexes().CreateOne(r.Context(), mongo.IndexModel{Keys: keys, Options: options.Index().SetUnique(true)})
@@ -178,7 +178,7 @@ func TestSwapInOtherUniqueIndexes(t *testing.T) {
 }
 
 // A document that is not in a partial index may have the values of one that is.
-func TestSwapBesideDocumentsOutsideOfThePartialIndex(t *testing.T) {
+func TestSwapIgnoresDocumentsOutsidePartialIndex(t *testing.T) {
 	eachKind(t, partial, func(r *rig, s *mongosink.Sink) {
 		r.write(s, put("a1", 1, `{"in": {"n": 1}, "m": 0}`), put("a2", 2, `{"in": {"n": 2}, "m": 0}`),
 			put("ann", 3, `{"in": {"n": 1}, "m": 0, "active": true}`), put("bob", 4, `{"in": {"n": 2}, "m": 0, "active": true}`))
