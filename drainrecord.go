@@ -139,7 +139,7 @@ func (d *Drainer) countUnrecorded() (n int, err error) {
 		}
 		if n++; n == 1 || ref < first { // the same one each time
 			first = ref
-			err = fmt.Errorf("row %s (topic %q, id %q) cannot be marked as sent, failed or dead: %w", ref, u.row.Event.Topic, u.row.Event.ID, u.err)
+			err = fmt.Errorf("row %s (topic %q, id %q) cannot be changed: %w", ref, u.row.Event.Topic, u.row.Event.ID, u.err)
 		}
 	}
 	return n, err

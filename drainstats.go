@@ -26,9 +26,9 @@ type DrainStats struct {
 	// BrokerAway and OutboxAway are the times since when the broker and the outbox have not
 	// been working; zero if they are working.
 	BrokerAway, OutboxAway time.Time
-	// Unrecorded is the number of rows that the outbox refuses to mark as sent, failed or
-	// dead. They are counted neither in Retried nor in Dead. They are claimed again after
-	// each Lease, and block later rows of their keys.
+	// Unrecorded is the number of rows that the outbox refuses to change: to claim, or to mark
+	// as sent, failed or dead. They are counted neither in Retried nor in Dead. They are tried
+	// again after each Lease, and block later rows of their keys.
 	Unrecorded int
 	// Err is the reason why the outbox or the broker is unavailable, rows are unrecorded, or
 	// Outbox is out of date; nil if none of these is the case.

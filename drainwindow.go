@@ -55,7 +55,7 @@ type drainWindow struct {
 	began    time.Time       // before the claim: the lease runs from then on, at the least
 	probed   string          // a topic that did not answer, and is tried again; empty: none
 	sent     []OutboxRow     // published, in this window
-	dups     int             // the number of them that had been published before
+	dups     int             // the number of rows in sent that were duplicates
 	failed   []OutboxFailure // their attempts count
 	back     []OutboxRow     // not tried, or not to be blamed
 	shut     map[lane]bool   // a row of the key is not published, so that later ones wait

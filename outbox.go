@@ -27,8 +27,8 @@ type Outbox interface {
 	// Claim returns rows that are due, oldest first, and hides them from other claims for
 	// the lease. It returns no rows and no error if none is due.
 	Claim(ctx context.Context, o ClaimOptions) ([]OutboxRow, error)
-	// Sent marks the rows as published. It does so whoever holds them now, because they
-	// were published: the leases of the rows may have expired.
+	// Sent marks the rows as published. It does not check who holds them now: they were
+	// published, even if their leases have expired.
 	Sent(ctx context.Context, rows []OutboxRow) error
 	// Release gives back rows that were not tried: they are due immediately. It does not
 	// change rows whose claim is no longer the caller's.

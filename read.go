@@ -30,9 +30,9 @@ type ReadOptions struct {
 	// checked.
 	Last map[string]Checkpoint `json:"last,omitempty"`
 	// Created holds for each topic the [TopicInfo] Created, to the millisecond, of the topic to
-	// which the position in After belongs. If the topic has been re-created since, its sequences
-	// start at 1 again, and the error is [ErrPositionUnknown]. For a topic that is left out, After
-	// is taken as a position in the existing topic.
+	// which the position in After or Last belongs. If the topic has been re-created since, its sequences
+	// start at 1 again, and the error is [ErrPositionUnknown]. For a topic that is left out, the
+	// position is taken for one of the existing topic.
 	Created map[string]time.Time `json:"-"`
 	Follow  bool                 `json:"follow,omitempty"` // follow new events
 	Filter  Filter               `json:"filter,omitzero"`  // defaults to all events

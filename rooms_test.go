@@ -69,7 +69,7 @@ var rooms = map[string]room{
 	"internal/deadline/deadlinetest": {kit: true},
 	"internal/exactjson":             {}, // what decodes the JSON of others, by the exact names of members
 	"internal/leaktest":              {heavy: []string{"go.uber.org/goleak"}, kit: true},
-	"internal/caller":                {}, // for which client the gateway publishes, which registry knows nothing else of
+	"internal/caller":                {}, // names the client for which the gateway publishes
 	"internal/loopback":              {}, // the check of every HTTP listener that trusts its own machine
 	"internal/mongolink":             {heavy: []string{"go.mongodb.org/mongo-driver/v2/mongo"}},
 	"internal/shutdown":              {},                                                                                                            // by what context all that stops is stopped

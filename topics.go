@@ -80,8 +80,8 @@ type TopicConfig struct {
 	// MaxPartitions, so that the members of a group share them and each key keeps its order:
 	// see package partition. 8 to 32 is usual. An event without a key is assigned by its ID or,
 	// with KeyInSubject, to the partition of the empty key. Partitions must be set when the
-	// topic is first declared. Partitions.Repartition adds some; a declaration with an earlier
-	// number of the topic does not change that. It excludes Stream, Subject and SnapshotOf.
+	// topic is first declared. Partitions.Repartition adds some. After that, a declaration with
+	// the previous number is accepted and changes nothing. It excludes Stream, Subject and SnapshotOf.
 	// Defaults to none.
 	Partitions int `json:"partitions,omitempty"`
 	// Delays allows PublishOptions.DeliverAt. It needs server 2.12 or newer, and cannot be

@@ -81,7 +81,7 @@ func (kv *buckets) keyGetMarker(ctx context.Context, bucket, key string) (entry 
 	return jetbus.KeyEntry{Key: key, Value: m.Data, Revision: m.seq}, 0, nil
 }
 
-// keyMessage returns the last message of a key; its sequence is 0 if there is none.
+// keyMessage is the last message of a key. If there is none, seq is 0.
 type keyMessage struct {
 	nats.Msg
 	seq  uint64

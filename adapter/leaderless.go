@@ -17,8 +17,7 @@ import (
 // patient is a JetStream that waits for the end of elections. It retries requests that a cluster
 // refuses because it has no leader, until the context's deadline or, if the context has none,
 // for up to most. It also retries unanswered requests that may safely be made twice. It does not
-// retry lists, except in consumersOf; their readers do.
-// asked again by who reads them.
+// retry lists, except in consumersOf: the callers of lists do.
 type patient struct {
 	jetstream.JetStream
 

@@ -103,9 +103,9 @@ func (b *Bus) message(ctx context.Context, e *jetbus.Event, o jetbus.PublishOpti
 	return to, m, b.instruct(&to, m, e, o, now)
 }
 
-// lookAgain is called after events were refused without a request. It reports whether to try once more, because the
-// settings of their topics do not allow what they ask for, and may have changed since the bus looked the topics up.
-// It asks the server for the topics.
+// lookAgain is called after events were refused without a request. If that depends on settings of their topics, which
+// may have changed since the bus looked the topics up, it asks the server for the topics. It reports whether to try
+// once more.
 func (st *streams) lookAgain(ctx context.Context, refused error, events ...jetbus.Event) bool {
 	if !errors.Is(refused, jetbus.ErrUnsupported) && !errors.Is(refused, jetbus.ErrNeedsKeySubject) && !errors.Is(refused, jetbus.ErrConflict) {
 		return false

@@ -52,7 +52,7 @@ type place struct {
 	from jetbus.Start
 
 	created time.Time         // when the stream was created
-	last    jetbus.Checkpoint // the newest event that was read earlier; zero: none
+	last    jetbus.Checkpoint // the message that must still be there when reading resumes; zero: none
 }
 
 func (b *Bus) read(ctx context.Context, topics []string, o jetbus.ReadOptions, yield func(jetbus.Event, error) bool) error {
@@ -179,10 +179,10 @@ func (dur *durables) place(ctx context.Context, t *topic, o jetbus.ReadOptions) 
 	return p, err
 }
 
-// identify returns a checkpoint of the position after which a reader begins to follow a topic. The topic's newest
-// event that was read earlier may be older, for example in a shared stream: a restore that spares this event but
-// removes messages after it would not be noticed. The message at the position may belong to any topic of the stream.
-// If it was removed, the checkpoint has the time of the next one, which is not earlier.
+// identify returns a checkpoint of the position after which a reader begins to follow a topic. The newest event that
+// was read may be older, for example in a shared stream. Then a restore could keep this event and lose later messages
+// unnoticed. So identify takes the message at the position, of any topic of the stream. If it was removed, the
+// checkpoint has the time of the next one, which is not earlier.
 func (dur *durables) identify(ctx context.Context, p *place, lastTime time.Time) (jetbus.Checkpoint, error) {
 	at := p.next - 1
 	known := p.last.Seq > at || p.last.Seq == at && !p.last.Stored.IsZero()
@@ -264,7 +264,7 @@ type tail struct {
 	next    uint64
 	end     uint64            // the last sequence to read; 0: no end
 	created time.Time         // when the stream was created; zero: not known yet
-	last    jetbus.Checkpoint // the newest message that was read; zero: none
+	last    jetbus.Checkpoint // the message that must still be there when reading resumes; zero: none
 	scan    *latestScan       // at each start, begin with the last event of each key; nil: begin with next
 	bytes   int64             // that a request may return; 0: as many as its window allows
 }

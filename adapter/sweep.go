@@ -39,7 +39,7 @@ const (
 )
 
 var (
-	generationName = regexp.MustCompile(`^(.+)(/g\d+|~[0-9a-f]{16})$`) // the second is of a name that was cut
+	generationName = regexp.MustCompile(`^(.+)(/g\d+|~[0-9a-f]{16})$`) // "~" and a hash end a name that was shortened
 	epochSuffix    = regexp.MustCompile(`__e\d{1,9}$`)
 )
 
@@ -155,7 +155,8 @@ func (st *streams) restoreConfigs(ctx context.Context, stream string, left []swe
 	return nil
 }
 
-// orphans are those of a stream's keys whose groups have no durable.
+// orphans returns those of a stream's keys whose groups have no durable. The groups of shortened names are not known:
+// their keys are orphans only if the stream is gone.
 func (st *streams) orphans(ctx context.Context, stream string, keys []sweptKey) ([]sweptKey, error) {
 	names, _, err := st.durableNames(ctx, stream)
 	isGone := errors.Is(err, jetbus.ErrNoTopic)

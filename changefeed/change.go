@@ -31,8 +31,8 @@ const (
 )
 
 // Values of HeaderOmitted. The payload is the key of the document, or for OmittedUpdate the update
-// description. A projection skips OmittedMissing; the others become dead letters there, unless its
-// Map makes a state of them.
+// description. A projection without a Map skips OmittedMissing, and dead-letters the others. A Map
+// gets all of them, and must not take the payload for the document.
 const (
 	OmittedMissing  = "missing"  // the document of an update is gone; its delete follows
 	OmittedNoImage  = "noImage"  // WhenAvailable: MongoDB has no image of the document

@@ -152,9 +152,9 @@ func isExact(v bsoncore.Value) bool {
 	return true
 }
 
-// isExactBinary reports whether extended JSON preserves a binary. One of the old subtype has a
-// second length, which extended JSON does not have. The driver writes an empty one as if that
-// length were its content.
+// isExactBinary reports whether extended JSON preserves a binary value. A value of subtype 2 has a
+// second length, which extended JSON omits. The driver writes an empty one with that length as its
+// content.
 func isExactBinary(data []byte) bool {
 	length, rest, ok := bsoncore.ReadLength(data)
 	if !ok || len(rest) == 0 || rest[0] != bson.TypeBinaryBinaryOld {

@@ -100,12 +100,15 @@ func (f *Feed) verify(ctx context.Context, c jetbus.Checkpoint) (jetbus.Checkpoi
 	if c.Seq == 0 {
 		return c, nil
 	}
+	if !c.Stored.IsZero() {
+		return c, c.Verify(ctx, f.b, f.o.Topic)
+	}
 	for e, err := range f.b.Scan(ctx, f.o.Topic, jetbus.ScanQuery{From: jetbus.AfterSeq(c.Seq - 1), Limit: 1}) {
-		if err == nil && e.Seq == c.Seq && e.ID == c.ID && (c.Stored.IsZero() || c.Stored.Equal(e.Stored)) {
+		if err == nil && e.Seq == c.Seq && e.ID == c.ID {
 			return jetbus.CheckpointOf(&e), nil
 		}
 	}
-	if err := c.Verify(ctx, f.b, f.o.Topic); err != nil || !c.Stored.IsZero() {
+	if err := c.Verify(ctx, f.b, f.o.Topic); err != nil {
 		return c, err
 	}
 	info, err := f.b.TopicInfo(ctx, f.o.Topic)

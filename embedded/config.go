@@ -65,7 +65,8 @@ type Config struct {
 	// Other clients send no origin and are not restricted by it.
 	//
 	// A loopback listener without credentials also checks that the Host of a request
-	// is a loopback name with the listener's port, to prevent DNS rebinding.
+	// is a loopback name with the listener's port, to prevent DNS rebinding, and
+	// refuses requests that came through a proxy.
 	WebSocketOrigins []string
 
 	// SyncAlways syncs every stored message to disk before it is acknowledged.

@@ -259,7 +259,7 @@ func TestWebSocketRefusesProxies(t *testing.T) {
 	}
 }
 
-// The guard of the WebSocket listener closes a new connection if too many are no WebSockets. Others stay.
+// The guard closes a new connection if too many were not upgraded. The others stay open.
 func TestWebSocketGuardBoundsConnections(t *testing.T) {
 	b := start(t, embedded.Config{WebSocket: "127.0.0.1:0"})
 	host := strings.TrimPrefix(b.WebSocketURL(), "ws://")

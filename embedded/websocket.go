@@ -36,7 +36,7 @@ type webSocketGuard struct {
 	served   chan struct{} // closed when web has stopped serving
 	server   string        // address of the server's listener
 
-	plain atomic.Int64 // connections that are not WebSockets
+	plain atomic.Int64 // connections that were not upgraded
 
 	mu     sync.Mutex // guards closed and conns
 	closed bool
@@ -108,7 +108,7 @@ func (g *webSocketGuard) serve(address string, t *tls.Config, log *slog.Logger) 
 	}()
 }
 
-// maxPlain is how many connections the guard serves that are not WebSockets, or not yet.
+// maxPlain is the maximum number of connections that were not upgraded to WebSockets.
 const maxPlain = 1000
 
 // count is the ConnState of the guard. It closes a new connection if there are too many.

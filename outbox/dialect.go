@@ -25,7 +25,7 @@ type dialect struct {
 	begin    string // a transaction that may write, and sees in each statement what is committed
 	idle     string // statement that ends the transaction when it is idle for that many milliseconds, which follow; empty: there is none
 	// immediate is a statement after which the database checks deferred constraints with each
-	// statement of the transaction; empty: it does so anyway.
+	// statement of the transaction; empty: the database has none.
 	immediate string
 	raw       string // of a text column: its bytes in the encoding of the database
 	lock      string // of rows of a query, until the end of the transaction

@@ -48,8 +48,8 @@
 //
 // If the database refuses to change a row, or drops the change without an error, because of a
 // trigger, a constraint, a rule or row security, the other rows are not affected. Claim returns a
-// row that it cannot claim once a lease. The row stays pending, and [jetbus.Drainer.Ready] names it.
-// For other methods see [jetbus.OutboxRowsError].
+// row that cannot be claimed once per lease, with the reason. The row stays pending, and
+// [jetbus.Drainer.Ready] returns an error until it can be changed. For other methods see [jetbus.OutboxRowsError].
 //
 // # Limits
 //

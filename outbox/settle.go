@@ -115,8 +115,8 @@ func (b *Box) changeRows(ctx context.Context, s settling, claim string, position
 	return nil
 }
 
-// byClaim lists the positions of rows, for each claim or together. It omits rows of other outboxes
-// and, for each claim, rows that were never claimed.
+// byClaim lists the positions of rows, for each claim if owned is set, or together. It omits rows of other
+// outboxes and, if owned is set, rows without a claim.
 func byClaim(rows []jetbus.OutboxRow, owned bool) map[string][]int64 {
 	out := map[string][]int64{}
 	for _, row := range rows {

@@ -22,8 +22,7 @@ const (
 	maxSlots = 4
 )
 
-// gate bounds how many expensive validations run concurrently, so that they do not occupy all
-// processors. Each holds a slot. Validations of ordinary events do not need one.
+// gate bounds how many expensive validations run concurrently: at most half of GOMAXPROCS. Each holds a slot. Validations of ordinary events do not need one.
 //
 // Each caller has its own line, and the callers take turns: one with many expensive events delays
 // another by at most one validation for each slot.
@@ -100,7 +99,7 @@ func (g *gate) leave() {
 	g.setLineLocked(who, line[1:])
 }
 
-// setLineLocked sets the line of a caller, which has no turn if nobody waits in it.
+// setLineLocked sets the line of a caller. A caller with an empty line loses its turn.
 func (g *gate) setLineLocked(who string, line []chan struct{}) {
 	if g.lines[who] = line; len(line) > 0 {
 		return

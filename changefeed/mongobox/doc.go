@@ -56,8 +56,8 @@
 // number, a key that is not a string or a due_at that is not a date, the row is claimed alone and
 // becomes dead with the reason. Without a readable pos or key, a row has no order and blocks no key. If
 // the server refuses to change a row because of a validator, the other rows are not affected. Claim
-// returns a row that it cannot claim once a lease. The row stays pending, and [jetbus.Drainer.Ready]
-// names it. For other methods see [jetbus.OutboxRowsError].
+// returns a row that cannot be claimed once per lease, with the reason. The row stays pending, and
+// [jetbus.Drainer.Ready] returns an error until it can be changed. For other methods see [jetbus.OutboxRowsError].
 //
 // # Limits
 //

@@ -10,8 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// maxDepth is how deep messages may be nested, and maxStored how deep documents that are stored
-// may be, as in MongoDB. The first is checked before anything recurses into a message of a client.
+// maxDepth and maxStored are MongoDB's limits for the nesting of messages and of stored documents.
+// The first is checked before anything recurses into a message of a client.
 const (
 	maxDepth  = 200
 	maxStored = 180

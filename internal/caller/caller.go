@@ -1,5 +1,6 @@
 // Package caller names the client for which a program publishes. The gateway sets the name in the context of a
-// publish. What has few places, such as the validation of expensive payloads, shares them among callers.
+// publish. Scarce resources, such as the validation of expensive payloads, are shared among
+// callers.
 package caller
 
 import "context"

@@ -63,8 +63,8 @@ const maxDepth = 1000
 //
 // A member of a struct or a map that is given twice is refused. Members that are ignored may
 // repeat. The error is a [*MemberError] or an error of encoding/json, see [Readable]. If it is a
-// *MemberError, into has all members that were not refused. Of a member that is given twice, it
-// has the first value.
+// *MemberError, into has all members that were not refused. If a member is given twice, into has
+// its first value.
 func Unmarshal(text []byte, into any, unknown Unknown) error {
 	s := scanner{text: text, unknown: unknown}
 	if !s.value(reflect.TypeOf(into), 0) || s.space() != 0 {

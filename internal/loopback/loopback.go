@@ -50,7 +50,7 @@ func Check(r *http.Request) error {
 		return errors.New("the request did not come over a loopback address")
 	}
 	if forwarded(r) {
-		return errors.New("a proxy sent the request")
+		return errors.New("the request has headers of a proxy, or is HTTP/1.0")
 	}
 	host, port := r.Host, "80"
 	if r.TLS != nil {

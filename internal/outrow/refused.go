@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Refused are rows that the database refuses to let a claim change. They stay due, so each claim
-// would return them again: claims of the same process pass over them until the lease ends that
-// they would have had. The zero value has none.
+// Refused holds the rows that the database does not let a claim change. They stay due, so every
+// claim would return them. Hide hides a row from this process's claims for one lease. The zero
+// value is empty.
 type Refused struct {
 	mu    sync.Mutex
 	until map[string]time.Time // by Ref
