@@ -80,7 +80,7 @@ func TestControlFramesOfRefusedConnection(t *testing.T) {
 
 // TestControlFloodIsClosed: a client whose pings exceed its rate many times is closed, though some are in time.
 func TestControlFloodIsClosed(t *testing.T) {
-	inBubble(t, gateway.Config{Limits: gateway.Limits{Rate: 100, Burst: 5}}, func(r *wsRig) {
+	inBubble(t, gateway.Config{Limits: gateway.Limits{Rate: 100, Burst: 20}}, func(r *wsRig) {
 		raw, in := r.rawConn("")
 		go func() { // ends with raw
 			for range 1000 {
