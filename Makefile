@@ -2,6 +2,7 @@
 
 GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
+ATTACK   ?= 20s
 CHAOS    ?= 10m
 COUNT    ?= 5
 DAYS     ?= 30
@@ -27,7 +28,7 @@ SUITE    ?= test
 TIMES    ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions chaos-buckets chaos-elections contract-elections kills restores order model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
+.PHONY: help dev test e2e e2e-real e2e-sql e2e-web stress trials chaos chaos-feed chaos-partitions chaos-buckets chaos-elections contract-elections kills restores attacks order model month soak prop million partitions-sim fuzz contract fuzz-schema mongo-conformance bench lint fmt
 
 help: ## List the targets
 	@while IFS= read -r line; do \
@@ -89,7 +90,7 @@ chaos-feed: ## Kill, freeze and cut off change feeds, their broker and their Mon
 chaos-partitions: ## Kill, add, stop and freeze members of a partitioned group under load while the topic grows, for CHAOS=10m, RUNS=1 times; nothing is lost, skipped or overlaps
 	cd e2e && go test ./partitions -run '^TestChaos$$' -count=$(RUNS) -timeout 0 -v -chaos $(CHAOS)
 
-chaos-buckets: ## Purge, delete and fill the buckets of locks and groups for CHAOS=10m each on a server and on a cluster; no two holders, and epochs ascend
+chaos-buckets: ## Purge, delete and fill the buckets of locks and groups, for CHAOS=10m on a server and as long on a cluster; fails if a lock has two holders outside the documented gap, or if an epoch does not ascend
 	cd e2e && go test ./partitions -run '^TestBucketChaos$$' -count=$(RUNS) -timeout 0 -v -chaos $(CHAOS)
 	cd e2e && go test ./partitions -run '^TestBucketChaos$$' -count=$(RUNS) -timeout 0 -v -chaos $(CHAOS) -cluster
 
@@ -102,8 +103,11 @@ chaos-elections: ## Have a random leader of a cluster step down each 300 ms, and
 kills: ## Kill a projector KILLS=100 times under load, and rebuilds; the collection must be exact
 	cd e2e && go test ./projections -run '^Test(Projector|Rebuild)Killed$$' -count=1 -timeout 0 -v -kills $(KILLS)
 
-restores: ## Restore a broker RESTORES=200 times to an earlier state; what is derived from its topic reports or repairs it
+restores: ## Restore a broker RESTORES=200 times under projections and readers, and as often under change feeds; each reports or repairs the loss
 	cd e2e && go test ./restore -run '^Test(Feed)?Restore$$' -count=1 -timeout 0 -v -restores $(RESTORES)
+
+attacks: ## Play the attacks on a gateway for ATTACK=20s each and all at once; memory, connects and a bystander's publishes stay within their bounds
+	cd e2e && go test ./edge -run '^TestAttacks$$' -count=1 -timeout 0 -v -attack $(ATTACK) -alone
 
 order: ## Stop and kill the active member of an ordered group in 100,000 events, of whose runs a fifth fail; each key's are in order
 	cd e2e && go test ./jobs -run '^TestOrderPerKey$$' -count=1 -timeout 0 -v -each 100

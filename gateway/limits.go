@@ -39,7 +39,7 @@ type Limits struct {
 	// rate_limited (429) if its subject has used up its share, or overloaded (503) if the process has. Frames of
 	// a WebSocket wait for memory without a timeout. SUBSCRIBE, CURSOR, the offset of a SEEK and the parsing of a
 	// large frame wait up to 2 seconds like requests. A subscription to a group is refused immediately if there is
-	// no memory for it. With the defaults, jetbus serve grew to RSSFIGURE MiB when clients attacked it.
+	// no memory for it. With the defaults, jetbus serve grew to 830 MiB when clients attacked it.
 	Bytes              int // bytes held for all clients. Default 256 MiB
 	BytesPerPrincipal  int // bytes held for one subject; less than 16 times FrameBytes refuses the largest batches. Default 32 MiB
 	BytesPerConnection int // bytes held for one connection, at least 16 times FrameBytes. Default 16 MiB
@@ -71,7 +71,7 @@ func (l Limits) normalize() (Limits, error) {
 		{"PageEvents", &l.PageEvents, 1_000, 1},
 		{"Bytes", &l.Bytes, 256 << 20, 1 << 20},
 		{"BytesPerPrincipal", &l.BytesPerPrincipal, 32 << 20, 64 << 10},
-		{"BytesPerConnection", &l.BytesPerConnection, 8 << 20, 64 << 10},
+		{"BytesPerConnection", &l.BytesPerConnection, 16 << 20, 64 << 10},
 		{"Calls", &l.Calls, 512, 1},
 		{"CallsPerPrincipal", &l.CallsPerPrincipal, 64, 1},
 		{"Scans", &l.Scans, 4, 1},

@@ -78,8 +78,8 @@ func TestDearValidations(t *testing.T) {
 	}
 }
 
-// While clients publish such payloads at the same time, the memory of the process stays
-// bounded and another client publishes.
+// While clients publish such payloads at the same time, the memory of the process stays bounded, and ordinary events of
+// another client do not wait in their line.
 func TestDearValidationsAtOnce(t *testing.T) {
 	r := newRig(t)
 	var topics []string
@@ -111,6 +111,8 @@ func TestDearValidationsAtOnce(t *testing.T) {
 	over := make(chan struct{})
 	var all sync.WaitGroup
 	var refused, other atomic.Int64
+	var mu sync.Mutex
+	var dearTimes []time.Duration
 	for i := range 24 {
 		all.Go(func() {
 			for n := i; ; n++ {
@@ -119,8 +121,12 @@ func TestDearValidationsAtOnce(t *testing.T) {
 					return
 				default:
 				}
-				topic := topics[n%len(topics)]
-				switch post(topic, payloads[topic][1]) {
+				topic, start := topics[n%len(topics)], time.Now()
+				code := post(topic, payloads[topic][1])
+				mu.Lock()
+				dearTimes = append(dearTimes, time.Since(start))
+				mu.Unlock()
+				switch code {
 				case http.StatusUnprocessableEntity:
 					refused.Add(1)
 				default:
@@ -145,15 +151,17 @@ func TestDearValidationsAtOnce(t *testing.T) {
 	close(over)
 	all.Wait()
 	slices.Sort(times)
-	t.Logf("%d refused, %d answered otherwise; %d ordinary events, p50 %v, p99 %v; %d MiB at most",
-		refused.Load(), other.Load(), len(times), times[len(times)/2], times[len(times)*99/100], peak>>20)
+	slices.Sort(dearTimes)
+	p99, waited := times[len(times)*99/100], dearTimes[len(dearTimes)/2]
+	t.Logf("%d refused, %d answered otherwise, p50 %v; %d ordinary events, p50 %v, p99 %v; %d MiB at most",
+		refused.Load(), other.Load(), waited, len(times), times[len(times)/2], p99, peak>>20)
 	if peak > 600<<20 {
 		t.Errorf("the process took %d MiB, want at most 600", peak>>20)
 	}
 	if refused.Load() == 0 {
 		t.Error("no attack was refused")
 	}
-	if p99 := times[len(times)*99/100]; p99 > time.Second {
-		t.Errorf("p99 of an ordinary publish: %v", p99)
+	if p99 > waited {
+		t.Errorf("p99 of an ordinary publish is %v, though half of the expensive ones take at most %v", p99, waited)
 	}
 }

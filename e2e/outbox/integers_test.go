@@ -18,7 +18,7 @@ import (
 func TestNoIntegers(t *testing.T) {
 	onSQL(t, func(r *rig, d *sqlDatabase) {
 		if d.dialect != outbox.SQLite {
-			return
+			r.Skip("PostgreSQL refuses such rows")
 		}
 		r.exec(d,
 			`INSERT INTO outbox (id, topic, ts) VALUES ('1', 'orders', 1000)`,
@@ -52,7 +52,7 @@ func TestNoIntegers(t *testing.T) {
 func TestNoIntegersListed(t *testing.T) {
 	onSQL(t, func(r *rig, d *sqlDatabase) {
 		if d.dialect != outbox.SQLite {
-			return
+			r.Skip("PostgreSQL refuses such rows")
 		}
 		r.exec(d,
 			`INSERT INTO outbox (id, topic, ts) VALUES ('ts', 'orders', 'yesterday')`,

@@ -26,7 +26,7 @@ type sqlDatabase struct {
 	db *sql.DB
 }
 
-// onSQL runs a test on each SQL database there is.
+// onSQL runs a test on SQLite, and on PostgreSQL if there is one.
 func onSQL(t *testing.T, test func(r *rig, d *sqlDatabase)) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
@@ -39,9 +39,24 @@ func onSQL(t *testing.T, test func(r *rig, d *sqlDatabase)) {
 	}
 	t.Run("postgresql", func(t *testing.T) {
 		t.Parallel()
-		d := newSQL(t, &sqlDatabase{driver: "pgx", dsn: ownSchema(t), dialect: outbox.PostgreSQL})
-		test(newRig(t, d), d)
+		onPostgres(t, test)
 	})
+}
+
+// onPostgres runs a test on PostgreSQL, and skips it if there is none.
+func onPostgres(t *testing.T, test func(r *rig, d *sqlDatabase)) {
+	t.Helper()
+	needPostgres(t)
+	d := newSQL(t, &sqlDatabase{driver: "pgx", dsn: ownSchema(t), dialect: outbox.PostgreSQL})
+	test(newRig(t, d), d)
+}
+
+// needPostgres skips a test if there is no PostgreSQL.
+func needPostgres(t *testing.T) {
+	t.Helper()
+	if postgresURI == "" {
+		t.Skip("needs PostgreSQL: use -postgres")
+	}
 }
 
 // ownSchema makes a schema for a test.

@@ -1,6 +1,7 @@
-// Package partitions holds groups of topics with partitions to their promises while
-// the processes they consist of are killed, frozen, cut off and deployed, and their
-// broker is restarted or loses a node. Members are child processes, which keep a journal
-// of what they handled; from that the tests tell what was lost, what came twice, what
-// came out of order and who had a partition while another one had it.
+// Package partitions tests the promises of groups of topics with partitions while their
+// processes are killed, frozen, cut off and deployed, and while their broker restarts or loses a
+// node. Members are child processes that keep a journal of the events they handled. From the
+// journals the tests determine which events were lost, redelivered or out of order, and which
+// partitions had two members at the same time. TestBucketChaos purges, deletes and fills the
+// buckets of locks and groups, and checks that no lock or partition has two holders.
 package partitions

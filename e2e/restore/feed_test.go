@@ -21,7 +21,8 @@ import (
 	"github.com/seed-63e9a637/jetbus/embedded/mongod/mongotest"
 )
 
-// brokerRestores is how often one broker is restored under its feeds. Their topics are read whole.
+// brokerRestores is the number of restores of one broker. The test reads whole topics, so it starts a
+// new broker before they grow long.
 const brokerRestores = 10
 
 // feedArena is an arena whose topics are filled by change feeds of one collection.
@@ -29,7 +30,6 @@ type feedArena struct {
 	*arena
 	coll  *mongo.Collection
 	feeds []*feed
-	gaps  int // that were found in topics when they had settled
 }
 
 // feed is a change feed that is stopped and started.
@@ -37,10 +37,11 @@ type feed struct {
 	bus     *adapter.Bus
 	o       changefeed.Options
 	running *changefeed.Feed // nil: stopped
+	gaps    int              // gap events in its topic when it last settled
 }
 
-// TestFeedRestore restores the broker under change feeds of each mode. Every write to the collection gets into
-// each topic, or a gap event tells of it, and each topic has the documents of the collection in the end.
+// TestFeedRestore restores the broker under change feeds of each mode. Each topic has every write to the
+// collection, or a gap event that reports the loss. In the end each topic has the documents of the collection.
 func TestFeedRestore(t *testing.T) {
 	if *seed == 0 {
 		*seed = rand.Uint64()
@@ -56,7 +57,10 @@ func TestFeedRestore(t *testing.T) {
 					t.Fatalf("in round %d", begun+round+1)
 				}
 			}
-			lost, gaps = lost+a.lost, gaps+a.gaps
+			lost += a.lost
+			for _, f := range a.feeds {
+				gaps += f.gaps
+			}
 		})
 	}
 	t.Logf("%d restores, %d of them lost events; %d gap events", *restores, lost, gaps)
@@ -77,11 +81,15 @@ func newFeedArena(t *testing.T, r *rand.Rand) *feedArena {
 	a.coll = db.Collection("things")
 	// In a shared stream the sequences that one topic lost can become another topic's.
 	a.ensure(jetbus.TopicConfig{Name: "neighbor", Stream: "SHARED"})
+	stores := []struct { // in a fixed order, so that the seed determines which feeds are stopped
+		name  string
+		store changefeed.TokenStore
+	}{{"keys", nil}, {"mongo", changefeed.StoreInMongo(db.Collection(changefeed.DefaultTokens))}}
 	for _, mode := range []changefeed.Mode{changefeed.Chain, changefeed.Atomic, changefeed.Serial} {
-		for name, store := range map[string]changefeed.TokenStore{"keys": nil, "mongo": changefeed.StoreInMongo(db.Collection(changefeed.DefaultTokens))} {
+		for _, tokens := range stores {
 			f := &feed{bus: a.open(), o: changefeed.Options{
-				Name: string(mode) + "-" + name, Database: db.Name(), Collection: a.coll.Name(), Topic: string(mode) + "." + name, Mode: mode,
-				TokenStore: store, OnHistoryLost: changefeed.Resync, ProgressInterval: 50 * time.Millisecond, LeaseTTL: 3 * time.Second,
+				Name: string(mode) + "-" + tokens.name, Database: db.Name(), Collection: a.coll.Name(), Topic: string(mode) + "." + tokens.name, Mode: mode,
+				TokenStore: tokens.store, OnHistoryLost: changefeed.Resync, ProgressInterval: 50 * time.Millisecond, LeaseTTL: 3 * time.Second,
 				MaxAwaitTime: 50 * time.Millisecond,
 			}}
 			c := jetbus.TopicConfig{Name: f.o.Topic}
@@ -179,7 +187,7 @@ func (a *feedArena) writing() (stop func()) {
 	})
 }
 
-// settle waits until each topic has what was written, or tells of a gap.
+// settle waits until each topic has all writes, or a gap event that reports a loss.
 func (a *feedArena) settle() {
 	want := a.documents()
 	for _, f := range a.feeds {
@@ -189,9 +197,7 @@ func (a *feedArena) settle() {
 				a.Errorf("%s ended: %v", f.o.Name, err)
 				return
 			}
-			var gaps int
-			if gaps, why = a.compare(f, want); why == "" {
-				a.gaps += gaps
+			if f.gaps, why = a.compare(f, want); why == "" {
 				break
 			}
 		}
@@ -201,10 +207,11 @@ func (a *feedArena) settle() {
 	}
 }
 
-// compare returns how many gap events a topic has, and what is wrong with it.
+// compare returns the number of gap events in a feed's topic. If writes are missing without a gap event,
+// or the topic differs from the collection, why is the reason.
 func (a *feedArena) compare(f *feed, want map[string]int) (gaps int, why string) {
 	got, seen := map[string]int{}, map[int]bool{}
-	newest, covered := -1, -1 // what is missing up to covered is missing before a gap event
+	newest, covered := -1, -1 // a copy after a gap event makes up for all writes up to covered
 	inGap := false
 	for e, err := range a.bus.Scan(a.Context(), f.o.Topic, jetbus.ScanQuery{}) {
 		a.ok(err)
@@ -229,7 +236,7 @@ func (a *feedArena) compare(f *feed, want map[string]int) (gaps int, why string)
 	}
 	for n := covered + 1; n < a.n; n++ {
 		if !seen[n] {
-			return gaps, fmt.Sprintf("write %d of %d is missing, and no gap event tells", n, a.n)
+			return gaps, fmt.Sprintf("write %d of %d is missing, and no gap event reports that", n, a.n)
 		}
 	}
 	if !maps.Equal(got, want) {

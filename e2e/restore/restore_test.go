@@ -24,8 +24,8 @@ import (
 )
 
 var (
-	restores = flag.Int("restores", 10, "how often TestRestore restores the broker")
-	seed     = flag.Uint64("seed", 0, "what TestRestore does at random; 0: another one each time")
+	restores = flag.Int("restores", 10, "number of restores in each test")
+	seed     = flag.Uint64("seed", 0, "seed of random choices; 0: a new one")
 )
 
 const (
