@@ -3,6 +3,7 @@ package restore
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -272,10 +273,14 @@ func (a *feedArena) end(f *feed) (last jetbus.Event) {
 	return last
 }
 
-// at returns the event of a feed's topic at a sequence, the zero Event if there is none.
+// at returns the event of a feed's topic at a sequence, the zero Event if there is none. The topic may end before it:
+// after a restore, a gap event and a copy can be fewer events than were lost.
 func (a *feedArena) at(f *feed, seq uint64) jetbus.Event {
 	a.Helper()
 	for e, err := range a.bus.Scan(a.Context(), f.o.Topic, jetbus.ScanQuery{From: jetbus.AfterSeq(max(seq, 1) - 1), Limit: 1}) {
+		if errors.Is(err, jetbus.ErrPositionUnknown) {
+			break
+		}
 		a.ok(err)
 		if e.Seq == seq {
 			return e
