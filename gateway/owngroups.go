@@ -10,9 +10,9 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// makeCost is how many requests creating or deleting a group counts for, because the broker stores a
-// consumer for each group.
-const makeCost = 20
+// makeCost is how many requests creating or deleting a group counts for: before it makes one, the gateway lists all
+// groups of the topic, and the broker stores a consumer for each.
+const makeCost = 100
 
 // mayMake returns an error if the principal may not create the group in the topic. An existing group
 // is always allowed. Groups are stored at the broker, so their number is limited:

@@ -241,10 +241,10 @@ func TestDeleteOwnGroup(t *testing.T) {
 	})
 }
 
-// TestMakingGroupsIsRated makes and deletes a group in turn: each costs as many requests as 20.
+// TestMakingGroupsIsRated makes and deletes a group in turn: each counts for 100 requests.
 func TestMakingGroupsIsRated(t *testing.T) {
 	c := withTokens()
-	c.Limits = gateway.Limits{Rate: 100, Burst: 200}
+	c.Limits = gateway.Limits{Rate: 500, Burst: 1000}
 	inBubble(t, c, func(r *wsRig) {
 		began, deleted := time.Now(), 0
 		header := []string{"Authorization", "Bearer " + mallory}
@@ -255,7 +255,7 @@ func TestMakingGroupsIsRated(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		if most := (200 + 10*100) / 40; deleted < 5 || deleted > most {
+		if most := (1000 + 10*500) / 200; deleted < 5 || deleted > most {
 			t.Errorf("%d groups were made and deleted, want %d at most", deleted, most)
 		}
 	})

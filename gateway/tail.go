@@ -286,6 +286,9 @@ func (r *reader) follow(ctx context.Context) error {
 		if topic == "" || err != nil {
 			return err
 		}
+		if upTo == 0 && !r.awaitRoom() {
+			return nil
+		}
 		info, err := r.s.ses.g.b.TopicInfo(ctx, topic)
 		if err != nil {
 			return err

@@ -314,3 +314,39 @@ func TestRetentionTakesTheBacklog(t *testing.T) {
 		}
 	})
 }
+
+// countedReads counts the reads of a bus for a single client.
+type countedReads struct {
+	jetbus.Backend
+	alone atomic.Int32
+}
+
+// Read implements jetbus.Backend.
+func (b *countedReads) Read(ctx context.Context, topics []string, o jetbus.ReadOptions) iter.Seq2[jetbus.Event, error] {
+	if !o.Follow {
+		b.alone.Add(1)
+	}
+	return b.Backend.Read(ctx, topics, o)
+}
+
+// TestStalledReaderReadsNothing: the gateway does not read the bus for a client that reads nothing at the live end.
+// When the client reads again, it gets all events.
+func TestStalledReaderReadsNothing(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		b := &countedReads{Backend: r.bus}
+		r.serveBus(b, gateway.Config{Limits: gateway.Limits{WriteTimeout: time.Hour, Ping: time.Hour}})
+		c, _ := r.reader(``)
+		c.next(frame.CaughtUp)
+		c.stall()
+		const n = 10
+		for range n {
+			r.publish("orders", largePayload)
+		}
+		time.Sleep(time.Minute)
+		if reads := b.alone.Load(); reads != 0 {
+			r.Errorf("the bus was read %d times for a client that does not read", reads)
+		}
+		c.unstall()
+		c.payloads(n)
+	})
+}

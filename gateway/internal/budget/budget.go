@@ -30,7 +30,7 @@ const (
 	Bytes Kind = iota // in memory
 	Calls             // concurrent requests to the broker
 	Scans             // concurrent reads through a topic
-	Reads             // concurrent reads for a single client; the limit is one for each MiB of Limit.Bytes
+	Reads             // concurrent reads for a single client; the limit is one for each 4 MiB of Limit.Bytes
 	Work              // large bodies that are being parsed
 	kinds
 )
@@ -73,7 +73,7 @@ type Limit struct {
 }
 
 func (l Limit) of(k Kind) int64 {
-	return [...]int64{l.Bytes, int64(l.Calls), int64(l.Scans), max(1, l.Bytes>>20), max(1, int64(l.Work))}[k]
+	return [...]int64{l.Bytes, int64(l.Calls), int64(l.Scans), max(1, l.Bytes>>22), max(1, int64(l.Work))}[k]
 }
 
 // Budget is the root of the tree. It is safe for concurrent use.

@@ -348,3 +348,23 @@ func TestNoLevelIsExceededAndNothingLeaks(t *testing.T) {
 		})
 	})
 }
+
+// TestReads: each level has a read for every 4 MiB of its bytes.
+func TestReads(t *testing.T) {
+	at := func(mib int64) budget.Limit { return budget.Limit{Bytes: mib << 20, Calls: 1, Scans: 1} }
+	b := budget.New(at(12), at(8), at(7))
+	for i, step := range []struct {
+		a    *budget.Account
+		want budget.Level
+	}{
+		{b.Account("ann"), -1},
+		{b.Account("ann"), -1},
+		{b.Account("ann"), budget.Subject},
+		{b.Account("bob"), -1},
+		{b.Account("eve"), budget.Process},
+	} {
+		if got := level(t, step.a.TryAcquire(budget.Reads, 1)); got != step.want {
+			t.Fatalf("step %d: refused by level %d, want %d", i, got, step.want)
+		}
+	}
+}
