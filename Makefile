@@ -46,7 +46,7 @@ export RERUN
 # one package more than there are processors keeps them busy.
 test: ## Vet and test what needs no real clock, under the race detector; RERUN=2 repeats failures
 	go vet ./...
-	@.ci/suite . -shuffle=on -timeout 5m -p $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
+	@.ci/suite . -shuffle=on -timeout 10m -p $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 
 # What it tests waits for processes, elections and leases most of the time.
 e2e: ## Vet and test the module e2e: processes, clusters, cuts, other people's libraries
