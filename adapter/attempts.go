@@ -390,6 +390,9 @@ func (rec *records) keepAttempts(ctx context.Context) error {
 			rec.cfg.Logger.WarnContext(ctx, "there is no room for attempts; they count by the server's deliveries until records expire", slog.String("bucket", attemptsBucket), slog.Any("error", err))
 			return nil
 		}
+		if err == nil {
+			rec.noteUsed(attemptsBucket)
+		}
 		if err == nil || !isTransient(err) {
 			return rec.translate(op, probe.Subject, err)
 		}
@@ -404,21 +407,27 @@ func (rec *records) keepAttempts(ctx context.Context) error {
 // writeRecords stores messages in the bucket, which it creates where it is missing. refused are
 // those whose condition did not hold.
 func (rec *records) writeRecords(ctx context.Context, messages []*nats.Msg) (last uint64, refused []int, err error) {
-	last, refused, err = rec.sendRecords(ctx, messages)
-	if errors.Is(err, nats.ErrNoResponders) { // the first record ever
-		if err = rec.createBucket(ctx, attemptsBucket); err == nil {
-			last, refused, err = rec.sendRecords(ctx, messages)
+	for created := false; ; {
+		last, refused, err = rec.sendRecords(ctx, messages)
+		if err == nil {
+			rec.noteUsed(attemptsBucket)
 		}
-	}
-	for errors.Is(err, nats.ErrNoResponders) {
+		if !errors.Is(err, nats.ErrNoResponders) {
+			return last, refused, err
+		}
+		if !created && rec.untilCreate(attemptsBucket) <= 0 {
+			if err := rec.createBucket(ctx, attemptsBucket); err != nil {
+				return 0, nil, err
+			}
+			created = true
+			continue
+		}
 		select { // in a cluster a new bucket is not reachable everywhere at once
 		case <-time.After(publishRetry):
-			last, refused, err = rec.sendRecords(ctx, messages)
 		case <-ctx.Done():
-			err = context.Cause(ctx)
+			return 0, nil, context.Cause(ctx)
 		}
 	}
-	return last, refused, err
 }
 
 // sendRecords stores messages without waiting for each.

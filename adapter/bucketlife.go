@@ -37,6 +37,7 @@ type bucketLife struct {
 	revision  uint64    // of the lifeKey that was read last; 0: none
 	lost      time.Time // when this bus learned of a loss; zero: never
 	witnessed time.Time // when the witnessKey was last checked
+	wasUsed   bool      // the bucket was in use before the bus used it
 	expiring  bool      // the bus sets keys in the bucket that expire
 	denied    bool      // the lifeKey could not be written: no permission, or no room
 }
@@ -108,7 +109,7 @@ func (kv *buckets) readLife(ctx context.Context, bucket string) (bucketLife, err
 		}
 		wasUsed := l.revision != 0
 		if !wasUsed {
-			if wasUsed, err = kv.hasWitness(ctx, bucket); err != nil {
+			if wasUsed, err = kv.noteWitness(ctx, bucket); err != nil {
 				return bucketLife{}, err
 			}
 		}
@@ -140,6 +141,14 @@ func (kv *buckets) hasWitness(ctx context.Context, bucket string) (bool, error) 
 		return false, nil
 	}
 	return witness.seq != 0, err
+}
+
+// noteWitness is hasWitness, and records the result.
+func (kv *buckets) noteWitness(ctx context.Context, bucket string) (wasUsed bool, err error) {
+	if wasUsed, err = kv.hasWitness(ctx, bucket); err == nil {
+		kv.noteLife(bucket, func(l *bucketLife) { l.wasUsed = wasUsed })
+	}
+	return wasUsed, err
 }
 
 // writeLife writes the lifeKey of a bucket that has none. It returns nil if another process writes

@@ -22,6 +22,15 @@ import (
 // that were away.
 const markerTTL = time.Hour
 
+const (
+	// recreateDelay is how long a bus waits before it creates a bucket that was deleted. While nats-server (2.15.3
+	// and older) deletes a stream, it accepts a new stream of that name, and then deletes the files of the new
+	// stream, too: writes to it are not answered until it is deleted again.
+	recreateDelay = 500 * time.Millisecond
+	// missingFor is when a bucket counts as newly missing. Without a leader a bucket seems to be missing, too.
+	missingFor = 10 * time.Second
+)
+
 // buckets are the key-value buckets of a server, and the locks that are kept in one of them.
 type buckets struct {
 	*server
@@ -29,9 +38,11 @@ type buckets struct {
 	reached sync.Map    // buckets of another domain that were seen to be there
 	narrow  atomic.Bool // the log has been told that streams could not be widened
 
-	living sync.Mutex
-	lives  map[string]bucketLife // by bucket; guarded by living
-	rooms  map[string]bucketRoom // by bucket; guarded by living
+	living  sync.Mutex
+	lives   map[string]bucketLife // by bucket; guarded by living
+	used    map[string]bool       // buckets that the bus has written to; guarded by living
+	missing map[string]time.Time  // since when buckets that existed are missing; guarded by living
+	rooms   map[string]bucketRoom // by bucket; guarded by living
 
 	wide     sync.Mutex
 	replicas int // of what the bus keeps, see needReplicas; 0: nobody has asked yet. Guarded by wide
@@ -259,6 +270,10 @@ func (kv *buckets) storeKey(ctx context.Context, bucket, key string, m *nats.Msg
 		case isLeaderless(err):
 			stored = stored || errors.Is(err, nats.ErrTimeout)
 		case errors.Is(err, nats.ErrNoResponders): // in a cluster a new bucket is not reachable everywhere at once
+			if until := kv.untilCreate(bucket); until > 0 { // unless it is only without a leader
+				wait = min(wait, until)
+				break
+			}
 			if err := kv.createBucket(ctx, bucket); err != nil {
 				return 0, err
 			}
@@ -274,6 +289,9 @@ func (kv *buckets) storeKey(ctx context.Context, bucket, key string, m *nats.Msg
 			}
 			return 0, err
 		default:
+			if err == nil {
+				kv.noteUsed(bucket)
+			}
 			return seq, err
 		}
 		if kv.link.IsOver() {
@@ -321,8 +339,16 @@ func (kv *buckets) reachBucket(ctx context.Context, bucket string) error {
 	return err
 }
 
-// createBucket makes a bucket, unless there is one of that name, whatever it is like.
+// createBucket creates a bucket unless a stream of that name exists, whatever its settings are. If the bucket
+// existed before, it is created recreateDelay after a bus noticed that it is missing.
 func (kv *buckets) createBucket(ctx context.Context, bucket string) error {
+	if wait := kv.untilCreate(bucket); wait > 0 {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	storage := jetstream.FileStorage
 	if kv.cfg.Storage == jetbus.MemoryStorage {
 		storage = jetstream.MemoryStorage
@@ -344,6 +370,36 @@ func (kv *buckets) createBucket(ctx context.Context, bucket string) error {
 		return nil
 	}
 	return err
+}
+
+// untilCreate returns how long to wait until a missing bucket may be created. It returns 0 if the bus does not know
+// that the bucket existed. The time counts from the first call, and again after missingFor.
+func (kv *buckets) untilCreate(bucket string) time.Duration {
+	kv.living.Lock()
+	defer kv.living.Unlock()
+	if l := kv.lives[bucket]; !kv.used[bucket] && l.revision == 0 && !l.wasUsed {
+		return 0
+	}
+	since, noted := kv.missing[bucket]
+	if !noted || time.Since(since) > missingFor {
+		since = time.Now()
+		if kv.missing == nil {
+			kv.missing = map[string]time.Time{}
+		}
+		kv.missing[bucket] = since
+	}
+	return recreateDelay - time.Since(since)
+}
+
+// noteUsed records that the bus has written to a bucket.
+func (kv *buckets) noteUsed(bucket string) {
+	kv.living.Lock()
+	defer kv.living.Unlock()
+	if kv.used == nil {
+		kv.used = map[string]bool{}
+	}
+	kv.used[bucket] = true
+	delete(kv.missing, bucket)
 }
 
 // enterKeys begins a call on a key.

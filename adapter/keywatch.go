@@ -97,7 +97,10 @@ func (kv *buckets) openWatch(ctx context.Context, bucket, prefix string) (*keyWa
 	kv.noteLife(bucket, func(*bucketLife) {}) // for firstRevision
 	watched, err := kv.js.KeyValue(bounded, bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		if err = kv.createBucket(bounded, bucket); err == nil {
+		if _, err = kv.noteWitness(bounded, bucket); err == nil {
+			err = kv.createBucket(bounded, bucket)
+		}
+		if err == nil {
 			watched, err = kv.js.KeyValue(bounded, bucket)
 		}
 	}

@@ -7,3 +7,9 @@ func (g *Gateway) HoldWork(subject string) (release func(), err error) {
 	a := g.budget.Account(subject)
 	return a.Close, a.TryAcquire(budget.Work, 1)
 }
+
+// SeqOfToken returns the sequence of an offset, 0 if it is invalid.
+func SeqOfToken(token string) uint64 {
+	o, _ := parseOffset(token)
+	return o.seq
+}

@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"bufio"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -89,6 +90,41 @@ func TestLiveStreamsAreBounded(t *testing.T) {
 		}
 		if got != 2 {
 			r.Errorf("%d streams had the event in memory, there is room for 2", got)
+		}
+	})
+}
+
+// TestSlowEventStreamsKeepNobodyWaiting: a client that does not read the backlog of its event stream does not hold the
+// turn of its subject to read the bus, and gets all events when it reads.
+func TestSlowEventStreamsKeepNobodyWaiting(t *testing.T) {
+	inBubble(t, withTokens(), func(r *wsRig) {
+		c := withTokens()
+		c.Limits = gateway.Limits{BytesPerPrincipal: 4 << 20} // one reads at a time
+		r.serve(c)
+		payloads := slices.Repeat([]string{largePayload}, 5)
+		events := r.publish("orders", payloads...)
+		res, err := r.client().Do(r.request("GET", ordersPath+"/events?from=earliest", "", "Authorization", ann, "Accept", "text/event-stream"))
+		if err != nil {
+			r.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		synctest.Wait()
+		began := time.Now()
+		if a := r.do("GET", ordersPath+"/events?from=earliest&wait=0", "", "Authorization", ann); a.status != http.StatusOK {
+			r.Fatalf("a poll: %d %s", a.status, a.text)
+		}
+		if took := time.Since(began); took > time.Second {
+			r.Errorf("a poll of the same subject took %v", took)
+		}
+		stream := bufio.NewReader(res.Body)
+		for _, want := range events {
+			id, found := readEvent(stream, "event")
+			if at := gateway.SeqOfToken(id); !found || at != want.Seq {
+				r.Fatalf("event %d: got %d, found %v", want.Seq, at, found)
+			}
+		}
+		if _, found := readEvent(stream, "caught_up"); !found {
+			r.Error("the stream ended before its live end")
 		}
 	})
 }

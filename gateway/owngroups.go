@@ -10,8 +10,8 @@ import (
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// makeCost is how many requests creating or deleting a group counts for: before it makes one, the gateway lists all
-// groups of the topic, and the broker stores a consumer for each.
+// makeCost is how many requests the creation or deletion of a group counts for. The broker stores a consumer for each
+// group, and before the gateway creates one it lists all groups of the topic.
 const makeCost = 100
 
 // mayMake returns an error if the principal may not create the group in the topic. An existing group

@@ -286,7 +286,7 @@ func (r *reader) follow(ctx context.Context) error {
 		if topic == "" || err != nil {
 			return err
 		}
-		if upTo == 0 && !r.awaitRoom() {
+		if stalled := upTo == 0; stalled && !r.awaitRoom() {
 			return nil
 		}
 		info, err := r.s.ses.g.b.TopicInfo(ctx, topic)

@@ -24,6 +24,7 @@ type tail struct {
 	last   jetbus.Checkpoint    // newest known event up to after; zero: none is known
 	gap    *gapEvent            // events missing at the start; nil: none
 	lost   func(gapEvent) error // called for events missing later; an error ends reading
+	paged  bool                 // read reads pages; for callers that write to the client
 
 	account *budget.Account // of the request
 }
@@ -130,9 +131,63 @@ func (t *tail) caughtUp(ctx context.Context) error {
 	return nil
 }
 
-// read calls each with the stored events after the position, until each returns false, or enough returns true after
-// an event. A nil enough never does. While it reads, it counts as one of budget.Reads.
+// read calls each with the stored events after the position, until each returns false, or enough returns true. A nil
+// enough never does.
 func (t *tail) read(ctx context.Context, enough func() bool, each func(*encoded) bool) error {
+	if t.paged {
+		return t.readPages(ctx, enough, each)
+	}
+	return t.readEach(ctx, func(e *encoded) (bool, error) {
+		more, err := t.pass(ctx, e, each)
+		return more && (enough == nil || !enough()), err
+	})
+}
+
+// streamPage is about how many bytes of events an event stream reads before it writes them.
+const streamPage = 64 << 10
+
+// readPages is like read, but does not read the bus while each runs, which waits for a client. The account is charged
+// for the events that were read.
+func (t *tail) readPages(ctx context.Context, enough func() bool, each func(*encoded) bool) error {
+	for more := true; more; {
+		var page []*encoded
+		size := 0
+		more = false
+		failed := t.readEach(ctx, func(e *encoded) (bool, error) {
+			switch {
+			case len(page) == 0:
+				if err := acquire(ctx, t.account, budget.Bytes, int64(e.size)); err != nil {
+					return false, err
+				}
+			case !t.account.TryAdd(budget.Bytes, int64(e.size)):
+				more = true
+				return false, nil
+			}
+			page, size = append(page, e), size+e.size
+			more = size >= streamPage
+			return !more, nil
+		})
+		for i, e := range page {
+			ok, err := t.pass(ctx, e, each)
+			t.account.Release(budget.Bytes, int64(e.size))
+			if !ok || err != nil {
+				for _, left := range page[i+1:] {
+					t.account.Release(budget.Bytes, int64(left.size))
+				}
+				return err
+			}
+			page[i] = nil
+		}
+		if failed != nil || enough != nil && enough() {
+			return failed
+		}
+	}
+	return nil
+}
+
+// readEach calls each with the stored events after the position, until each returns false or an error. While it
+// reads, it counts as one of budget.Reads.
+func (t *tail) readEach(ctx context.Context, each func(*encoded) (bool, error)) error {
 	if t.account.Acquire(ctx, budget.Reads, 1) != nil {
 		return ctx.Err() // the request has ended
 	}
@@ -148,11 +203,8 @@ func (t *tail) read(ctx context.Context, enough func() bool, each func(*encoded)
 		if err != nil {
 			return err
 		}
-		if more, err := t.pass(ctx, encode(&e, t.stream), each); !more || err != nil {
+		if more, err := each(encode(&e, t.stream)); !more || err != nil {
 			return err
-		}
-		if enough != nil && enough() {
-			return nil
 		}
 	}
 	return nil

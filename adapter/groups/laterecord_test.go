@@ -88,3 +88,23 @@ func TestLateRecordsOfMany(t *testing.T) {
 		}
 	})
 }
+
+// TestAttemptsAreCountedAfterTheirBucketWasDeleted deletes the bucket while a handler runs that fails. The bus creates
+// it again, and records the failure.
+func TestAttemptsAreCountedAfterTheirBucketWasDeleted(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a"})
+		r.Publish("a", "k")
+		ds := r.receive("g", jetbus.ReceiveOptions{Max: 1})
+		r.Equal("received", len(ds), 1)
+		r.OK(r.JS.DeleteStream(r.Context(), "KV_JETBUS_ATTEMPTS"))
+		deleted := time.Now()
+		r.OK(ds[0].Nack(r.Context(), jetbus.NackOptions{Reason: "broken"}))
+		r.Settle()
+		created := r.Stream("KV_JETBUS_ATTEMPTS").Created
+		if after := created.Sub(deleted); after < 500*time.Millisecond || after > time.Second {
+			r.Errorf("the bucket was created %v after its deletion", after)
+		}
+		r.Equal("record", r.attempts().get(1), attempt{Failed: 1, Known: 1})
+	})
+}

@@ -1,6 +1,7 @@
 package topics_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -53,6 +54,45 @@ func TestKeysTellOfLosses(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDeletedBucketIsNotRecreatedImmediately: a server that is deleting a stream accepts a new one of that name, and
+// deletes its files, too. So a bus that knows that a bucket existed waits before it creates it again.
+func TestDeletedBucketIsNotRecreatedImmediately(t *testing.T) {
+	const ttl = time.Minute
+	for how, c := range map[string]struct {
+		ttl time.Duration // of the key that is lost
+		use func(r *rig, fresh *adapter.Bus)
+	}{
+		"a write":                 {ttl, func(r *rig, _ *adapter.Bus) { must(r.Bus.KeySet(r.Context(), "b", "k", nil, 0, 0))(r.T) }},
+		"a write without expiry":  {0, func(r *rig, _ *adapter.Bus) { must(r.Bus.KeySet(r.Context(), "b", "k", nil, 0, 0))(r.T) }},
+		"a watch":                 {ttl, func(r *rig, _ *adapter.Bus) { r.watched(r.Bus, "b") }},
+		"a write by a new bus":    {ttl, func(r *rig, fresh *adapter.Bus) { must(fresh.KeySet(r.Context(), "b", "k", nil, 0, ttl))(r.T) }},
+		"a watch by a new bus":    {ttl, func(r *rig, fresh *adapter.Bus) { r.watched(fresh, "b") }},
+		"a late write, after one": {ttl, func(r *rig, _ *adapter.Bus) { r.shortWrite("b"); r.shortWrite("b") }},
+	} {
+		t.Run(how, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				must(r.Bus.KeySet(r.Context(), "b", "k", nil, 0, c.ttl))(r.T)
+				_, fresh := r.Open(adapter.Config{})
+				time.Sleep(time.Minute)
+				r.OK(r.JS.DeleteStream(r.Context(), "KV_b"))
+				deleted := time.Now()
+				c.use(r, fresh)
+				stream := must(r.JS.Stream(r.Context(), "KV_b"))(r.T)
+				if after := stream.CachedInfo().Created.Sub(deleted); after < 500*time.Millisecond {
+					r.Errorf("the bucket was created %v after its deletion", after)
+				}
+			})
+		})
+	}
+}
+
+// shortWrite sets a key, and gives up after 300 ms.
+func (r *rig) shortWrite(bucket string) {
+	ctx, cancel := context.WithTimeout(r.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, _ = r.Bus.KeySet(ctx, bucket, "k", nil, 0, 0)
 }
 
 // A watch ends when its bucket is purged, so that its caller watches again and finds what is left.

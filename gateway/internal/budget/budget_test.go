@@ -349,19 +349,22 @@ func TestNoLevelIsExceededAndNothingLeaks(t *testing.T) {
 	})
 }
 
-// TestReads: each level has a read for every 4 MiB of its bytes.
+// TestReads: each level has a read for every 4 MiB of its bytes, and at least one.
 func TestReads(t *testing.T) {
 	at := func(mib int64) budget.Limit { return budget.Limit{Bytes: mib << 20, Calls: 1, Scans: 1} }
-	b := budget.New(at(12), at(8), at(7))
+	b := budget.New(at(19), at(15), at(11))
+	ann, ann2, bob, eve := b.Account("ann"), b.Account("ann"), b.Account("bob"), b.Account("eve")
 	for i, step := range []struct {
 		a    *budget.Account
 		want budget.Level
 	}{
-		{b.Account("ann"), -1},
-		{b.Account("ann"), -1},
-		{b.Account("ann"), budget.Subject},
-		{b.Account("bob"), -1},
-		{b.Account("eve"), budget.Process},
+		{ann, -1},
+		{ann, -1},
+		{ann, budget.Connection},
+		{ann2, -1},
+		{ann2, budget.Subject},
+		{bob, -1},
+		{eve, budget.Process},
 	} {
 		if got := level(t, step.a.TryAcquire(budget.Reads, 1)); got != step.want {
 			t.Fatalf("step %d: refused by level %d, want %d", i, got, step.want)
