@@ -121,7 +121,6 @@ func (g *Gateway) stream(ctx context.Context, w http.ResponseWriter, t *tail) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no") // proxies hold nothing back
 	h.Set("X-Content-Type-Options", "nosniff")
-	t.paged = true
 	s := &eventStream{w: w, rc: http.NewResponseController(w), time: g.c.Limits.WriteTimeout, at: t.token()}
 	s.next = s.at
 	defer s.hurry() // net/http writes what is not flushed

@@ -24,7 +24,6 @@ type tail struct {
 	last   jetbus.Checkpoint    // newest known event up to after; zero: none is known
 	gap    *gapEvent            // events missing at the start; nil: none
 	lost   func(gapEvent) error // called for events missing later; an error ends reading
-	paged  bool                 // read reads pages; for callers that write to the client
 
 	account *budget.Account // of the request
 }
@@ -131,67 +130,25 @@ func (t *tail) caughtUp(ctx context.Context) error {
 	return nil
 }
 
-// read calls each with the stored events after the position, until each returns false, or enough returns true. A nil
-// enough never does.
+// read calls each with the stored events after the position, until each returns false, or enough returns true after
+// an event. A nil enough never does. While it reads, it counts as one of budget.Reads. If each waits for a client for
+// longer than stallTime, read gives its place to others and begins again.
 func (t *tail) read(ctx context.Context, enough func() bool, each func(*encoded) bool) error {
-	if t.paged {
-		return t.readPages(ctx, enough, each)
-	}
-	return t.readEach(ctx, func(e *encoded) (bool, error) {
-		more, err := t.pass(ctx, e, each)
-		return more && (enough == nil || !enough()), err
-	})
-}
-
-// streamPage is about how many bytes of events an event stream reads before it writes them.
-const streamPage = 64 << 10
-
-// readPages is like read, but does not read the bus while each runs, which waits for a client. The account is charged
-// for the events that were read.
-func (t *tail) readPages(ctx context.Context, enough func() bool, each func(*encoded) bool) error {
-	for more := true; more; {
-		var page []*encoded
-		size := 0
-		more = false
-		failed := t.readEach(ctx, func(e *encoded) (bool, error) {
-			switch {
-			case len(page) == 0:
-				if err := acquire(ctx, t.account, budget.Bytes, int64(e.size)); err != nil {
-					return false, err
-				}
-			case !t.account.TryAdd(budget.Bytes, int64(e.size)):
-				more = true
-				return false, nil
-			}
-			page, size = append(page, e), size+e.size
-			more = size >= streamPage
-			return !more, nil
-		})
-		for i, e := range page {
-			ok, err := t.pass(ctx, e, each)
-			t.account.Release(budget.Bytes, int64(e.size))
-			if !ok || err != nil {
-				for _, left := range page[i+1:] {
-					t.account.Release(budget.Bytes, int64(left.size))
-				}
-				return err
-			}
-			page[i] = nil
+	for {
+		if t.account.Acquire(ctx, budget.Reads, 1) != nil {
+			return ctx.Err() // the request has ended
 		}
-		if failed != nil || enough != nil && enough() {
-			return failed
+		p := &readPlace{account: t.account}
+		err := t.readSome(ctx, p, enough, each)
+		p.release()
+		if !errors.Is(err, errStalled) {
+			return err
 		}
 	}
-	return nil
 }
 
-// readEach calls each with the stored events after the position, until each returns false or an error. While it
-// reads, it counts as one of budget.Reads.
-func (t *tail) readEach(ctx context.Context, each func(*encoded) (bool, error)) error {
-	if t.account.Acquire(ctx, budget.Reads, 1) != nil {
-		return ctx.Err() // the request has ended
-	}
-	defer t.account.Release(budget.Reads, 1)
+// readSome is like read, but returns errStalled if it has given its place to others.
+func (t *tail) readSome(ctx context.Context, p *readPlace, enough func() bool, each func(*encoded) bool) error {
 	topic := t.info.Config.Name
 	o := jetbus.ReadOptions{From: t.from}
 	if t.known {
@@ -203,8 +160,18 @@ func (t *tail) readEach(ctx context.Context, each func(*encoded) (bool, error)) 
 		if err != nil {
 			return err
 		}
-		if more, err := each(encode(&e, t.stream)); !more || err != nil {
+		next := encode(&e, t.stream)
+		stall := time.AfterFunc(stallTime, func() { p.lend(next.size) })
+		more, err := t.pass(ctx, next, each)
+		stall.Stop()
+		if !more || err != nil {
 			return err
+		}
+		if enough != nil && enough() {
+			return nil
+		}
+		if p.isLent() {
+			return errStalled
 		}
 	}
 	return nil
