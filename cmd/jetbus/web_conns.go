@@ -70,10 +70,15 @@ type headerListener struct {
 func (l headerListener) Accept() (net.Conn, error) {
 	nc, err := l.Listener.Accept()
 	if socket, ok := nc.(*net.TCPConn); ok {
+		_ = socket.SetWriteBuffer(sendBuffer)
 		nc = &headerConn{TCPConn: socket, conns: l.conns}
 	}
 	return nc, err
 }
+
+// sendBuffer is how many bytes the system keeps for a client that does not read. Its default grows to megabytes for
+// each connection.
+const sendBuffer = 256 << 10
 
 // headerConn counts the bytes that arrive while the server waits for a request.
 type headerConn struct {
