@@ -59,9 +59,9 @@ Exit codes: 0 done, 1 failure, 2 wrong command line, 3 not found, 4 conflict, 5 
 	f.StringVar(&a.tlsCA, "tls-ca", "", "file with certificates of authorities to trust, PEM")
 	f.StringVar(&a.prefix, "prefix", defaultPrefix, "first token of the bus's subjects")
 	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "bound of each request")
-	dev, serve, token, lint, about := newDev(a), newServe(a), newToken(a), newLint(), newVersion()
-	alone(dev, serve, token, lint, about)
-	root.AddCommand(dev, serve, newPub(a), newSub(a), newTopics(a), newGroups(a), newDLQ(a), newSchema(a), newBackfill(a), newProject(a), newChangefeed(a), newOutbox(a), token, lint, about)
+	dev, serve, token, about := newDev(a), newServe(a), newToken(a), newVersion()
+	alone(dev, serve, token, about)
+	root.AddCommand(dev, serve, newPub(a), newSub(a), newTopics(a), newGroups(a), newDLQ(a), newSchema(a), newBackfill(a), newProject(a), newChangefeed(a), newOutbox(a), token, newLint(a), about)
 	return root
 }
 

@@ -32,11 +32,17 @@ func TestChecks(t *testing.T) {
 		{"what the source says", check.Options{Checks: "all"}, []string{
 			"names", "users", "wrap", "dynamic", "results", "handlers", "payloads", "bound", "bound2", "declared", "state", "pure", "listed", "catalog", "silent",
 		}},
-		{"a catalog in a file", check.Options{Checks: "BUS003", Strict: true, Tests: true, Catalog: &check.Catalog{Topics: []check.Topic{
+		{"a catalog in a file", check.Options{Checks: "BUS020", Strict: true, Tests: true, Schemas: check.Schemas{"orders": true}, Catalog: &check.Catalog{Topics: []check.Topic{
 			{Name: "orders", Schema: 3, Compacted: true, Payload: "file.order"},
 			{Name: "logs"},
 			{Name: "older", Schema: 1, Deprecated: "use orders"},
 		}}}, []string{"file", "intests"}},
+		{"schemas that the program registers", check.Options{Schemas: check.Schemas{"bound": true, "passed": true, "elsewhere": true}}, []string{
+			"schemas", "schemas2", "schemasany", "schemasimport",
+		}},
+		{"the schemas of a registry", check.Options{Catalog: &check.Catalog{Partial: true, Topics: []check.Topic{
+			{Name: "orders", Schema: 2},
+		}}}, []string{"partial"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

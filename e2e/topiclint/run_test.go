@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/seed-63e9a637/jetbus/cmd/topiclint/check"
 	"github.com/seed-63e9a637/jetbus/cmd/topiclint/drive"
 )
 
@@ -114,4 +115,61 @@ shop.go:13:27: BUS001: invalid topic: "Orders.Created": segments consist of a-z,
 	if err := drive.Run(t.Context(), drive.Config{Dir: dir}, &out); err == nil || !strings.Contains(err.Error(), "load package example.com/shop: ") || out.Len() > 0 {
 		t.Errorf("a package that does not compile: %v, %s", err, out.String())
 	}
+}
+
+// TestRunFindsMissingSchemas: a package that declares topics is told nothing of topics for
+// which the packages that import it register schemas.
+func TestRunFindsMissingSchemas(t *testing.T) {
+	t.Setenv("GOWORK", "off")
+	t.Setenv("GOFLAGS", "")
+	dir := newShop(t)
+	stub, err := os.ReadFile(filepath.Join(testdata(t), "src", "github.com", "seed-63e9a637", "jetbus", "registry", "registry.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, dir, "jetbus/registry/registry.go", string(stub))
+	put(t, dir, "shop.go", "package shop\n")
+	put(t, dir, "topics/topics.go", `package topics
+
+import "github.com/seed-63e9a637/jetbus"
+
+var (
+	Orders  = jetbus.Topic[int]{Name: "orders"}
+	Refunds = jetbus.Topic[int]{Name: "refunds"}
+	Frames  = jetbus.Topic[[]byte]{Name: "frames"} //nolint:topiclint // JPEG has no schema
+)
+`)
+	put(t, dir, "cmd/sell/main.go", `package main
+
+import (
+	"context"
+
+	"github.com/seed-63e9a637/jetbus/registry"
+
+	"example.com/shop/topics"
+)
+
+func main() {
+	_, _ = registry.Bind(context.Background(), &registry.Registry{}, topics.Orders, registry.BindOptions{})
+}
+`)
+	put(t, dir, "schemas.ndjson", `{"kind":"schemas","format":"1"}
+{"kind":"version","version":{"topic":"refunds","version":1}}
+{"kind":"end","lines":2}
+`)
+	run := func(c drive.Config, want string) {
+		t.Helper()
+		c.Dir = dir
+		var out bytes.Buffer
+		if err := drive.Run(t.Context(), c, &out); errors.Is(err, drive.ErrFindings) != (want != "") || err != nil && want == "" {
+			t.Fatalf("error %v", err)
+		}
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Error(diff)
+		}
+	}
+	run(drive.Config{}, "topics/topics.go:7:36: BUS003: topic refunds has no schema: the program does not register one, and no catalog is given\n")
+	run(drive.Config{Checks: "-BUS003"}, "")
+	run(drive.Config{Catalog: filepath.Join(dir, "schemas.ndjson")}, "")
+	run(drive.Config{Topics: &check.Catalog{Partial: true}}, "topics/topics.go:7:36: BUS003: topic refunds has no schema in the catalog\n")
 }

@@ -26,6 +26,10 @@ type Options struct {
 	Checks string
 	// Catalog is what topics there are. Nil: what the source declares.
 	Catalog *Catalog
+	// Schemas are topics for which the program registers schemas, in packages that a
+	// checked package does not import. Nil: unknown; without a Catalog, BUS003 then
+	// reports nothing.
+	Schemas Schemas
 	// Tests checks _test.go files too.
 	Tests bool
 	// Strict refuses a topic that the catalog does not have although its name has a version.
@@ -74,16 +78,18 @@ type resolved struct {
 
 func analyzer(options func() resolved) *analysis.Analyzer {
 	return &analysis.Analyzer{
-		Name:      Name,
-		Doc:       "check the use of topics, groups, headers and payloads of JetBus\n\nEach finding begins with the id of its check.",
-		FactTypes: []analysis.Fact{new(takesTopic), new(declaredTopics)},
+		Name:       Name,
+		Doc:        "check the use of topics, groups, headers and payloads of JetBus\n\nEach finding begins with the id of its check.",
+		ResultType: schemasType,
+		FactTypes:  []analysis.Fact{new(takesTopic), new(declaredTopics)},
 		Run: func(pass *analysis.Pass) (any, error) {
 			r := options()
 			if r.err != nil {
 				return nil, r.err
 			}
-			newLinter(pass, r.o, r.on).run()
-			return nil, nil //nolint:nilnil // an analyzer without a result
+			l := newLinter(pass, r.o, r.on)
+			l.run()
+			return l.known.schemas, nil
 		},
 	}
 }

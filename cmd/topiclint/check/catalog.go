@@ -8,15 +8,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 )
 
-// A Catalog is a list of topics that is complete: what it does not have is no topic.
-// Its JSON form is {"topics": [...]}.
+// A Catalog is a list of topics. It is read from a file with {"topics": [...]}, or from
+// the schemas of a registry, as jetbus schema export writes them.
 type Catalog struct {
 	Topics []Topic `json:"topics"`
+	// Partial catalogs have each topic with a schema, and may lack others, as the
+	// schemas of a registry do. A topic that a Catalog lacks is unknown otherwise.
+	Partial bool `json:"-"`
 }
 
 // A Topic is what a catalog, or the source of a program, says about a topic.
@@ -36,9 +42,13 @@ type Topic struct {
 	Payload string `json:"payload,omitempty"`
 }
 
-// ParseCatalog reads a catalog. It fails on members that it does not know, on names
-// that are no topics and on a topic that is there twice; the error wraps [ErrInvalidOption].
+// ParseCatalog reads a catalog, in JSON or as jetbus schema export writes it. It fails
+// on unknown members, invalid topics, a topic that appears twice and an export that is
+// truncated; the error wraps [ErrInvalidOption].
 func ParseCatalog(text []byte) (*Catalog, error) {
+	if isExport(text) {
+		return parseExport(text)
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	var c Catalog
@@ -61,6 +71,63 @@ func ParseCatalog(text []byte) (*Catalog, error) {
 		seen[t.Name] = true
 	}
 	return &c, nil
+}
+
+// exportLine is what the catalog needs of a line of an export; see registry.Export.
+type exportLine struct {
+	Kind    string `json:"kind"`
+	Format  string `json:"format"`
+	Lines   int    `json:"lines"` // of the last line: the number of lines before it
+	Version struct {
+		Topic   string    `json:"topic"`
+		Number  int       `json:"version"`
+		Deleted time.Time `json:"deleted"`
+		Erased  bool      `json:"erased"`
+	} `json:"version"`
+}
+
+// isExport reports whether a text begins as an export of a registry does.
+func isExport(text []byte) bool {
+	var head exportLine
+	err := json.NewDecoder(bytes.NewReader(text)).Decode(&head)
+	return err == nil && head.Kind == "schemas"
+}
+
+// parseExport reads the topics that have a schema from an export of a registry.
+func parseExport(text []byte) (*Catalog, error) {
+	latest := make(map[string]int)
+	lines, ended := 0, false
+	d := json.NewDecoder(bytes.NewReader(text))
+	for {
+		var line exportLine
+		err := d.Decode(&line)
+		switch v := line.Version; {
+		case errors.Is(err, io.EOF) && ended:
+			c := &Catalog{Partial: true}
+			for _, name := range slices.Sorted(maps.Keys(latest)) {
+				c.Topics = append(c.Topics, Topic{Name: name, Schema: latest[name]})
+			}
+			return c, nil
+		case errors.Is(err, io.EOF):
+			return nil, optionf("catalog: the export of schemas is truncated after line %d", lines)
+		case err != nil:
+			return nil, optionf("catalog: export of schemas: line %d: %w", lines+1, err)
+		case ended:
+			return nil, optionf("catalog: export of schemas: unexpected data after its last line")
+		case line.Kind == "schemas" && line.Format != "1":
+			return nil, optionf("catalog: export of schemas: unknown format %q", line.Format)
+		case line.Kind == "end" && line.Lines != lines:
+			return nil, optionf("catalog: the export of schemas has %d lines, %d are missing", lines, line.Lines-lines)
+		case line.Kind == "end":
+			ended = true
+		case line.Kind == "version" && v.Deleted.IsZero() && !v.Erased:
+			if err := jetbus.ValidTopic(v.Topic); err != nil || v.Number < 1 {
+				return nil, optionf("catalog: export of schemas: line %d: invalid version %d of topic %.100q", lines+1, v.Number, v.Topic)
+			}
+			latest[v.Topic] = max(latest[v.Topic], v.Number)
+		}
+		lines++
+	}
 }
 
 // LoadCatalog reads a catalog from a file, and returns its SHA-256 in hex beside it.

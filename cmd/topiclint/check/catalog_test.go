@@ -34,7 +34,44 @@ func TestParseCatalog(t *testing.T) {
 	}
 }
 
+// An export of a registry is a partial catalog of the topics with a live version.
+func TestParseExport(t *testing.T) {
+	const (
+		head = `{"kind":"schemas","format":"1"}` + "\n"
+		rest = `{"kind":"global","settings":{"level":"full"}}
+{"kind":"id","id":1,"fingerprint":"ab"}
+{"kind":"settings","topic":"configured","settings":{"level":"none"}}
+{"kind":"version","version":{"topic":"orders","version":1,"id":1,"created":"2026-01-01T00:00:00Z"}}
+{"kind":"version","version":{"topic":"orders","version":2,"id":1,"created":"2026-01-01T00:00:00Z"}}
+{"kind":"version","version":{"topic":"orders","version":3,"id":1,"created":"2026-01-01T00:00:00Z","deleted":"2026-01-02T00:00:00Z"}}
+{"kind":"version","version":{"topic":"carts","version":1,"id":1,"created":"2026-01-01T00:00:00Z","deleted":"2026-01-02T00:00:00Z","erased":true}}
+`
+		end = `{"kind":"end","lines":8}` + "\n"
+	)
+	c, err := ParseCatalog([]byte(head + rest + end))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.Partial || len(c.Topics) != 1 || c.Topics[0] != (Topic{Name: "orders", Schema: 2}) {
+		t.Errorf("got %+v, want orders with version 2 in a partial catalog", c)
+	}
+	for text, want := range map[string]string{
+		head + rest:                       "truncated after line 8",
+		head + rest + end + "{}":          "unexpected data after its last line",
+		head + rest + "nonsense":          "line 9: invalid character",
+		head + `{"kind":"end","lines":3}`: "has 1 lines, 2 are missing",
+		`{"kind":"schemas","format":"2"}`: `unknown format "2"`,
+		head + `{"kind":"version","version":{"topic":"A","version":1}}`:      `line 2: invalid version 1 of topic "A"`,
+		head + `{"kind":"version","version":{"topic":"a","version":"many"}}`: "line 2: json: cannot unmarshal",
+	} {
+		if _, err := ParseCatalog([]byte(text)); !errors.Is(err, ErrInvalidOption) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
 func FuzzParseCatalog(f *testing.F) {
+	f.Add(`{"kind":"schemas","format":"1"}{"kind":"version","version":{"topic":"a","version":1}}{"kind":"end","lines":2}`)
 	f.Add(`{"topics": [{"name": "a.b", "schema": 2}]}`)
 	f.Add(`{"topics": [{"name": "a"}, {"name": "a"}]}`)
 	f.Fuzz(func(t *testing.T, text string) {
@@ -70,7 +107,7 @@ func TestSelection(t *testing.T) {
 	tests := []struct {
 		list, on, off string
 	}{
-		{"", "BUS001 BUS019", "BUS004 BUS012"},
+		{"", "BUS001 BUS003 BUS019", "BUS004 BUS012 BUS020"},
 		{"BUS004,-BUS001", "BUS004 BUS019", "BUS001"},
 		{"-all, BUS001", "BUS001", "BUS005 BUS004"},
 		{"all,-BUS019", "BUS001 BUS004 BUS017", "BUS019"},

@@ -13,6 +13,23 @@
 // where one of these packages says //topiclint:catalog on a line of its own, or where
 // a [Catalog] is given in a file. Only then can a topic be missing (BUS002).
 //
+// Each topic must have a schema (BUS003). The source shows which topics have one: those
+// that a constant, a literal or a variable with a literal selects in registry.Bind or
+// Registry.Register, or in wrappers of these. Without a catalog, a package that registers
+// schemas for topics that are not constants, or that imports a whole registry, is assumed
+// to register one for each topic that it or a package that it imports declares. The
+// catalog adds schemas that are registered by other means. It can be the output of jetbus
+// schema export, or with jetbus lint a running registry (--server). Such a catalog is
+// partial: it does not make other topics unknown (BUS002).
+//
+// BUS003 is reported where a package declares the topic, and not in packages that import
+// that package. If there is a catalog, a topic that no package declares is reported at
+// each Event literal. Without a catalog, the schemas of the whole program must be known
+// ([Options].Schemas): package drive reads them from all packages that it loads, so lint
+// them together. go vet and golangci-lint see one package at a time, and report BUS003
+// only with a catalog. A topic that has no schema on purpose is exempted where it is
+// declared, as below. A snapshot (SnapshotOf) has the schema of its topic and needs none.
+//
 // A finding is silenced by a comment in its line, or alone in the line above:
 //
 //	//nolint:topiclint // the reason
@@ -46,7 +63,7 @@ type Rule struct {
 var rules = []Rule{
 	{"BUS001", "invalid topic", "The bus refuses the name. Segments consist of a-z, 0-9, '_' and '-', separated by dots; -fix makes letters small.", true},
 	{"BUS002", "unknown topic", "The catalog does not have the topic, and its name has no version (.v2). Needs a catalog that is complete.", true},
-	{"BUS003", "no schema", "The catalog says no schema for the topic, or an event says a version that is older.", false},
+	{"BUS003", "no schema", "Neither the catalog nor the program has a schema for the topic. Register one (registry.Bind, jetbus schema register), give the schemas of the registry as the catalog, or put //nolint:topiclint with the reason where the topic is declared.", true},
 	{"BUS004", "topic that is no constant", "Nothing can be said about the topic. Use a constant, or say //topiclint:dynamic in that line.", false},
 	{"BUS005", "invalid header", "The bus refuses the name, or it may meet somebody else's. Names of your own are x- and small letters; others are content-type, traceparent and tracestate; -fix makes letters small.", true},
 	{"BUS006", "error of a publish ignored", "The event may not have been stored, and nobody knows. Handle the error, or assign it to _ and say why.", true},
@@ -62,6 +79,7 @@ var rules = []Rule{
 	{"BUS017", "secret in a payload", "The name of a field says that it holds a secret, and events are kept and copied. Tag the field `bus:\"redact\"` if it does not.", false},
 	{"BUS018", "tombstone in a log", "Only compacted topics, and those with keys in subjects, whose state can be read, know tombstones.", true},
 	{"BUS019", "upcaster or projection that depends on more than the event", "The time, or chance, makes each run and each replica differ. Take it from the event.", true},
+	{"BUS020", "another schema version", "The event's header has a version of the schema that is not the latest in the catalog.", false},
 }
 
 // Rules returns all checks in the order of their ids. The slice is the caller's.
@@ -86,7 +104,7 @@ func parseSelection(list string) (selection, error) {
 			}
 		}
 		if !known {
-			return nil, optionf("no check %q: checks are BUS001 to BUS019 without BUS015, and all; with a - before it a check is off", item)
+			return nil, optionf("no check %q: checks are BUS001 to BUS020 without BUS015, and all; with a - before it a check is off", item)
 		}
 	}
 	return on, nil

@@ -32,6 +32,7 @@ type linter struct {
 	files   []*ast.File // with code of people
 	funcs   map[*types.Func]*ast.FuncDecl
 	sites   sites
+	vars    map[types.Object]*ast.CompositeLit // see collectVars
 }
 
 func newLinter(pass *analysis.Pass, o Options, on selection) *linter {
@@ -55,12 +56,17 @@ func (l *linter) run() {
 			}
 		}
 	}
+	l.collectVars()
 	l.collect()
 	own := l.declarations()
-	if len(own) > 0 || complete {
-		l.pass.ExportPackageFact(&declaredTopics{Topics: own, Complete: complete})
-	}
 	l.known = l.gather(own, complete)
+	schemas := l.registered(l.known)
+	if len(own) > 0 || complete || len(schemas) > 0 {
+		l.pass.ExportPackageFact(&declaredTopics{Topics: own, Complete: complete, Schemas: schemas})
+	}
+	for _, name := range schemas {
+		l.known.schemas[name] = true
+	}
 	l.checkNames()
 	l.checkTypes(own)
 	for _, f := range l.files {

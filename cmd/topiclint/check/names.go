@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"go/ast"
 	"go/types"
-	"strconv"
 	"strings"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -91,6 +90,9 @@ func (l *linter) checkDynamic(s topicSite) {
 func (l *linter) checkKnown(s topicSite, name string) {
 	origin := strings.TrimPrefix(name, jetbus.DeadLetterTopic(""))
 	t, ok := l.known.of(origin)
+	if origin == name && (ok || l.options.Catalog != nil && l.options.Catalog.Partial) {
+		l.checkSchema(s, name, t)
+	}
 	if !ok {
 		_, version := jetbus.TopicVersion(origin)
 		versioned := !l.options.Strict && (version > 1 || strings.HasSuffix(origin, ".v1"))
@@ -105,34 +107,5 @@ func (l *linter) checkKnown(s topicSite, name string) {
 	}
 	if t.Deprecated != "" && s.use != declares && s.use != binds {
 		l.report("BUS016", s.expr, fmt.Sprintf("topic %s is deprecated: %s", origin, t.Deprecated))
-	}
-	if l.options.Catalog != nil && s.use == publishes && origin == name {
-		l.checkSchema(s, t)
-	}
-}
-
-// checkSchema looks at an event against the version of its topic's schema.
-func (l *linter) checkSchema(s topicSite, t Topic) {
-	if t.Schema == 0 {
-		l.report("BUS003", s.expr, fmt.Sprintf("topic %s has no schema in the catalog", t.Name))
-		return
-	}
-	if s.lit == nil {
-		return
-	}
-	headers, ok := ast.Unparen(valueOf(s.lit, "Headers")).(*ast.CompositeLit)
-	if !ok {
-		return
-	}
-	for _, e := range headers.Elts {
-		kv, ok := e.(*ast.KeyValueExpr)
-		if !ok {
-			continue
-		}
-		name, _ := l.constant(kv.Key)
-		value, isConst := l.constant(kv.Value)
-		if version, err := strconv.Atoi(value); name == jetbus.HeaderSchemaVersion && isConst && err == nil && version != t.Schema {
-			l.report("BUS003", kv.Value, fmt.Sprintf("the event says version %d of the schema of %s, the latest is %d", version, t.Name, t.Schema))
-		}
 	}
 }

@@ -30,6 +30,15 @@ type sites struct {
 	topics  []topicSite
 	groups  []ast.Expr
 	headers []headerSite
+	schemas []schemaSite
+	// importsSchemas is set if a whole registry is imported, for topics that are not in the source.
+	importsSchemas bool
+}
+
+// A schemaSite is a topic, or a Topic or TopicConfig, for which a schema is registered.
+type schemaSite struct {
+	expr    ast.Expr
+	isParam bool // it is a parameter of the function around it: callers select the topic
 }
 
 // A headerSite is the name of a header, and its value where that is known.
@@ -43,11 +52,19 @@ func (l *linter) collect() {
 		found := false
 		for _, f := range l.files {
 			l.walk(f, func(n ast.Node, stack []ast.Node) {
-				before := len(l.sites.topics)
+				topics, schemas := len(l.sites.topics), len(l.sites.schemas)
 				l.collectNode(n, stack)
-				for _, s := range l.sites.topics[before:] {
-					if s.use != declares && s.use != binds {
-						found = l.passOn(s.expr, stack) || found
+				for _, s := range l.sites.topics[topics:] {
+					if fn, i, ok := l.paramOf(s.expr, stack); ok && s.use != declares && s.use != binds {
+						found = l.addParam(fn, i, paramsOf) || found
+					}
+				}
+				for j := range l.sites.schemas[schemas:] {
+					s := &l.sites.schemas[schemas+j]
+					var fn *types.Func
+					var i int
+					if fn, i, s.isParam = l.paramOf(rootOf(s.expr), stack); s.isParam {
+						found = l.addParam(fn, i, schemasOf) || found
 					}
 				}
 			})
@@ -157,14 +174,21 @@ func (l *linter) collectHeaders(value ast.Expr) {
 // topics or group, and for those of functions that make topics of theirs.
 func (l *linter) collectCall(call *ast.CallExpr) {
 	var fact takesTopic
-	switch f := l.callee(call); {
+	f := l.callee(call)
+	switch {
 	case f == nil:
 	case !ofBus(f):
 		l.pass.ImportObjectFact(f, &fact)
 	case !f.Exported(): // inside JetBus, where a topic can be a part of a name on the wire
 		return
 	}
+	if f != nil && f.Name() == "Import" && ofBus(f) && f.Pkg().Path() == busPath+"/registry" {
+		l.sites.importsSchemas = true
+	}
 	l.params(call, func(i int, p *types.Var, arg ast.Expr) {
+		if slices.Contains(fact.Schemas, i) || registers(f, p) {
+			l.sites.schemas = append(l.sites.schemas, schemaSite{expr: arg})
+		}
 		switch {
 		case ofBus(p) && p.Name() == "topics":
 			l.collectList(arg)
@@ -218,46 +242,52 @@ func (l *linter) isField(s *ast.SelectorExpr, owner, field string) bool {
 	return busType(t) == owner
 }
 
-// passOn makes a fact of it where an expression is a parameter of the function around
-// it, and reports whether that is new.
-func (l *linter) passOn(e ast.Expr, stack []ast.Node) bool {
+// paramsOf and schemasOf select a list of a fact.
+func paramsOf(f *takesTopic) *[]int  { return &f.Params }
+func schemasOf(f *takesTopic) *[]int { return &f.Schemas }
+
+// paramOf returns the function around an expression and the index of the parameter of
+// that function that the expression is.
+func (l *linter) paramOf(e ast.Expr, stack []ast.Node) (fn *types.Func, index int, ok bool) {
 	e = ast.Unparen(e)
 	if call, ok := e.(*ast.CallExpr); ok && len(call.Args) == 1 && l.info.Types[call.Fun].IsType() {
 		e = ast.Unparen(call.Args[0]) // string(topic), of a type that is one
 	}
 	id, ok := e.(*ast.Ident)
 	if !ok {
-		return false
+		return nil, 0, false
 	}
 	for _, n := range slices.Backward(stack) {
-		fn, ok := n.(*ast.FuncDecl)
+		decl, ok := n.(*ast.FuncDecl)
 		if !ok {
 			continue
 		}
-		obj, ok := l.info.Defs[fn.Name].(*types.Func)
+		fn, ok := l.info.Defs[decl.Name].(*types.Func)
 		if !ok {
-			return false
+			return nil, 0, false
 		}
-		for i := range obj.Signature().Params().Len() {
-			if obj.Signature().Params().At(i) == l.info.Uses[id] {
-				return l.addParam(obj, i)
+		for i := range fn.Signature().Params().Len() {
+			if fn.Signature().Params().At(i) == l.info.Uses[id] {
+				return fn, i, true
 			}
 		}
-		return false
 	}
-	return false
+	return nil, 0, false
 }
 
-// addParam adds a parameter, which is no variadic one: that is a list.
-func (l *linter) addParam(obj *types.Func, i int) bool {
+// addParam adds a parameter to a list of the fact about a function, and reports whether
+// it is new. Variadic parameters are lists, and are not passed on.
+func (l *linter) addParam(obj *types.Func, i int, list func(*takesTopic) *[]int) bool {
 	var fact takesTopic
 	l.pass.ImportObjectFact(obj, &fact)
-	if slices.Contains(fact.Params, i) {
+	if slices.Contains(*list(&fact), i) {
 		return false
 	}
-	params := append(slices.Clone(fact.Params), i)
-	slices.Sort(params)
-	l.pass.ExportObjectFact(obj, &takesTopic{Params: params})
+	fact = takesTopic{Params: slices.Clone(fact.Params), Schemas: slices.Clone(fact.Schemas)} // the stored fact keeps its lists
+	params := list(&fact)
+	*params = append(*params, i)
+	slices.Sort(*params)
+	l.pass.ExportObjectFact(obj, &fact)
 	return true
 }
 
@@ -297,12 +327,13 @@ func (l *linter) declarations() []declared {
 			continue
 		}
 		d := declared{Where: l.where(s.expr.Pos()), pos: s.expr.Pos(), Bound: s.use == binds}
-		d.Name, d.Deprecated = name, deprecation(s.doc)
+		d.Name, d.Deprecated, d.Var = name, deprecation(s.doc), l.packageVar(s.lit)
 		if s.use == binds {
 			d.Payload = l.payload(s.lit)
 		} else {
 			d.Compacted = l.maybe(s.lit, "Compact")
 			d.KeyInSubject = d.Compacted || l.maybe(s.lit, "KeyInSubject")
+			d.Snapshot = valueOf(s.lit, "SnapshotOf") != nil
 		}
 		list = append(list, d)
 	}

@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 
 	"golang.org/x/tools/go/analysis"
@@ -34,10 +35,13 @@ type Config struct {
 	Dir      string   // folder of the module; default: the current one
 	Patterns []string // packages, as go list takes them; default: ./...
 	Checks   string   // see check.Options
-	Catalog  string   // file of a check.Catalog; default: what the source declares
+	Catalog  string   // file with a check.Catalog or the schemas of a registry; default: what the source declares
 	Tags     string   // build tags, separated by commas
 	Tests    bool     // see check.Options
 	Strict   bool     // see check.Options
+	// Topics is a catalog that was read elsewhere, for example from a running registry.
+	// It excludes Catalog.
+	Topics *check.Catalog
 	// Format is text, sarif or github. Defaults to text. Names of files are relative to Dir.
 	Format string
 	// Baseline is a file of findings that are known and not told again.
@@ -52,7 +56,7 @@ type Config struct {
 func (c *Config) Register(f *flag.FlagSet) {
 	f.StringVar(&c.Dir, "C", "", "folder of the module to check (default: the current one)")
 	f.StringVar(&c.Checks, "checks", "", "ids of checks to switch on, with - before it off, separated by commas; all")
-	f.StringVar(&c.Catalog, "catalog", "", "file with the topics there are, JSON (default: what the source declares)")
+	f.StringVar(&c.Catalog, "catalog", "", "file with the topics there are, JSON, or with the output of jetbus schema export (default: what the source declares)")
 	f.StringVar(&c.Tags, "tags", "", "build tags, separated by commas")
 	f.BoolVar(&c.Tests, "tests", false, "check _test.go files too")
 	f.BoolVar(&c.Strict, "strict", false, "refuse topics that the catalog does not have although their names have a version")
@@ -80,7 +84,7 @@ func Run(ctx context.Context, c Config, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	analyzer, err := c.analyzer()
+	options, err := c.options()
 	if err != nil {
 		return err
 	}
@@ -92,7 +96,7 @@ func Run(ctx context.Context, c Config, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	list, err := c.analyze(analyzer, pkgs)
+	list, err := c.analyze(options, pkgs)
 	if err != nil {
 		return err
 	}
@@ -119,7 +123,7 @@ func (c *Config) Valid() error {
 	if _, err := c.writer(); err != nil {
 		return err
 	}
-	_, err := c.analyzer()
+	_, err := c.options()
 	return err
 }
 
@@ -129,6 +133,8 @@ func (c *Config) writer() (func(io.Writer, []Finding) error, error) {
 		return nil, fmt.Errorf("%w: -write-baseline needs -baseline, the file", ErrUsage)
 	case c.WriteBaseline && c.Fix:
 		return nil, fmt.Errorf("%w: -write-baseline with -fix: choose one", ErrUsage)
+	case c.Catalog != "" && c.Topics != nil:
+		return nil, fmt.Errorf("%w: two catalogs, a file and Topics: choose one", ErrUsage)
 	}
 	switch c.Format {
 	case "", "text":
@@ -141,33 +147,43 @@ func (c *Config) writer() (func(io.Writer, []Finding) error, error) {
 	return nil, fmt.Errorf("%w: -format %q, use text, sarif or github", ErrUsage, c.Format)
 }
 
-func (c *Config) analyzer() (*analysis.Analyzer, error) {
-	o := check.Options{Checks: c.Checks, Tests: c.Tests, Strict: c.Strict}
+// options returns the options of the analyzer, or an error of [check.New].
+func (c *Config) options() (check.Options, error) {
+	o := check.Options{Checks: c.Checks, Tests: c.Tests, Strict: c.Strict, Catalog: c.Topics}
 	if c.Catalog != "" {
 		catalog, _, err := check.LoadCatalog(c.Catalog)
 		if err != nil {
-			return nil, err
+			return o, err
 		}
 		o.Catalog = catalog
 	}
-	return check.New(o)
+	_, err := check.New(o)
+	return o, err
 }
 
-// analyze runs the analyzer, and returns what it finds in the order of the sources.
-func (c *Config) analyze(a *analysis.Analyzer, pkgs []*packages.Package) ([]Finding, error) {
-	graph, err := checker.Analyze([]*analysis.Analyzer{a}, pkgs, nil)
+// analyze checks the packages, and returns the findings in the order of the sources.
+// Packages may register schemas for the topics of packages that they import, so the
+// first of two runs finds the topics with a schema of all packages.
+func (c *Config) analyze(o check.Options, pkgs []*packages.Package) ([]Finding, error) {
+	actions, err := runChecks(o, pkgs)
 	if err != nil {
-		return nil, fmt.Errorf("analyze: %w", err)
+		return nil, err
+	}
+	o.Schemas = make(check.Schemas)
+	for _, action := range actions {
+		if schemas, ok := action.Result.(check.Schemas); ok {
+			maps.Copy(o.Schemas, schemas)
+		}
+	}
+	if actions, err = runChecks(o, pkgs); err != nil {
+		return nil, err
 	}
 	dir, err := filepath.Abs(c.Dir)
 	if err != nil {
 		return nil, err
 	}
 	var list []Finding
-	for _, action := range graph.Roots {
-		if action.Err != nil {
-			return nil, fmt.Errorf("analyze %s: %w", action.Package.PkgPath, action.Err)
-		}
+	for _, action := range actions {
 		for _, d := range action.Diagnostics {
 			if isTarget(action.Package) {
 				list = append(list, finding(dir, action.Package, d))
@@ -175,4 +191,22 @@ func (c *Config) analyze(a *analysis.Analyzer, pkgs []*packages.Package) ([]Find
 		}
 	}
 	return ordered(list), nil
+}
+
+// runChecks runs the analyzer with some options, once per package.
+func runChecks(o check.Options, pkgs []*packages.Package) ([]*checker.Action, error) {
+	a, err := check.New(o)
+	if err != nil {
+		return nil, err
+	}
+	graph, err := checker.Analyze([]*analysis.Analyzer{a}, pkgs, nil)
+	if err != nil {
+		return nil, fmt.Errorf("analyze: %w", err)
+	}
+	for _, action := range graph.Roots {
+		if action.Err != nil {
+			return nil, fmt.Errorf("analyze %s: %w", action.Package.PkgPath, action.Err)
+		}
+	}
+	return graph.Roots, nil
 }

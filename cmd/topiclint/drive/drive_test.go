@@ -38,6 +38,7 @@ func TestUsage(t *testing.T) {
 		{Config{Baseline: missing}, ErrUsage},
 		{Config{Checks: "BUS000"}, check.ErrInvalidOption},
 		{Config{Catalog: missing}, check.ErrInvalidOption},
+		{Config{Catalog: missing, Topics: &check.Catalog{}}, ErrUsage},
 	}
 	for _, tt := range tests {
 		if err := Run(t.Context(), tt.config, nil); !errors.Is(err, tt.want) {

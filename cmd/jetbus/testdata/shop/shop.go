@@ -13,17 +13,21 @@ import (
 
 type bad struct{ Done chan int }
 
-var prices = jetbus.TopicConfig{Name: "prices", Compact: true}
+var prices = jetbus.TopicConfig{Name: "prices", Compact: true} // BUS003
 
-var clicks = jetbus.TopicConfig{Name: "clicks"}
+var clicks = jetbus.TopicConfig{Name: "clicks"} //nolint:topiclint // rows of CSV have no schema
+
+var orders = jetbus.Topic[int]{Name: "orders"}
+
+var refunds = jetbus.TopicConfig{Name: "refunds"}
 
 // Carts are no more.
 //
 // Deprecated: use orders.
-var carts = jetbus.Topic[string]{Name: "carts"}
+var carts = jetbus.Topic[string]{Name: "carts"} // BUS003
 
 var (
-	bads = jetbus.Topic[bad]{Name: "bads"}                                                    // BUS008
+	bads = jetbus.Topic[bad]{Name: "bads"}                                                    // BUS003 BUS008
 	ints = jetbus.Topic[int]{Name: "carts"}                                                   // BUS009
 	view = projector.Options{Map: func(jetbus.Event) (any, error) { return time.Now(), nil }} // BUS019
 )
@@ -38,4 +42,12 @@ func sell(ctx context.Context, b jetbus.Backend, h jetbus.Handler) {
 		return err
 	}, jetbus.SubscribeOptions{ManualAck: true})
 	_ = registry.UpcastJSON(func(context.Context, int) (time.Time, error) { return time.Now(), nil }) // BUS019
+}
+
+func register(ctx context.Context, r *registry.Registry) error {
+	if _, err := r.Register(ctx, refunds.Name, "{}", registry.RegisterOptions{}); err != nil {
+		return err
+	}
+	_, err := registry.Bind(ctx, r, orders, registry.BindOptions{})
+	return err
 }

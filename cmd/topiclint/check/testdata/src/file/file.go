@@ -1,4 +1,4 @@
-// Package file is checked with a catalog in a file (BUS002, BUS003, BUS009, BUS010, BUS016). // want package:`topics\(orders orders\)`
+// Package file is checked with a catalog in a file (BUS002, BUS003, BUS009, BUS010, BUS016, BUS020). // want package:`topics\(orders orders\)`
 package file
 
 import (
@@ -13,7 +13,7 @@ var (
 	_ = jetbus.Topic[order]{Name: "orders", Key: func(o order) string { return o.ID }}
 	_ = jetbus.Topic[int]{Name: "orders", Key: func(int) string { return "k" }} // want `BUS009: topic orders carries file.order by the catalog, here int`
 	_ = jetbus.Event{Topic: "orders", Headers: map[string]string{"x-schema-version": "3"}}
-	_ = jetbus.Event{Topic: "orders", Headers: map[string]string{"x-schema-version": "2"}} // want `BUS003: the event says version 2 of the schema of orders, the latest is 3`
+	_ = jetbus.Event{Topic: "orders", Headers: map[string]string{"x-schema-version": "2"}} // want `BUS020: the event has version 2 of the schema of orders, the latest is 3`
 	_ = jetbus.Event{Topic: "logs"}                                                        // want `BUS003: topic logs has no schema`
 	_ = jetbus.Event{Topic: "older"}                                                       // want `BUS016: topic older is deprecated: use orders`
 	_ = jetbus.Event{Topic: "order"}                                                       // want `BUS002: .*did you mean`
