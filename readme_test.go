@@ -65,6 +65,18 @@ func TestReadmeTopic(t *testing.T) {
 	}
 }
 
+// TestReadmeHeaderIndex keeps the README's index of a header that of the Example.
+func TestReadmeHeaderIndex(t *testing.T) {
+	_, code, ok := strings.Cut(read(t, "header_index_example_test.go"), "\nconst (\n")
+	code, _, found := strings.Cut(code, "\n// Find the events")
+	if !ok || !found {
+		t.Fatal("header_index_example_test.go has no index before its Example")
+	}
+	if code = "const (\n" + code; !strings.Contains(read(t, "README.md"), "```go\n"+code+"```\n") {
+		t.Errorf("README.md has another index than the Example:\n%s", code)
+	}
+}
+
 // excerpt returns the lines of an Example of adapter/example_test.go from the one that begins with
 // first up to the one that begins with end, as they stand outside of a function.
 func excerpt(t *testing.T, example, first, end string) string {
