@@ -181,6 +181,7 @@ func TestPublishOptions(t *testing.T) {
 			{DeliverAt: year},
 			{DeliverAt: time.UnixMilli(0)},
 			{TTL: time.Minute, DeliverAt: time.Now().Add(time.Hour)},
+			{DryRun: true},
 		} {
 			check(t, "options", o.Validate(), nil)
 		}
@@ -219,6 +220,7 @@ func TestBatchSeekNackOptions(t *testing.T) {
 		{"choose one", jetbus.BatchOptions{Atomic: true, ExpectLastSeq: new(uint64), Each: []jetbus.PublishOptions{expecting, {}}}},
 	}, func(o jetbus.BatchOptions) error { return o.Validate(2) })
 	check(t, "a later event in a batch", jetbus.BatchOptions{Each: []jetbus.PublishOptions{{DeliverAt: time.Now()}}}.Validate(1), jetbus.ErrUnsupported)
+	check(t, "a dry run in a batch", jetbus.BatchOptions{Each: []jetbus.PublishOptions{{DryRun: true}}}.Validate(1), jetbus.ErrUnsupported)
 
 	check(t, "nack", jetbus.NackOptions{AtOnce: true}.Validate(), nil)
 	checkRefused(t, []refused[jetbus.NackOptions]{

@@ -36,6 +36,14 @@ type PublishOptions struct {
 	// of its arrival. It may wait for longer than the topic keeps events: Retention
 	// and TTL count from its arrival. Zero, or a time that has passed: at once.
 	DeliverAt time.Time `json:"-"`
+	// DryRun runs all checks and stores nothing. The call returns the error that Publish
+	// would return, or its receipt, with a Seq only if the event is a duplicate. The checks
+	// include those of decorators, and those of the broker: size, permission, ExpectLastSeq,
+	// duplicates. Observers are not called. There are three differences: the broker finds
+	// out that a topic is full ([ErrTopicFull]) only when it stores an event; a topic that
+	// Publish would declare is [ErrNoTopic]; permissions are those for the topic, not for
+	// single keys. Needs a server 2.12 or newer. Default false: the event is stored.
+	DryRun bool `json:"dryRun,omitempty"`
 }
 
 // Validate reports a TTL that is not zero and not 1 second to 10 years in whole
@@ -64,8 +72,8 @@ type publishJSON struct {
 	DeliverAt *int64 `json:"deliverAt,omitempty"`
 }
 
-// MarshalJSON gives the members expectLastSeq, ttlMs and deliverAt (epoch
-// milliseconds), leaving out what is zero.
+// MarshalJSON gives the members expectLastSeq, ttlMs, deliverAt (epoch
+// milliseconds) and dryRun, leaving out what is zero.
 func (o PublishOptions) MarshalJSON() ([]byte, error) {
 	return json.Marshal(publishJSON{plainPublishOptions(o), millis(o.TTL), toEpoch(o.DeliverAt)})
 }
@@ -114,8 +122,8 @@ type BatchOptions struct {
 	// Each are the options of the events, one an event in their order; the zero value of
 	// one asks for nothing. TTL may be set in every batch. ExpectLastSeq may not be in a
 	// chained one, whose events expect each other, nor in an atomic one for an event behind
-	// another of its key; what it refuses ends a pipelined batch like any failure. DeliverAt may
-	// not be set ([ErrUnsupported]): what is to come later is published by itself. Empty: none.
+	// another of its key; what it refuses ends a pipelined batch like any failure. DeliverAt and
+	// DryRun may not be set ([ErrUnsupported]): use Publish for each such event. Empty: none.
 	Each []PublishOptions `json:"-"`
 	// Chain stores each event only directly behind the one before it, pipelined: where
 	// one is missing or another publisher was faster, everything behind is refused with
@@ -130,7 +138,7 @@ type BatchOptions struct {
 // Validate reports what does not go together in a batch of n events: an ExpectLastSeq
 // without Atomic, which is all it holds for, or beside that of Each, a Chain with Atomic, a
 // Chain that is not valid, and an Each that is not one an event, or not valid or possible for one
-// of them. The error wraps [ErrInvalidOption], or [ErrUnsupported] for a DeliverAt.
+// of them. The error wraps [ErrInvalidOption], or [ErrUnsupported] for a DeliverAt or a DryRun.
 func (o BatchOptions) Validate(n int) error {
 	switch {
 	case o.ExpectLastSeq != nil && !o.Atomic:
@@ -168,6 +176,8 @@ func (o BatchOptions) validateEach(i int, each PublishOptions) error {
 	switch {
 	case !each.DeliverAt.IsZero():
 		return fmt.Errorf("%w: DeliverAt in a batch: Publish takes it", ErrUnsupported)
+	case each.DryRun:
+		return fmt.Errorf("%w: DryRun in a batch: use Publish for each event", ErrUnsupported)
 	case each.ExpectLastSeq != nil && o.Chain != nil:
 		return fmt.Errorf("%w: ExpectLastSeq in a chained batch: Chain says what is behind it", ErrInvalidOption)
 	case each.ExpectLastSeq != nil && o.ExpectLastSeq != nil && i == 0:

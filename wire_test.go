@@ -106,7 +106,7 @@ func TestOptionsRoundTrip(t *testing.T) {
 	roundTrip(t, "SubscribeOptions", drawSubscribe)
 	roundTrip(t, "TopicConfig", drawTopicConfig)
 	roundTrip(t, "PublishOptions", func(t *rapid.T) jetbus.PublishOptions {
-		return jetbus.PublishOptions{ExpectLastSeq: expect.Draw(t, "expect"), TTL: drawDuration(t, "ttl"), DeliverAt: drawTime(t, "at")}
+		return jetbus.PublishOptions{ExpectLastSeq: expect.Draw(t, "expect"), TTL: drawDuration(t, "ttl"), DeliverAt: drawTime(t, "at"), DryRun: rapid.Bool().Draw(t, "dry")}
 	})
 	roundTrip(t, "BatchOptions", func(t *rapid.T) jetbus.BatchOptions {
 		return jetbus.BatchOptions{Atomic: rapid.Bool().Draw(t, "atomic"), ExpectLastSeq: expect.Draw(t, "expect")}
@@ -167,6 +167,7 @@ func TestOptionsJSONNames(t *testing.T) {
 	}{
 		{jetbus.PublishOptions{}, `{}`},
 		{jetbus.PublishOptions{ExpectLastSeq: new(uint64), TTL: time.Second, DeliverAt: at}, `{"expectLastSeq":0,"ttlMs":1000,"deliverAt":1500}`},
+		{jetbus.PublishOptions{TTL: time.Second, DryRun: true}, `{"dryRun":true,"ttlMs":1000}`},
 		{jetbus.BatchOptions{Atomic: true, ExpectLastSeq: &seven}, `{"atomic":true,"expectLastSeq":7}`},
 		{jetbus.BatchOptions{Chain: &jetbus.Chain{AfterID: "i", AfterSeq: 7}}, `{"chain":{"afterId":"i","afterSeq":7}}`},
 		{jetbus.Cursor{}, `{"topic":""}`},

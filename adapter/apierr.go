@@ -27,6 +27,7 @@ const (
 	codeWrongLastID       = 10070
 	codeNoCluster         = 10074 // more replicas than one, at a server that is in no cluster
 	codeStreamStoreFailed = 10077 // also: maximum bytes, messages or messages per subject exceeded
+	codeRollupFailed      = 10111 // also: a value of Nats-Rollup that is not known
 	codeDuplicatePending  = 10158 // the first publish of this id is still on its way (R>1)
 	codeTTLDisabled       = 10166
 	codeTooManyRequests   = 10167

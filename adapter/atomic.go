@@ -48,7 +48,7 @@ func (p *batch) fillUnit(messages []*nats.Msg) error {
 }
 
 func (p *batch) checkAtomic() error {
-	if err := p.b.needs(levelBatches, "an atomic batch", "2.12"); err != nil {
+	if err := p.b.needs("an atomic batch"); err != nil {
 		return err
 	}
 	if len(p.receipts) > maxAtomic {

@@ -83,7 +83,7 @@ func (st *streams) declare(ctx context.Context, c jetbus.TopicConfig) (*jetstrea
 		return nil, err
 	}
 	if c.Delays {
-		if err := st.needs(levelBatches, "TopicConfig.Delays", "2.12"); err != nil {
+		if err := st.needs("TopicConfig.Delays"); err != nil {
 			return nil, err
 		}
 	}

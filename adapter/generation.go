@@ -132,7 +132,7 @@ func (srv *server) expectAcross(h nats.Header, t *topic, key string) error {
 	if len(t.generations) < 2 || len(h[jetstream.ExpectedLastSubjSeqHeader]) == 0 {
 		return nil
 	}
-	if err := srv.needs(levelBatches, "ExpectLastSeq on a topic with more than one generation of partitions", "2.12"); err != nil {
+	if err := srv.needs("ExpectLastSeq on a topic with more than one generation of partitions"); err != nil {
 		return err
 	}
 	h[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{partitionsFilter(srv.cfg.Prefix, t.name(), t.token(key))}

@@ -29,7 +29,7 @@ func (b *Bus) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.PublishOp
 	if _, named := errors.AsType[*jetbus.PublishError](err); err != nil && !named {
 		err = fmt.Errorf("publish %s: %w", e.Topic, err)
 	}
-	if b.cfg.Observer != nil {
+	if b.cfg.Observer != nil && !isDryRun(o) {
 		what := jetbus.Observation{Kind: jetbus.Published, Topic: e.Topic, ID: e.ID, Seq: r.Event.Seq, Count: 1, Duration: time.Since(began), Err: err}
 		if err != nil {
 			what.Kind = jetbus.PublishFail
@@ -54,6 +54,11 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 	default:
 		return jetbus.Receipt{}, fmt.Errorf("%w: %d PublishOptions given, pass one", jetbus.ErrInvalidOption, len(o))
 	}
+	if options.DryRun && b.cfg.AutoCreate {
+		if _, err := b.known(ctx, e.Topic); errors.Is(err, jetbus.ErrNoTopic) {
+			return jetbus.Receipt{}, err
+		}
+	}
 	named := e.ID != "" // it may be said again
 	to, m, err := b.message(ctx, e, options, now)
 	if b.lookAgain(ctx, err, *e) {
@@ -65,12 +70,20 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 	if err := b.eventFits(m); err != nil {
 		return jetbus.Receipt{}, err
 	}
+	if options.DryRun {
+		if err := b.rehearse(&to, m); err != nil {
+			return jetbus.Receipt{}, err
+		}
+	}
 	ack, err := b.storeMoving(ctx, to.topic, m, func(fresh *topic) error {
 		if err := b.moveTo(fresh, e, &to); err != nil {
 			return err
 		}
-		m.Subject, m.Header = to.subject, ce.Encode(e)
-		return b.instruct(&to, m, e, options, now)
+		m.Subject, m.Header, m.Data = to.subject, ce.Encode(e), e.Payload
+		if err := b.instruct(&to, m, e, options, now); err != nil || !options.DryRun {
+			return err
+		}
+		return b.rehearse(&to, m)
 	})
 	if named && isWrongSequence(err) {
 		short, cancel := context.WithTimeout(ctx, askTimeout) // who may not ask hears nothing
@@ -86,7 +99,13 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 		}
 		return jetbus.Receipt{}, failed
 	}
-	r := jetbus.Receipt{Event: *e, Duplicate: ack.duplicate, Scheduled: m.Header["Nats-Schedule"] != nil}
+	r := jetbus.Receipt{Event: *e, Duplicate: ack.duplicate, Scheduled: m.Header[headerSchedule] != nil}
+	if options.DryRun && r.Scheduled && named && !r.Duplicate { // a single server checks schedules before it looks for duplicates
+		_, r.Duplicate, err = b.dedupeLookup(ctx, to.topic, e.ID)
+		if err != nil {
+			return jetbus.Receipt{}, b.publishError(e, m.Subject, err)
+		}
+	}
 	if !r.Scheduled {
 		r.Event.Seq = ack.seq
 	}
@@ -213,7 +232,7 @@ func (srv *server) instruct(to *destination, m *nats.Msg, e *jetbus.Event, o jet
 			return &jetbus.RemedyError{Err: fmt.Errorf("%w: the topic takes no events for later", jetbus.ErrUnsupported), See: "TopicConfig.Delays"}
 		}
 		m.Header["Nats-Schedule-Target"] = []string{m.Subject}
-		m.Header["Nats-Schedule"] = []string{"@at " + o.DeliverAt.UTC().Format(time.RFC3339Nano)}
+		m.Header[headerSchedule] = []string{"@at " + o.DeliverAt.UTC().Format(time.RFC3339Nano)}
 		m.Subject = delaySubject(srv.cfg.Prefix, e.Topic, e.ID)
 		ttl = "Nats-Schedule-TTL"
 		if !t.adopted() { // it waits however long the topic keeps events, and ages from then on
@@ -253,12 +272,7 @@ func (srv *server) fits(m *nats.Msg) error { return srv.fitsIn(m, maxHeader) }
 func (srv *server) eventFits(m *nats.Msg) error { return srv.fitsIn(m, maxEventHeader) }
 
 func (srv *server) fitsIn(m *nats.Msg, most int) error {
-	header := frameBytes
-	for name, values := range m.Header {
-		for _, v := range values {
-			header += len(name) + len(v) + len(": \r\n")
-		}
-	}
+	header := headerBytes(m.Header)
 	if header > most {
 		return fmt.Errorf("%w: %d bytes of headers, at most %d are allowed", jetbus.ErrPayloadTooLarge, header, most)
 	}
@@ -266,6 +280,17 @@ func (srv *server) fitsIn(m *nats.Msg, most int) error {
 		return fmt.Errorf("%w: %d bytes with headers, the server takes %d", jetbus.ErrPayloadTooLarge, size, limit)
 	}
 	return nil
+}
+
+// headerBytes returns the size of a message's headers on the wire.
+func headerBytes(h nats.Header) int {
+	size := frameBytes
+	for name, values := range h {
+		for _, v := range values {
+			size += len(name) + len(v) + len(": \r\n")
+		}
+	}
+	return size
 }
 
 // surelyFits reports whether an event is so small that there is no need to make
@@ -307,7 +332,7 @@ func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(
 		case errors.Is(err, errForgotten):
 			return pubAck{}, unknownError{err}
 		case ctx.Err() != nil || errors.Is(err, jetbus.ErrClosed):
-			return pubAck{}, unsure(err, s.unknown() || !isUnsent(err))
+			return pubAck{}, unsure(err, s.mayBeStored(err))
 		case isWrongSequence(err) && s.unknown():
 			if seq, found := b.storedBefore(ctx, t, m); found {
 				return pubAck{seq: seq, duplicate: b.storedByAnother(ctx, t, m, seq)}, nil
@@ -350,7 +375,11 @@ func (srv *server) storeOnce(ctx context.Context, m *nats.Msg, s *tries) (pubAck
 	if err != nil {
 		return pubAck{}, err
 	}
-	return parsePubAck(a.Data)
+	ack, err := parsePubAck(a.Data)
+	if s.dry && isRehearsed(err) {
+		return pubAck{}, nil
+	}
+	return ack, err
 }
 
 // verify asks the server for a topic that may have changed since the bus looked it up, for example because

@@ -26,6 +26,7 @@ var errForgotten error = &jetbus.RemedyError{
 type tries struct {
 	window      time.Duration // as long as which the server remembers
 	conditional bool          // what is stored is refused when it comes again
+	dry         bool          // the message is a rehearsal, which is never stored
 	sent        time.Time     // when the present try was
 	since       time.Time     // when the first one was that may have been stored; zero: none may be
 }
@@ -34,7 +35,7 @@ type tries struct {
 func triesOf(t *topic, m *nats.Msg) tries {
 	once := len(m.Header[jetstream.ExpectedLastSubjSeqHeader]) > 0 && len(m.Header[headerTTL]) == 0 ||
 		t.retries // a retry takes the place of the one before
-	return tries{window: t.config.DuplicateWindow, conditional: once}
+	return tries{window: t.config.DuplicateWindow, conditional: once, dry: isRehearsal(m)}
 }
 
 // begin notes that a try is sent now, unless it comes too late to be recognized.
@@ -48,9 +49,14 @@ func (s *tries) begin() error {
 
 // failed notes that the present try may have been stored, if err leaves that open.
 func (s *tries) failed(err error) {
-	if !s.unknown() && !isUnsent(err) {
+	if !s.unknown() && s.mayBeStored(err) {
 		s.since = s.sent
 	}
+}
+
+// mayBeStored reports whether the present try, which failed with err, or an earlier one may have been stored.
+func (s *tries) mayBeStored(err error) bool {
+	return s.unknown() || !s.dry && !isUnsent(err)
 }
 
 // unknown reports whether an earlier try may have been stored.

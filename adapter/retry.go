@@ -172,7 +172,7 @@ func (b *Bus) schedule(ctx context.Context, l *lease, delay time.Duration) error
 	}
 	name := origin.name()
 	m := &nats.Msg{Subject: b.retrySubject(l.t.name(), l.h.group, delayToken+"."+name), Header: withoutServers(l.msg.Header), Data: l.msg.Data}
-	m.Header["Nats-Schedule"] = []string{"@at " + time.Now().Add(delay).UTC().Format(time.RFC3339Nano)}
+	m.Header[headerSchedule] = []string{"@at " + time.Now().Add(delay).UTC().Format(time.RFC3339Nano)}
 	m.Header["Nats-Schedule-Target"] = []string{b.retrySubject(l.t.name(), l.h.group, name)}
 	m.Header[headerRetry] = []string{string(header)}
 	m.Header[ce.HeaderMsgID] = []string{jetbus.NewID()} // a group made anew may have the same name

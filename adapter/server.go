@@ -126,12 +126,12 @@ func (srv *server) guard(ctx context.Context, request string) (context.Context, 
 	}
 }
 
-// needs refuses a feature that the server does not have.
-func (srv *server) needs(level int, feature, since string) error {
-	if srv.level >= level {
+// needs returns an error for a feature of server 2.12 that the server does not have.
+func (srv *server) needs(feature string) error {
+	if srv.level >= levelBatches {
 		return nil
 	}
-	return fmt.Errorf("%w: %s needs server %s or newer, connected is %s", jetbus.ErrUnsupported, feature, since, srv.nc.ConnectedServerVersion())
+	return fmt.Errorf("%w: %s needs server 2.12 or newer, connected is %s", jetbus.ErrUnsupported, feature, srv.nc.ConnectedServerVersion())
 }
 
 // flush makes sure that what was sent without an answer, acknowledgements above

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	headerRollup = "Nats-Rollup"
-	headerTTL    = "Nats-TTL"
+	headerRollup   = "Nats-Rollup"
+	headerSchedule = "Nats-Schedule"
+	headerTTL      = "Nats-TTL"
 )
 
 // tombstoneHeader is what the tombstones of a topic have besides their events'

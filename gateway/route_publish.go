@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -79,16 +80,6 @@ func (g *Gateway) publishOne(w http.ResponseWriter, r *http.Request, a *budget.A
 	if err == nil {
 		o, err = instructions(r)
 	}
-	var dry bool
-	if err == nil {
-		dry, err = isSet(r, "dry_run")
-	}
-	if err == nil && dry {
-		if _, err = g.b.TopicInfo(r.Context(), topic); err == nil {
-			answer(w, http.StatusOK, published{Result: frame.Result{ID: e.ID}, DryRun: true})
-			return
-		}
-	}
 	if err != nil {
 		g.problem(w, r, err)
 		return
@@ -105,7 +96,7 @@ func (g *Gateway) publishOne(w http.ResponseWriter, r *http.Request, a *budget.A
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	answer(w, http.StatusCreated, published{Result: resultOf(receipt), Scheduled: receipt.Scheduled})
+	answer(w, http.StatusCreated, published{Result: resultOf(receipt), Scheduled: receipt.Scheduled, DryRun: o.DryRun})
 }
 
 // publishFirst serves POST /publish/{topic}, as the first clients know it: a JSON body, and
@@ -266,8 +257,10 @@ func idempotencyKey(h http.Header) string {
 }
 
 // instructions are what the query tells the broker about an event.
-func instructions(r *http.Request) (jetbus.PublishOptions, error) {
-	var o jetbus.PublishOptions
+func instructions(r *http.Request) (o jetbus.PublishOptions, err error) {
+	if o.DryRun, err = isSet(r, "dry_run"); err != nil {
+		return o, err
+	}
 	q := r.URL.Query()
 	if text := q.Get("expectLastSeq"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
@@ -322,9 +315,6 @@ func (g *Gateway) publishBatch(w http.ResponseWriter, r *http.Request, a *budget
 	if err == nil {
 		dry, err = isSet(r, "dry_run")
 	}
-	if err == nil && dry {
-		_, err = g.b.TopicInfo(r.Context(), topic)
-	}
 	if err == nil && r.URL.Query().Has("expectLastSeq") {
 		err = refuse(CodeUnsupported, "expectLastSeq is for one event")
 	}
@@ -333,13 +323,11 @@ func (g *Gateway) publishBatch(w http.ResponseWriter, r *http.Request, a *budget
 		return
 	}
 	results := make([]published, len(b.events))
+	ctx, cancel := context.WithTimeout(r.Context(), taskTime)
+	defer cancel()
 	if dry {
-		for i, e := range b.events {
-			results[i] = published{Result: frame.Result{ID: e.ID}, DryRun: true}
-		}
+		g.dryRun(ctx, b, results)
 	} else {
-		ctx, cancel := context.WithTimeout(r.Context(), taskTime)
-		defer cancel()
 		g.store(ctx, b, results)
 	}
 	status := http.StatusOK
@@ -389,6 +377,24 @@ func (g *Gateway) store(ctx context.Context, b batch, results []published) {
 			b.bad[i] = err
 		}
 	}
+}
+
+// dryRun checks each valid event of a batch separately, and stores none. It records why an event would be refused.
+func (g *Gateway) dryRun(ctx context.Context, b batch, results []published) {
+	var all sync.WaitGroup
+	turns := make(chan struct{}, maxTogether)
+	for i := range b.events {
+		if b.bad[i] != nil {
+			continue
+		}
+		turns <- struct{}{}
+		all.Go(func() {
+			receipt, err := g.b.Publish(ctx, b.events[i], jetbus.PublishOptions{DryRun: true})
+			results[i], b.bad[i] = published{Result: resultOf(receipt), DryRun: true}, err
+			<-turns
+		})
+	}
+	all.Wait()
 }
 
 // readBatch reads the events of a batch. The error is one of all of it.

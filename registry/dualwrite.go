@@ -44,6 +44,7 @@ type DualWriteOptions struct {
 // ExpectLastSeq cannot hold in two topics: it is an error (jetbus.ErrInvalidOption),
 // but with Atomic, where it holds in the event's own topic. DeliverAt is an
 // error with Atomic. A chained batch is refused ([jetbus.ErrConflict]): it is of one topic.
+// A dry run checks both events separately. It does not check that both topics share one stream, which Atomic needs.
 //
 // Put Validated around it: Validated(DualWrite(b, r, ...), r, ...).
 func DualWrite(b jetbus.Backend, r *Registry, o DualWriteOptions) jetbus.Backend {
@@ -133,9 +134,13 @@ func (b *dualWrite) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.Pub
 		return b.Backend.Publish(ctx, e, o...)
 	}
 	var r jetbus.Receipt
-	if b.o.Atomic {
+	switch err = b.checkOptions(e, other, o); {
+	case err != nil:
+	case len(o) == 1 && o[0].DryRun:
+		r, err = b.dryRun(ctx, e, other, o[0])
+	case b.o.Atomic:
 		r, err = b.publishAtomic(ctx, e, other, o)
-	} else {
+	default:
 		r, err = b.publishBoth(ctx, e, other, o)
 	}
 	if err != nil {
@@ -144,13 +149,50 @@ func (b *dualWrite) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.Pub
 	return r, nil
 }
 
-// publishBoth stores one event after the other.
-func (b *dualWrite) publishBoth(ctx context.Context, e, other jetbus.Event, o []jetbus.PublishOptions) (jetbus.Receipt, error) {
-	if len(o) > 0 {
-		if err := expectsBoth(e, other, o[0]); err != nil {
-			return jetbus.Receipt{}, err
+// checkOptions returns an error for options with which an event cannot be written twice.
+func (b *dualWrite) checkOptions(e, other jetbus.Event, o []jetbus.PublishOptions) error {
+	switch {
+	case len(o) == 0:
+	case b.o.Atomic && !o[0].DeliverAt.IsZero():
+		return fmt.Errorf("%w: an atomic dual write takes no DeliverAt", jetbus.ErrInvalidOption)
+	case b.o.Atomic:
+	case o[0].ExpectLastSeq != nil:
+		return expectsBoth(e, other, o[0])
+	case isMeantAsTombstone(&e) && !o[0].DeliverAt.IsZero():
+		return fmt.Errorf("%w: a dual write of a tombstone takes no DeliverAt", jetbus.ErrInvalidOption)
+	}
+	return nil
+}
+
+// dryRun checks both events in the order in which they would be sent, and stores neither.
+func (b *dualWrite) dryRun(ctx context.Context, e, other jetbus.Event, o jetbus.PublishOptions) (jetbus.Receipt, error) {
+	if err := e.Validate(); err != nil {
+		return jetbus.Receipt{}, err
+	}
+	twin := o
+	twin.ExpectLastSeq = nil // with Atomic, the condition is about the event's own topic
+	writes := []struct {
+		event   jetbus.Event
+		options jetbus.PublishOptions
+	}{{other, twin}, {e, o}}
+	if b.o.Atomic {
+		slices.Reverse(writes)
+	}
+	var own jetbus.Receipt
+	for _, w := range writes {
+		r, err := b.Backend.Publish(ctx, w.event, w.options)
+		if err != nil {
+			return jetbus.Receipt{}, halfStored(e, "", w.event.Topic, err)
+		}
+		if w.event.Topic == e.Topic {
+			own = r
 		}
 	}
+	return own, nil
+}
+
+// publishBoth stores one event after the other.
+func (b *dualWrite) publishBoth(ctx context.Context, e, other jetbus.Event, o []jetbus.PublishOptions) (jetbus.Receipt, error) {
 	if err := e.Validate(); err != nil {
 		return jetbus.Receipt{}, err
 	}
@@ -174,9 +216,6 @@ func (b *dualWrite) publishTombstone(ctx context.Context, e, other jetbus.Event,
 	var asked jetbus.PublishOptions
 	if len(o) > 0 {
 		asked = o[0]
-	}
-	if !asked.DeliverAt.IsZero() {
-		return jetbus.Receipt{}, fmt.Errorf("%w: a dual write of a tombstone takes no DeliverAt", jetbus.ErrInvalidOption)
 	}
 	p := pairs{events: make([]jetbus.Event, 1)}
 	p.add(0, e, other, asked, true, false)
@@ -224,9 +263,6 @@ func (b *dualWrite) publishAtomic(ctx context.Context, e, other jetbus.Event, o 
 	var asked jetbus.PublishOptions
 	if len(o) > 0 {
 		asked = o[0]
-		if !asked.DeliverAt.IsZero() {
-			return jetbus.Receipt{}, fmt.Errorf("%w: an atomic dual write takes no DeliverAt", jetbus.ErrInvalidOption)
-		}
 		batch.Each = []jetbus.PublishOptions{asked, {TTL: asked.TTL}}
 	}
 	receipts, err := b.Backend.PublishBatch(ctx, []jetbus.Event{e, other}, batch)

@@ -23,6 +23,7 @@ type Registry struct {
 	js   jetstream.JetStream
 	api  string // prefix of API subjects, with the dot
 	link *link.Link
+	gate *gate // bounds the expensive validations of the registry's users
 
 	life  context.Context         //nolint:containedctx // canceled by Close; ends the calls and what follows the bucket
 	die   context.CancelCauseFunc // of life
@@ -63,7 +64,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config) (*Registry, error) {
 		return nil, fmt.Errorf("open registry: %w", jetbus.ErrClosed)
 	}
 	r := &Registry{
-		cfg: cfg, nc: nc, api: "$JS.API.", ended: make(chan struct{}),
+		cfg: cfg, nc: nc, api: "$JS.API.", gate: newGate(), ended: make(chan struct{}),
 		rewatch: make(chan struct{}, 1), changed: make(chan struct{}), writing: make(chan struct{}, 1),
 	}
 	r.now.Store(emptySnapshot())

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
-	"github.com/seed-63e9a637/jetbus/registry/schema"
 )
 
 // ValidatedOptions say which schema events are held to. The zero value is usable.
@@ -43,22 +42,21 @@ type ValidatedOptions struct {
 // The validation of a payload of up to 1 MiB takes at most 100 ms of CPU and 64 MiB of memory. A
 // payload that needs more is refused, and the error also matches [schema.ErrTooMuchWork]. Validations
 // that take more than about 1 ms, or of payloads larger than 64 KiB, run on at most half of the
-// processors, and at most 4 at a time. The others wait for their turn, until ctx ends. Clients of a
-// gateway take turns, however many events each publishes.
+// processors, and at most 4 at a time for each Registry. The others wait for their turn, until ctx ends.
+// Clients of a gateway take turns, however many events each publishes.
 //
 // Two headers are added: an event of a topic with a schema may have at most jetbus.MaxHeaders-2
 // headers of its own.
 func Validated(b jetbus.Backend, r *Registry, o ValidatedOptions) jetbus.Backend {
-	return &validated{Backend: b, r: r, o: o, gate: newGate()}
+	return &validated{Backend: b, r: r, o: o}
 }
 
 // validated is the decorator.
 type validated struct {
 	jetbus.Backend
 
-	r    *Registry
-	o    ValidatedOptions
-	gate *gate
+	r *Registry
+	o ValidatedOptions
 }
 
 // Publish implements jetbus.Publisher.
@@ -66,6 +64,9 @@ func (b *validated) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.Pub
 	began := time.Now()
 	if err := b.check(ctx, &e); err != nil {
 		err = fmt.Errorf("publish %s: %w", e.Topic, err)
+		if len(o) == 1 && o[0].DryRun {
+			return jetbus.Receipt{}, err
+		}
 		b.o.Observer.Observe(jetbus.Observation{Kind: jetbus.PublishFail, Topic: e.Topic, ID: e.ID, Count: 1, Duration: time.Since(began), Err: err})
 		return jetbus.Receipt{}, err
 	}
@@ -101,15 +102,8 @@ func (b *validated) check(ctx context.Context, e *jetbus.Event) error {
 		}
 		return nil
 	}
-	if err := judgeable(e, t.version); err != nil {
-		return err
-	}
-	if err := b.gate.validate(ctx, t.schema, t.settings.Model, e.Payload); err != nil {
-		if !errors.Is(err, schema.ErrInvalid) {
-			return err
-		}
-		err = judgment(e.Topic, t.version, err)
-		if e.IsTombstone() {
+	if err := b.r.validate(ctx, t, e); err != nil {
+		if e.IsTombstone() && errors.Is(err, jetbus.ErrSchema) {
 			err = fmt.Errorf("%w; to delete the key publish a jetbus.Tombstone", err)
 		}
 		return err

@@ -141,6 +141,7 @@ const (
 	atLimit     = "an event above the broker's limit is refused before it is sent, and one at the limit is stored"
 	tooLarge    = "an event too large for a dead letter has one without its payload, and is replayed whole"
 	expectation = "of writers that expect the same sequence exactly one wins each round"
+	dryRuns     = "a dry run returns what a publish would, and stores nothing"
 	expectEach  = "the events of a batch have options of their own"
 	atomicLimit = "an atomic batch over its limits is refused before it is sent"
 	chained     = "a chained batch is stored behind the event it names, once, and nobody else's is"
@@ -193,10 +194,10 @@ func contractOfRestarts(t *testing.T, open func(t *testing.T) bustest.Subject, b
 }
 
 // notTwice is what cannot hold of two events: that the last sequence is the same in
-// two topics, or holds across partitions, that an atomic batch is of one topic, that a
+// two topics, also in a dry run, or holds across partitions, that an atomic batch is of one topic, that a
 // batch is as large as it may be, that each event of it follows the
 // one before directly, and that it is the event's own write whose answer is lost.
-var notTwice = append([]string{expectation, expectEach, atomicLimit, chained, noAnswer, grown, acrossGrown}, larger...)
+var notTwice = append([]string{expectation, dryRuns, expectEach, atomicLimit, chained, noAnswer, grown, acrossGrown}, larger...)
 
 // notAtomic is what cannot hold of an atomic dual write besides. It needs topics that
 // share a stream: positions have gaps then, and go on where a topic is made anew, limits count twice, settings are the same
@@ -210,6 +211,7 @@ var notAtomic = append([]string{
 	"a start at a time goes by the time of storage and begins exactly there",
 	"a full topic refuses new events or drops its oldest, as declared",
 	"an event for later enters its topic at its time",
+	dryRuns,
 	"a batch that fills its topic stores a prefix and names the rest",
 	"a topic deleted under its members ends them with the reason, and publishing fails",
 	"the cursor is where everything before is settled, not what was settled last",

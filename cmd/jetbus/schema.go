@@ -37,6 +37,7 @@ Without a command it lists the topics that have a schema.`,
   jetbus schema register orders.created order.json
   jetbus schema check old.json new.json
   jetbus schema check --topic orders.created order.json
+  jetbus schema validate orders.created event.json
   jetbus schema config orders.created --level full_transitive --model declared`,
 		Args: noCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.listSchemaTopics(cmd, f, false) },
@@ -48,7 +49,7 @@ Without a command it lists the topics that have a schema.`,
 	inWords(rm, export)
 	cmd.AddCommand(
 		newSchemaList(a, f), newSchemaGet(a, f), newSchemaRegister(a, f), newSchemaCheck(a, f), newSchemaDiff(a, f),
-		newSchemaConfig(a, f), rm, export, newSchemaImport(a, f),
+		newSchemaValidate(a, f), newSchemaConfig(a, f), rm, export, newSchemaImport(a, f),
 	)
 	return cmd
 }
@@ -254,28 +255,34 @@ func printableLines(text string) string {
 // maxSchemaFile bounds what is read of a file; what a schema may have is less.
 const maxSchemaFile = 1 << 20
 
-// readSchema reads a schema from a file, or from standard input if its name is "-", whose end an
-// interrupt does not wait for.
+// readSchema reads a schema from a file, or from standard input if its name is "-".
 func readSchema(cmd *cobra.Command, name string) (string, error) {
+	text, err := readInput(cmd, name, maxSchemaFile, schema.ErrTooLarge)
+	return string(text), err
+}
+
+// readInput reads a file of at most that many bytes, or standard input if its name is "-". tooLarge is the
+// error for more bytes. An interrupt ends the read.
+func readInput(cmd *cobra.Command, name string, most int, tooLarge error) ([]byte, error) {
 	in := cmd.InOrStdin()
 	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {
-			return "", usagef("%w", fileError(err))
+			return nil, usagef("%w", fileError(err))
 		}
 		defer func() { _ = file.Close() }() // it was only read
 		in = file
 	}
-	text, err := readUntilDone(cmd.Context(), func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, maxSchemaFile+1)) })
+	text, err := readUntilDone(cmd.Context(), func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, int64(most)+1)) })
 	switch {
 	case cmd.Context().Err() != nil:
-		return "", fmt.Errorf("interrupted before the end of %s: nothing was done", inputName(name))
+		return nil, fmt.Errorf("interrupted before the end of %s: nothing was done", inputName(name))
 	case err != nil:
-		return "", fmt.Errorf("read %s: %w", inputName(name), err)
-	case len(text) > maxSchemaFile:
-		return "", fmt.Errorf("read %s: %w: it has more than %s", name, schema.ErrTooLarge, size(int64(maxSchemaFile)))
+		return nil, fmt.Errorf("read %s: %w", inputName(name), err)
+	case len(text) > most:
+		return nil, fmt.Errorf("read %s: %w: it has more than %s", name, tooLarge, size(int64(most)))
 	}
-	return string(text), nil
+	return text, nil
 }
 
 // checkTopic refuses what is no topic before anything is read or asked.

@@ -28,6 +28,7 @@ var publishBehaviors = []Behavior{
 	{Name: "a publish whose context is over stores nothing", Cases: []int{34}, play: publishCanceled},
 	{Name: "an event may expire, and the others stay", Cases: []int{36}, Needs: NeedAging, play: eventTTL},
 	{Name: "an event for later enters its topic at its time", Cases: []int{36}, Needs: NeedFakeTime, play: deliverAt},
+	{Name: "a dry run returns what a publish would, and stores nothing", Cases: []int{30, 36, 38}, play: dryRun},
 }
 
 func duplicates(r *run) {
@@ -311,4 +312,65 @@ func deliverAt(r *run) {
 		r.Errorf("delivered %v after its time: %+v", d, later.Event)
 	}
 	r.settled(topic, "g", later.Seq)
+}
+
+// dryRun compares the answers to dry runs with the answers to the publishes after them.
+func dryRun(r *run) {
+	plain, keyed := r.topic("plain"), r.declare("keyed", jetbus.TopicConfig{KeyInSubject: true, Delays: true})
+	later := time.Now().Add(time.Hour)
+	seq := func(n uint64) *uint64 { return &n }
+	for i, c := range []struct {
+		e         jetbus.Event
+		o         jetbus.PublishOptions
+		want      error
+		duplicate bool
+	}{
+		{e: jetbus.Event{Topic: plain, ID: "a", Payload: []byte("1")}},
+		{e: jetbus.Event{Topic: plain, ID: "a", Payload: []byte("2")}, duplicate: true},
+		{e: jetbus.Event{Topic: plain}},
+		{e: jetbus.Event{Topic: plain}, o: jetbus.PublishOptions{ExpectLastSeq: seq(0)}, want: jetbus.ErrNeedsKeySubject},
+		{e: jetbus.Event{Topic: plain}, o: jetbus.PublishOptions{DeliverAt: later}, want: jetbus.ErrUnsupported},
+		{e: jetbus.Event{Topic: plain}, o: jetbus.PublishOptions{TTL: 1}, want: jetbus.ErrInvalidOption},
+		{e: jetbus.Event{Topic: plain, Key: "a\x00"}, want: jetbus.ErrInvalidEvent},
+		{e: jetbus.Event{Topic: plain, Headers: map[string]string{"x-a": "a "}}, want: jetbus.ErrInvalidHeader},
+		{e: jetbus.Event{Topic: plain, Payload: make([]byte, r.MaxPayload)}, want: jetbus.ErrPayloadTooLarge},
+		{e: jetbus.Event{Topic: r.prefix + ".none"}, want: jetbus.ErrNoTopic},
+		{e: jetbus.Event{Topic: keyed, Key: "k", ID: "b"}, o: jetbus.PublishOptions{ExpectLastSeq: seq(7)}, want: jetbus.ErrWrongSequence},
+		{e: jetbus.Event{Topic: keyed, Key: "k", ID: "b"}, o: jetbus.PublishOptions{ExpectLastSeq: seq(0)}},
+		{e: jetbus.Event{Topic: keyed, Key: "k", ID: "b"}, o: jetbus.PublishOptions{ExpectLastSeq: seq(0)}, duplicate: true},
+		{e: jetbus.Event{Topic: keyed, Key: "k"}, o: jetbus.PublishOptions{ExpectLastSeq: seq(0)}, want: jetbus.ErrWrongSequence},
+		{e: jetbus.Event{Topic: keyed, Key: "k"}, o: jetbus.PublishOptions{ExpectLastSeq: seq(1), TTL: time.Hour}},
+		{e: jetbus.Event{Topic: keyed, Key: "other"}, o: jetbus.PublishOptions{ExpectLastSeq: seq(0)}},
+		{e: jetbus.Event{Topic: keyed, ID: "later"}, o: jetbus.PublishOptions{DeliverAt: later}},
+		{e: jetbus.Event{Topic: keyed, ID: "later"}, o: jetbus.PublishOptions{DeliverAt: later}, duplicate: true},
+	} {
+		stored := len(r.stored(plain)) + len(r.stored(keyed))
+		trial := c.o
+		trial.DryRun = true
+		for range 2 { // a dry run does not make the next one a duplicate
+			r.sameAnswer(i, c.e, trial, c.want, c.duplicate)
+		}
+		if now := len(r.stored(plain)) + len(r.stored(keyed)); now != stored {
+			r.Fatalf("case %d: the topics hold %d events after a dry run, %d before it", i, now, stored)
+		}
+		r.sameAnswer(i, c.e, c.o, c.want, c.duplicate)
+	}
+}
+
+// sameAnswer publishes an event and checks the receipt and the error.
+func (r *run) sameAnswer(i int, e jetbus.Event, o jetbus.PublishOptions, want error, duplicate bool) {
+	r.Helper()
+	got, err := r.A.Publish(r.ctx, e, o)
+	if !errors.Is(err, want) {
+		r.Errorf("case %d, dry run %v: error %v, want %v", i, o.DryRun, err, want)
+		return
+	}
+	if p, ok := errors.AsType[*jetbus.PublishError](err); ok && p.Stored != jetbus.StoredNo {
+		r.Errorf("case %d, dry run %v: error %v does not say that nothing was stored", i, o.DryRun, err)
+	}
+	scheduled := !o.DeliverAt.IsZero()
+	hasSeq := err == nil && !scheduled && (duplicate || !o.DryRun)
+	if err == nil && (got.Duplicate != duplicate || got.Scheduled != scheduled || (got.Event.Seq > 0) != hasSeq || got.Event.ID == "" || got.Event.Time.IsZero()) {
+		r.Errorf("case %d, dry run %v: %+v", i, o.DryRun, got)
+	}
 }

@@ -201,6 +201,10 @@ func TestUnsupported(t *testing.T) {
 			_, err := bus.Receive(ctx, "orders", "g", jetbus.ReceiveOptions{AckTimeout: 100 * time.Millisecond})
 			return err
 		},
+		"a dry run": func() error {
+			_, err := bus.Publish(ctx, jetbus.Event{Topic: "orders"}, jetbus.PublishOptions{DryRun: true})
+			return err
+		},
 		"a large unit": func() error {
 			_, err := bus.PublishBatch(ctx, slices.Repeat([]jetbus.Event{{Topic: "orders"}}, 1001), jetbus.BatchOptions{Atomic: true})
 			return err

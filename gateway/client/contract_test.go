@@ -45,5 +45,6 @@ var different = map[string]string{
 	"settings of a group that change at a redeploy become the group's, and others stay":                         "the AckTimeout of the group at the broker is the gateway's",
 	"one member of an ordered group is active, and when it stops the next goes on at once, without a duplicate": "what waits behind events of its key is held by the gateway, and not counted as Held",
 	"a move waits for held events to be settled":                                                                "the client holds up to MaxInFlight events, of which the move waits for all",
+	"a dry run returns what a publish would, and stores nothing":                                                "a gateway that does not know dry runs would store the event",
 	"a slow member does not hold what a fast one could do":                                                      "for the same reason",
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
-// Publish implements [jetbus.Publisher].
+// Publish implements [jetbus.Publisher]. With DryRun the error is [jetbus.ErrUnsupported].
 func (c *Client) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.PublishOptions) (jetbus.Receipt, error) {
 	began := time.Now()
 	receipt, err := c.publish(ctx, e, o)
@@ -37,6 +37,9 @@ func (c *Client) publish(ctx context.Context, e jetbus.Event, list []jetbus.Publ
 	err := e.Validate()
 	if err == nil {
 		err = o.Validate()
+	}
+	if err == nil && o.DryRun { // a gateway that does not know the member would store the event
+		err = fmt.Errorf("%w: DryRun over WebSocket: use POST /v1/topics/{topic}?dry_run=1", jetbus.ErrUnsupported)
 	}
 	var l *link
 	if err == nil {
