@@ -391,7 +391,7 @@ func (rec *records) keepAttempts(ctx context.Context) error {
 			return nil
 		}
 		if err == nil {
-			rec.noteUsed(attemptsBucket)
+			rec.noteExists(attemptsBucket)
 		}
 		if err == nil || !isTransient(err) {
 			return rec.translate(op, probe.Subject, err)
@@ -410,7 +410,7 @@ func (rec *records) writeRecords(ctx context.Context, messages []*nats.Msg) (las
 	for created := false; ; {
 		last, refused, err = rec.sendRecords(ctx, messages)
 		if err == nil {
-			rec.noteUsed(attemptsBucket)
+			rec.noteExists(attemptsBucket)
 		}
 		if !errors.Is(err, nats.ErrNoResponders) {
 			return last, refused, err

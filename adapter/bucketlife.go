@@ -143,10 +143,10 @@ func (kv *buckets) hasWitness(ctx context.Context, bucket string) (bool, error) 
 	return witness.seq != 0, err
 }
 
-// noteWitness is hasWitness, and records the result.
+// noteWitness is hasWitness, and records that the bucket was in use.
 func (kv *buckets) noteWitness(ctx context.Context, bucket string) (wasUsed bool, err error) {
 	if wasUsed, err = kv.hasWitness(ctx, bucket); err == nil {
-		kv.noteLife(bucket, func(l *bucketLife) { l.wasUsed = wasUsed })
+		kv.noteLife(bucket, func(l *bucketLife) { l.wasUsed = l.wasUsed || wasUsed })
 	}
 	return wasUsed, err
 }

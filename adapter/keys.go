@@ -27,7 +27,8 @@ const (
 	// and older) deletes a stream, it accepts a new stream of that name, and then deletes the files of the new
 	// stream, too: writes to it are not answered until it is deleted again.
 	recreateDelay = 500 * time.Millisecond
-	// missingFor is when a bucket counts as newly missing. Without a leader a bucket seems to be missing, too.
+	// missingFor is how long a noticed loss counts. After that, recreateDelay starts again, because a bucket without a
+	// leader appears to be missing, too.
 	missingFor = 10 * time.Second
 )
 
@@ -40,7 +41,7 @@ type buckets struct {
 
 	living  sync.Mutex
 	lives   map[string]bucketLife // by bucket; guarded by living
-	used    map[string]bool       // buckets that the bus has written to; guarded by living
+	existed map[string]bool       // buckets that the bus has found or created; guarded by living
 	missing map[string]time.Time  // since when buckets that existed are missing; guarded by living
 	rooms   map[string]bucketRoom // by bucket; guarded by living
 
@@ -290,7 +291,7 @@ func (kv *buckets) storeKey(ctx context.Context, bucket, key string, m *nats.Msg
 			return 0, err
 		default:
 			if err == nil {
-				kv.noteUsed(bucket)
+				kv.noteExists(bucket)
 			}
 			return seq, err
 		}
@@ -369,6 +370,9 @@ func (kv *buckets) createBucket(ctx context.Context, bucket string) error {
 	if apiCode(err) == jetstream.JSErrCodeStreamNameInUse {
 		return nil
 	}
+	if err == nil {
+		kv.noteExists(bucket)
+	}
 	return err
 }
 
@@ -377,7 +381,7 @@ func (kv *buckets) createBucket(ctx context.Context, bucket string) error {
 func (kv *buckets) untilCreate(bucket string) time.Duration {
 	kv.living.Lock()
 	defer kv.living.Unlock()
-	if l := kv.lives[bucket]; !kv.used[bucket] && l.revision == 0 && !l.wasUsed {
+	if l := kv.lives[bucket]; !kv.existed[bucket] && l.revision == 0 && !l.wasUsed {
 		return 0
 	}
 	since, noted := kv.missing[bucket]
@@ -391,14 +395,14 @@ func (kv *buckets) untilCreate(bucket string) time.Duration {
 	return recreateDelay - time.Since(since)
 }
 
-// noteUsed records that the bus has written to a bucket.
-func (kv *buckets) noteUsed(bucket string) {
+// noteExists records that a bucket exists.
+func (kv *buckets) noteExists(bucket string) {
 	kv.living.Lock()
 	defer kv.living.Unlock()
-	if kv.used == nil {
-		kv.used = map[string]bool{}
+	if kv.existed == nil {
+		kv.existed = map[string]bool{}
 	}
-	kv.used[bucket] = true
+	kv.existed[bucket] = true
 	delete(kv.missing, bucket)
 }
 

@@ -97,10 +97,10 @@ func (kv *buckets) openWatch(ctx context.Context, bucket, prefix string) (*keyWa
 	kv.noteLife(bucket, func(*bucketLife) {}) // for firstRevision
 	watched, err := kv.js.KeyValue(bounded, bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		if _, err = kv.noteWitness(bounded, bucket); err == nil {
-			err = kv.createBucket(bounded, bucket)
+		if _, err := kv.noteWitness(bounded, bucket); err != nil {
+			return nil, fmt.Errorf("open bucket: %w", err)
 		}
-		if err == nil {
+		if err = kv.createBucket(bounded, bucket); err == nil {
 			watched, err = kv.js.KeyValue(bounded, bucket)
 		}
 	}
@@ -111,6 +111,7 @@ func (kv *buckets) openWatch(ctx context.Context, bucket, prefix string) (*keyWa
 	if err != nil {
 		return nil, kv.translate("open bucket", info, err)
 	}
+	kv.noteExists(bucket)
 	life, err := kv.readLife(bounded, bucket)
 	if err != nil {
 		return nil, fmt.Errorf("open bucket: %w", err)

@@ -60,33 +60,85 @@ func TestKeysTellOfLosses(t *testing.T) {
 // deletes its files, too. So a bus that knows that a bucket existed waits before it creates it again.
 func TestDeletedBucketIsNotRecreatedImmediately(t *testing.T) {
 	const ttl = time.Minute
+	write := func(r *rig, b *adapter.Bus, ttl time.Duration) {
+		must(b.KeySet(r.Context(), "b", "k", nil, 0, ttl))(r.T)
+	}
 	for how, c := range map[string]struct {
-		ttl time.Duration // of the key that is lost
-		use func(r *rig, fresh *adapter.Bus)
+		before      func(r *rig)
+		after       func(r *rig, fresh *adapter.Bus)
+		least, most time.Duration // until the bucket is created again
 	}{
-		"a write":                 {ttl, func(r *rig, _ *adapter.Bus) { must(r.Bus.KeySet(r.Context(), "b", "k", nil, 0, 0))(r.T) }},
-		"a write without expiry":  {0, func(r *rig, _ *adapter.Bus) { must(r.Bus.KeySet(r.Context(), "b", "k", nil, 0, 0))(r.T) }},
-		"a watch":                 {ttl, func(r *rig, _ *adapter.Bus) { r.watched(r.Bus, "b") }},
-		"a write by a new bus":    {ttl, func(r *rig, fresh *adapter.Bus) { must(fresh.KeySet(r.Context(), "b", "k", nil, 0, ttl))(r.T) }},
-		"a watch by a new bus":    {ttl, func(r *rig, fresh *adapter.Bus) { r.watched(fresh, "b") }},
-		"a late write, after one": {ttl, func(r *rig, _ *adapter.Bus) { r.shortWrite("b"); r.shortWrite("b") }},
+		"a write": {
+			func(r *rig) { write(r, r.Bus, ttl) },
+			func(r *rig, _ *adapter.Bus) { write(r, r.Bus, 0) }, recreateDelay, 2 * recreateDelay,
+		},
+		"a write without expiry": {
+			func(r *rig) { write(r, r.Bus, 0) },
+			func(r *rig, _ *adapter.Bus) { write(r, r.Bus, 0) }, recreateDelay, 2 * recreateDelay,
+		},
+		"a watch": {
+			func(r *rig) { write(r, r.Bus, ttl) },
+			func(r *rig, _ *adapter.Bus) { r.watched(r.Bus, "b") }, recreateDelay, 2 * recreateDelay,
+		},
+		"a watch of a bucket without keys": {
+			func(r *rig) { r.watched(r.Bus, "b") },
+			func(r *rig, _ *adapter.Bus) { r.watched(r.Bus, "b") }, recreateDelay, 2 * recreateDelay,
+		},
+		"a write by a bus that only read": {
+			func(r *rig) {
+				_, other := r.Open(adapter.Config{})
+				write(r, other, 0)
+				r.watched(r.Bus, "b")
+			},
+			func(r *rig, _ *adapter.Bus) { write(r, r.Bus, 0) }, recreateDelay, 2 * recreateDelay,
+		},
+		"a write by a new bus": {
+			func(r *rig) { write(r, r.Bus, ttl) },
+			func(r *rig, fresh *adapter.Bus) { write(r, fresh, ttl) }, recreateDelay, 2 * recreateDelay,
+		},
+		"a watch by a new bus": {
+			func(r *rig) { write(r, r.Bus, ttl) },
+			func(r *rig, fresh *adapter.Bus) { r.watched(fresh, "b") }, recreateDelay, 2 * recreateDelay,
+		},
+		"a late write, after one": {
+			func(r *rig) { write(r, r.Bus, 0) },
+			func(r *rig, _ *adapter.Bus) { r.shortWrite("b"); r.shortWrite("b") }, recreateDelay, 2 * recreateDelay,
+		},
+		"a second loss soon after": {
+			func(r *rig) { write(r, r.Bus, 0) },
+			func(r *rig, fresh *adapter.Bus) {
+				r.shortWrite("b")
+				time.Sleep(time.Second)
+				write(r, fresh, 0)
+				r.watched(r.Bus, "b")
+				r.OK(r.JS.DeleteStream(r.Context(), "KV_b"))
+				write(r, r.Bus, 0)
+			}, 1300*time.Millisecond + recreateDelay, 1300*time.Millisecond + 2*recreateDelay,
+		},
+		"a bus that cannot know": {
+			func(r *rig) { write(r, r.Bus, 0) },
+			func(r *rig, fresh *adapter.Bus) { write(r, fresh, 0) }, 0, 0,
+		},
 	} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
-				must(r.Bus.KeySet(r.Context(), "b", "k", nil, 0, c.ttl))(r.T)
+				c.before(r)
 				_, fresh := r.Open(adapter.Config{})
 				time.Sleep(time.Minute)
 				r.OK(r.JS.DeleteStream(r.Context(), "KV_b"))
 				deleted := time.Now()
-				c.use(r, fresh)
+				c.after(r, fresh)
 				stream := must(r.JS.Stream(r.Context(), "KV_b"))(r.T)
-				if after := stream.CachedInfo().Created.Sub(deleted); after < 500*time.Millisecond {
-					r.Errorf("the bucket was created %v after its deletion", after)
+				if took := stream.CachedInfo().Created.Sub(deleted); took < c.least || took > c.most {
+					r.Errorf("the bucket was created %v after its deletion, want %v to %v", took, c.least, c.most)
 				}
 			})
 		})
 	}
 }
+
+// recreateDelay is how long a bus waits before it creates a bucket that was deleted.
+const recreateDelay = 500 * time.Millisecond
 
 // shortWrite sets a key, and gives up after 300 ms.
 func (r *rig) shortWrite(bucket string) {
