@@ -129,6 +129,37 @@ func TestSlowEventStreamsKeepNobodyWaiting(t *testing.T) {
 	})
 }
 
+// TestSlowEventStreamCatchesUp: a client that reads the backlog of its event stream more slowly than the topic grows
+// is told when it has read what there was when it began.
+func TestSlowEventStreamCatchesUp(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		backlog := r.publish("orders", slices.Repeat([]string{largePayload}, 3)...)
+		res, err := r.client().Do(r.request("GET", ordersPath+"/events?from=earliest", "", "Accept", "text/event-stream"))
+		if err != nil {
+			r.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		stream, events := bufio.NewReader(res.Body), 0
+		for {
+			line, err := stream.ReadString('\n')
+			if err != nil {
+				r.Fatal(err)
+			}
+			if line == "event: caught_up\n" {
+				break
+			}
+			if line == "event: event\n" {
+				events++
+				r.publish("orders", largePayload, largePayload)
+				time.Sleep(time.Second)
+			}
+		}
+		if events > len(backlog)+1 {
+			r.Errorf("the client read %d events before it was told, want the %d of the backlog", events, len(backlog))
+		}
+	})
+}
+
 // unread has many clients make a request whose answer they do not read, and counts the answers by status.
 func (r *wsRig) unread(path string, then func()) map[int]int {
 	r.Helper()

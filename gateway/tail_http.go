@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/seed-63e9a637/jetbus"
@@ -131,24 +133,26 @@ func (t *tail) caughtUp(ctx context.Context) error {
 }
 
 // read calls each with the stored events after the position, until each returns false, or enough returns true after
-// an event. A nil enough never does. While it reads, it counts as one of budget.Reads. If each waits for a client for
-// longer than stallTime, read gives its place to others and begins again.
+// an event. A nil enough never does. While it reads the bus, it counts as one of budget.Reads. If each waits for a
+// client for longer than stallTime, the read of the bus ends, and another one begins after the event.
 func (t *tail) read(ctx context.Context, enough func() bool, each func(*encoded) bool) error {
 	for {
 		if t.account.Acquire(ctx, budget.Reads, 1) != nil {
 			return ctx.Err() // the request has ended
 		}
-		p := &readPlace{account: t.account}
-		err := t.readSome(ctx, p, enough, each)
-		p.release()
+		err := t.readSome(ctx, enough, each)
 		if !errors.Is(err, errStalled) {
 			return err
+		}
+		if enough == nil && !t.behind() { // the topic may grow faster than the client reads
+			return nil
 		}
 	}
 }
 
-// readSome is like read, but returns errStalled if it has given its place to others.
-func (t *tail) readSome(ctx context.Context, p *readPlace, enough func() bool, each func(*encoded) bool) error {
+// readSome is like read, but returns errStalled after an event that the client did not take within stallTime. It
+// releases the acquired budget.Reads.
+func (t *tail) readSome(ctx context.Context, enough func() bool, each func(*encoded) bool) error {
 	topic := t.info.Config.Name
 	o := jetbus.ReadOptions{From: t.from}
 	if t.known {
@@ -156,25 +160,32 @@ func (t *tail) readSome(ctx context.Context, p *readPlace, enough func() bool, e
 		o.Last = map[string]jetbus.Checkpoint{topic: t.last}
 		o.Created = map[string]time.Time{topic: t.info.Created}
 	}
-	for e, err := range t.g.b.Read(ctx, []string{topic}, o) {
-		if err != nil {
+	read, stop := iter.Pull2(t.g.b.Read(ctx, []string{topic}, o))
+	// A read of the bus holds events that it has read ahead, so it must not wait for a slow client.
+	end := sync.OnceFunc(func() {
+		stop()
+		t.account.Release(budget.Reads, 1)
+	})
+	defer end()
+	stall := time.AfterFunc(stallTime, end)
+	for stall.Stop(); ; {
+		e, err, ok := read()
+		if !ok || err != nil {
 			return err
 		}
-		next := encode(&e, t.stream)
-		stall := time.AfterFunc(stallTime, func() { p.lend(next.size) })
-		more, err := t.pass(ctx, next, each)
-		stall.Stop()
+		stall.Reset(stallTime)
+		more, err := t.pass(ctx, encode(&e, t.stream), each)
+		inTime := stall.Stop()
 		if !more || err != nil {
 			return err
 		}
 		if enough != nil && enough() {
 			return nil
 		}
-		if p.isLent() {
+		if !inTime {
 			return errStalled
 		}
 	}
-	return nil
 }
 
 // pass moves the position to an event, and calls each if the event matches the client's filter.
