@@ -76,8 +76,8 @@ func (l headerListener) Accept() (net.Conn, error) {
 	return nc, err
 }
 
-// sendBuffer is how many bytes the system keeps for a client that does not read. Its default grows to megabytes for
-// each connection.
+// sendBuffer bounds the send buffer that the operating system keeps for a connection, which would grow to megabytes
+// for a client that reads slowly. Linux doubles the value.
 const sendBuffer = 256 << 10
 
 // headerConn counts the bytes that arrive while the server waits for a request.
