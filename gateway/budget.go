@@ -30,8 +30,7 @@ func newBudget(c Config) *budget.Budget {
 	if c.Auth == nil {
 		l.BytesPerPrincipal, l.CallsPerPrincipal, l.ScansPerPrincipal = l.Bytes, l.Calls, l.Scans
 	}
-	// Large bodies are parsed on at most half of GOMAXPROCS. The rest serves small requests.
-	work := max(1, runtime.GOMAXPROCS(0)/2)
+	work := processors()
 	// readBody acquires the memory of a body in steps, so a request must have room for the largest body.
 	body := bodyCost * batchBodies * l.FrameBytes
 	return budget.New(
@@ -40,6 +39,10 @@ func newBudget(c Config) *budget.Budget {
 		budget.Limit{Bytes: max(int64(l.BytesPerConnection), body), Calls: l.CallsPerPrincipal, Scans: l.ScansPerPrincipal, Work: max(1, work/2)},
 	)
 }
+
+// processors returns how many goroutines may parse large bodies, and how many may scan topics: half of
+// GOMAXPROCS, at least 1. The rest serves small requests.
+func processors() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 // parse runs f, which parses a body of size bytes. The budget limits how many large bodies are parsed
 // concurrently.

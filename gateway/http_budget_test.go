@@ -201,6 +201,37 @@ func TestScansAreBounded(t *testing.T) {
 	})
 }
 
+// TestExpensiveRequestsAreRated: a document counts for 100 requests of the rate, and a state for one more for each 64 KiB of its topic.
+func TestExpensiveRequestsAreRated(t *testing.T) {
+	c := withTokens()
+	c.Limits = gateway.Limits{Rate: 10, Burst: 250}
+	inBubble(t, c, func(r *wsRig) {
+		r.ensure(jetbus.TopicConfig{Name: "state", Compact: true})
+		for i := range 20 {
+			r.set("state", fmt.Sprintf(`%d="%s"`, i, strings.Repeat("x", 1000<<10)))
+		}
+		state := statePath + "/state?limit=1&at=2100-01-01T00:00:00Z" // of 20 MB: 312 more
+		for _, one := range []struct {
+			path   string
+			served int
+		}{
+			{"/openapi.json", 2},
+			{"/asyncapi.json", 2},
+			{state, 1},
+		} {
+			time.Sleep(time.Minute) // the bucket is full again
+			for i := range 5 {
+				a := r.do("GET", one.path, "", "Authorization", ann)
+				if i < one.served {
+					a.is(200)
+				} else if a.is(429); a.header.Get("Retry-After") == "" {
+					r.Errorf("%s has no Retry-After", one.path)
+				}
+			}
+		}
+	})
+}
+
 // TestCallsAreBounded: acknowledgements, look-ups of schemas and what else asks the broker have places,
 // and an answer that comes frees one.
 func TestCallsAreBounded(t *testing.T) {

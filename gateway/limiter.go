@@ -21,8 +21,8 @@ func newLimiter(rate float64, burst int, now time.Time) *limiter {
 	return &limiter{rate: rate, burst: size, have: size, last: now}
 }
 
-// take takes n tokens, or says how long it takes until there are that many. More than the
-// bucket holds are granted when it is full, and owed.
+// take takes n tokens, or returns how long it takes until there are that many. More than half of what the bucket
+// holds are granted when it is half full, and owed: a request that took one token before can get them, too.
 func (l *limiter) take(now time.Time, n int) (ok bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,7 +30,7 @@ func (l *limiter) take(now time.Time, n int) (ok bool, wait time.Duration) {
 		return true, 0
 	}
 	l.fill(now)
-	need := math.Min(float64(n), l.burst)
+	need := math.Min(float64(n), math.Max(1, l.burst/2))
 	if l.have < need {
 		return false, time.Duration((need - l.have) / l.rate * float64(time.Second))
 	}

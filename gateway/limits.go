@@ -39,19 +39,20 @@ type Limits struct {
 	// rate_limited (429) if its subject has used up its share, or overloaded (503) if the process has. Frames of
 	// a WebSocket wait for memory without a timeout. SUBSCRIBE, CURSOR, the offset of a SEEK and the parsing of a
 	// large frame wait up to 2 seconds like requests. A subscription to a group is refused immediately if there is
-	// no memory for it. With the defaults, jetbus serve grew to 830 MiB when clients attacked it.
+	// no memory for it. With the defaults, jetbus serve grew to 880 MiB when clients attacked it.
 	Bytes              int // bytes held for all clients. Default 256 MiB
 	BytesPerPrincipal  int // bytes held for one subject; less than 16 times FrameBytes refuses the largest batches. Default 32 MiB
 	BytesPerConnection int // bytes held for one connection, at least 16 times FrameBytes. Default 16 MiB
 	Calls              int // concurrent requests to the broker, SUBSCRIBE among them, but no publishes. Default 512
 	CallsPerPrincipal  int // concurrent requests to the broker, per subject. Default 64
-	Scans              int // concurrent reads through a topic: snapshots, states, dead letters, /openapi.json, schema requests with a body. Default 4
-	ScansPerPrincipal  int // concurrent reads through a topic, per subject. Default 2
+	Scans              int // concurrent reads through a topic: snapshots, states, dead letters, /openapi.json, schema requests with a body. Default half of GOMAXPROCS
+	ScansPerPrincipal  int // concurrent reads through a topic, per subject. Default a quarter of GOMAXPROCS
 }
 
 // normalize returns the limits with defaults filled in, or an error that wraps
 // [jetbus.ErrInvalidOption] and names the field.
 func (l Limits) normalize() (Limits, error) {
+	busy := processors()
 	counts := []struct {
 		name       string
 		field      *int
@@ -74,8 +75,8 @@ func (l Limits) normalize() (Limits, error) {
 		{"BytesPerConnection", &l.BytesPerConnection, 16 << 20, 64 << 10},
 		{"Calls", &l.Calls, 512, 1},
 		{"CallsPerPrincipal", &l.CallsPerPrincipal, 64, 1},
-		{"Scans", &l.Scans, 4, 1},
-		{"ScansPerPrincipal", &l.ScansPerPrincipal, 2, 1},
+		{"Scans", &l.Scans, busy, 1},
+		{"ScansPerPrincipal", &l.ScansPerPrincipal, max(1, busy/2), 1},
 	}
 	for _, c := range counts {
 		if err := setLimit(c.name, c.field, c.value, c.min); err != nil {

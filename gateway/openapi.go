@@ -70,6 +70,9 @@ var operations = []operation{
 	{"GET", "/asyncapi.json", "asyncapi", "The topics, and the WebSocket that serves them", "", nil, object{"200": anyJSON}},
 }
 
+// documentCost is how many requests a document counts for, because the broker lists all topics for it.
+const documentCost = 100
+
 // documentTopics is how many topics have a path of their own in a document.
 const documentTopics = 500
 
@@ -230,7 +233,7 @@ func (g *Gateway) documented(r *http.Request) (topics []documentTopic, release f
 		}
 		return nil, func() {}, nil
 	}
-	if err := g.charge(who, 1); err != nil {
+	if err := g.charge(who, documentCost); err != nil {
 		return nil, nil, err
 	}
 	a := g.account(who)

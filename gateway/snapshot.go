@@ -279,13 +279,18 @@ func (g *Gateway) snapshotKey(w http.ResponseWriter, r *http.Request) {
 	answerText(w, http.StatusOK, append(body, '\n'))
 }
 
-// stateCost is the assumed memory of a state as a multiple of its topic's bytes. Events with many short headers take
-// more, most events take less.
-const stateCost = 4
+const (
+	// stateCost is the assumed memory of a state as a multiple of its topic's bytes. Events with many short headers
+	// take more, most events take less.
+	stateCost = 4
+	// stateStep is for how many bytes of its topic a state counts as one more request.
+	stateStep = 64 << 10
+)
 
-// stateScans returns how many scans a state of the topic counts for. The bus builds a state of all keys in
-// memory. The count limits all concurrent states to Limits.Bytes together.
-func (g *Gateway) stateScans(ctx context.Context, topic string) (int64, error) {
+// chargeState charges who for the size of a topic whose state is requested. It returns how many scans the state
+// counts for. The bus builds a state of all keys in memory. The count limits all concurrent states to Limits.Bytes
+// together.
+func (g *Gateway) chargeState(ctx context.Context, who Principal, topic string) (int64, error) {
 	info, err := g.b.TopicInfo(ctx, topic)
 	most, scans := uint64(g.c.Limits.Bytes)/stateCost, uint64(g.c.Limits.Scans) //nolint:gosec // they are positive
 	switch {
@@ -294,7 +299,7 @@ func (g *Gateway) stateScans(ctx context.Context, topic string) (int64, error) {
 	case info.Bytes > most:
 		return 0, refuse(CodeTooLarge, "topic %s has %d bytes, and states of topics with more than %d are not served; page through its snapshot", topic, info.Bytes, most)
 	}
-	return int64(max(1, (info.Bytes*scans+most-1)/most)), nil //nolint:gosec // at most Scans
+	return int64(max(1, (info.Bytes*scans+most-1)/most)), g.charge(who, int(info.Bytes/stateStep)) //nolint:gosec // at most Scans, and less than most
 }
 
 // stateAt serves GET /v1/topics/{topic}/state: the last event of each key as of a time, page by page in
@@ -304,7 +309,7 @@ func (g *Gateway) stateAt(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	scans, err := g.stateScans(r.Context(), topic)
+	scans, err := g.chargeState(r.Context(), who, topic)
 	if err != nil {
 		g.problem(w, r, err)
 		return

@@ -275,9 +275,9 @@ func heavyPulls(ctx context.Context, a *attackers) {
 	})
 }
 
-// deafStreams are 200 event streams that nobody reads.
+// deafStreams are 500 event streams that nobody reads.
 func deafStreams(ctx context.Context, a *attackers) {
-	a.deafRequests(ctx, 200, "/v1/topics/bulk/events?from=earliest", "text/event-stream")
+	a.deafRequests(ctx, 500, "/v1/topics/bulk/events?from=earliest", "text/event-stream")
 }
 
 // deafSnapshots are 40 clients that ask for the first page of a snapshot of events with large headers, and read nothing.
