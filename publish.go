@@ -42,7 +42,11 @@ type PublishOptions struct {
 	// duplicates. Observers are not called. There are three differences: the broker finds
 	// out that a topic is full ([ErrTopicFull]) only when it stores an event; a topic that
 	// Publish would declare is [ErrNoTopic]; permissions are those for the topic, not for
-	// single keys. Needs a server 2.12 or newer. Default false: the event is stored.
+	// single keys. Subscribers of NATS that do not use JetStream, to a wildcard such as
+	// "ev.>", receive a message without the attributes and the payload of the event. It
+	// would have the subject of the events of an adopted topic (TopicConfig.Subject), so
+	// a dry run of that is [ErrUnsupported]. Needs a server 2.12 or newer. Default false:
+	// the event is stored.
 	DryRun bool `json:"dryRun,omitempty"`
 }
 

@@ -102,7 +102,7 @@ var rooms = map[string]room{
 	"gateway": {
 		rooms: []string{".", "gateway/internal/budget", "internal/caller", "internal/exactjson", "internal/frame", "internal/loopback", "internal/shutdown"},
 		heavy: []string{"github.com/coder/websocket/...", "github.com/golang-jwt/jwt/v5/..."},
-		// What a dry run is told, by a schema, and by a broker with users and limits, is what a publish is told.
+		// The tests compare dry runs with publishes on topics with schemas and on a broker with users and limits.
 		tests: []string{"gateway/client", "adapter/adaptertest", "registry", "github.com/nats-io/nats.go/...", "github.com/nats-io/nats-server/v2/..."},
 	},
 	"gateway/internal/budget": {},

@@ -119,7 +119,7 @@ func (p *batch) moveUnit(ctx context.Context, messages []*nats.Msg) (moved bool,
 		to := &p.to[i]
 		fresh := now[to.topic]
 		if fresh == nil {
-			if fresh, err = p.b.verify(ctx, to.topic); err != nil {
+			if fresh, err = p.b.verify(ctx, to.topic, true); err != nil {
 				return false, err
 			}
 			now[to.topic] = fresh

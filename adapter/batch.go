@@ -133,7 +133,7 @@ func (p *batch) complete(ctx context.Context, events []jetbus.Event, now time.Ti
 	for i := range events {
 		e := &p.receipts[i].Event
 		*e = events[i]
-		to, err := p.b.complete(ctx, e, now, last)
+		to, err := p.b.complete(ctx, e, now, last, true)
 		if err == nil {
 			p.to[i], last = to, to
 			if p.o.Of(i) != (jetbus.PublishOptions{}) || !surelyFits(e, limit) {

@@ -72,7 +72,7 @@ func (p *batch) sortOut(ctx context.Context, todo []int, retried []bool, unheard
 			verr, asked := unheard[t]
 			if errors.Is(err, nats.ErrNoResponders) && !asked {
 				p.mu.Unlock() // answers of other calls come on the goroutine that would wait for it
-				_, verr = p.b.verify(ctx, t)
+				_, verr = p.b.verify(ctx, t, true)
 				p.mu.Lock()
 				unheard[t] = verr
 			}

@@ -180,7 +180,7 @@ func (p *batch) relink(ctx context.Context, todo *[]int, retried []bool) error {
 	case errors.Is(err, errNotSent), errors.Is(err, errNoAnswer):
 		return nil
 	case errors.Is(err, nats.ErrNoResponders):
-		if _, err := p.b.verify(ctx, p.to[first].topic); err != nil {
+		if _, err := p.b.verify(ctx, p.to[first].topic, true); err != nil {
 			return err
 		}
 		return p.move(*todo)

@@ -354,7 +354,7 @@ func (b *Bus) TopicInfo(ctx context.Context, name string) (jetbus.TopicInfo, err
 	return out, nil
 }
 
-// inspect asks the server about a topic, whatever is remembered of it.
+// inspect asks the server about a topic, whatever is remembered of it. It creates nothing.
 func (st *streams) inspect(ctx context.Context, name string) (*topic, *jetstream.StreamInfo, error) {
 	if err := jetbus.ValidTopic(name); err != nil {
 		return nil, nil, err
@@ -365,7 +365,7 @@ func (st *streams) inspect(ctx context.Context, name string) (*topic, *jetstream
 		return t, info, st.translate("", st.api+"STREAM.INFO."+t.stream, err)
 	}
 	if jetbus.IsDeadLetterTopic(name) {
-		return st.deadTopic(ctx, name)
+		return st.deadTopic(ctx, name, false)
 	}
 	info, err := st.findStream(ctx, name)
 	if err != nil {

@@ -149,11 +149,11 @@ func (st *streams) retryConfig() jetstream.StreamConfig {
 }
 
 // deadTopic is the topic of the dead letters of another. It exists when that
-// does, or when there are some.
-func (st *streams) deadTopic(ctx context.Context, name string) (*topic, *jetstream.StreamInfo, error) {
+// does, or when there are some. If create is set, deadTopic creates a missing stream of dead letters.
+func (st *streams) deadTopic(ctx context.Context, name string, create bool) (*topic, *jetstream.StreamInfo, error) {
 	stream := ownStream(st.cfg.Prefix, deadStream)
 	info, err := st.streamInfo(ctx, stream)
-	if apiCode(err) == jetstream.JSErrCodeStreamNotFound && st.cfg.AutoCreate {
+	if apiCode(err) == jetstream.JSErrCodeStreamNotFound && create {
 		if err = st.keepStreams(ctx, 0); err == nil {
 			info, err = st.streamInfo(ctx, stream)
 		}

@@ -145,7 +145,7 @@ func (st *streams) keyedTopic(ctx context.Context, name string) (*topic, error) 
 	defer cancel()
 	t, err := st.lookup(ctx, name)
 	if err == nil && !t.config.KeyInSubject {
-		t, err = st.verify(ctx, t)
+		t, err = st.verify(ctx, t, true)
 	}
 	if err == nil && !t.config.KeyInSubject {
 		err = jetbus.ErrNeedsKeySubject

@@ -22,7 +22,7 @@ func known() (b *Bus, now time.Time) {
 func TestLookupDoesNotAllocate(t *testing.T) {
 	b, now := known()
 	n := testing.AllocsPerRun(100, func() {
-		if _, err := b.lookupAt(t.Context(), "orders.created", now.Add(freshFor-1)); err != nil {
+		if _, err := b.lookupAt(t.Context(), "orders.created", now.Add(freshFor-1), true); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -59,7 +59,7 @@ func BenchmarkLookup(b *testing.B) {
 	bus, now := known()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := bus.lookupAt(b.Context(), "orders.created", now); err != nil {
+		if _, err := bus.lookupAt(b.Context(), "orders.created", now, true); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -54,11 +54,6 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 	default:
 		return jetbus.Receipt{}, fmt.Errorf("%w: %d PublishOptions given, pass one", jetbus.ErrInvalidOption, len(o))
 	}
-	if options.DryRun && b.cfg.AutoCreate {
-		if _, err := b.known(ctx, e.Topic); errors.Is(err, jetbus.ErrNoTopic) {
-			return jetbus.Receipt{}, err
-		}
-	}
 	named := e.ID != "" // it may be said again
 	to, m, err := b.message(ctx, e, options, now)
 	if b.lookAgain(ctx, err, *e) {
@@ -71,11 +66,11 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 		return jetbus.Receipt{}, err
 	}
 	if options.DryRun {
-		if err := b.rehearse(&to, m); err != nil {
+		if err := b.toProbe(&to, m); err != nil {
 			return jetbus.Receipt{}, err
 		}
 	}
-	ack, err := b.storeMoving(ctx, to.topic, m, func(fresh *topic) error {
+	ack, err := b.storeMoving(ctx, to.topic, m, options.DryRun, func(fresh *topic) error {
 		if err := b.moveTo(fresh, e, &to); err != nil {
 			return err
 		}
@@ -83,7 +78,7 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 		if err := b.instruct(&to, m, e, options, now); err != nil || !options.DryRun {
 			return err
 		}
-		return b.rehearse(&to, m)
+		return b.toProbe(&to, m)
 	})
 	if named && isWrongSequence(err) {
 		short, cancel := context.WithTimeout(ctx, askTimeout) // who may not ask hears nothing
@@ -100,7 +95,8 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 		return jetbus.Receipt{}, failed
 	}
 	r := jetbus.Receipt{Event: *e, Duplicate: ack.duplicate, Scheduled: m.Header[headerSchedule] != nil}
-	if options.DryRun && r.Scheduled && named && !r.Duplicate { // a single server checks schedules before it looks for duplicates
+	// A single server checks schedules before it looks for duplicates.
+	if options.DryRun && r.Scheduled && named && !r.Duplicate && !to.topic.elects {
 		_, r.Duplicate, err = b.dedupeLookup(ctx, to.topic, e.ID)
 		if err != nil {
 			return jetbus.Receipt{}, b.publishError(e, m.Subject, err)
@@ -114,7 +110,7 @@ func (b *Bus) publish(ctx context.Context, e *jetbus.Event, o []jetbus.PublishOp
 
 // message completes an event and builds the message that stores it.
 func (b *Bus) message(ctx context.Context, e *jetbus.Event, o jetbus.PublishOptions, now time.Time) (destination, *nats.Msg, error) {
-	to, err := b.complete(ctx, e, now, destination{})
+	to, err := b.complete(ctx, e, now, destination{}, !o.DryRun)
 	if err != nil {
 		return to, nil, err
 	}
@@ -154,14 +150,14 @@ type destination struct {
 
 // complete checks an event, fills in what it does not say, and returns where it
 // is stored. last is the destination of the event before, if there is one: what
-// is the same is not made again.
-func (b *Bus) complete(ctx context.Context, e *jetbus.Event, now time.Time, last destination) (destination, error) {
+// is the same is not made again. create is as in lookupAt.
+func (b *Bus) complete(ctx context.Context, e *jetbus.Event, now time.Time, last destination, create bool) (destination, error) {
 	if err := e.Validate(); err != nil {
 		return destination{}, err
 	}
 	to := last
 	if to.topic == nil || to.topic.name() != e.Topic {
-		t, err := b.lookupAt(ctx, e.Topic, now)
+		t, err := b.lookupAt(ctx, e.Topic, now, create)
 		if err != nil {
 			return destination{}, err
 		}
@@ -312,14 +308,15 @@ func surelyFits(e *jetbus.Event, limit int64) bool {
 // store sends a message until it is answered, under one id: a copy that was
 // stored before is found by the server's dedupe, as long as that remembers the id.
 func (b *Bus) store(ctx context.Context, t *topic, m *nats.Msg) (pubAck, error) {
-	return b.storeMoving(ctx, t, m, nil)
+	return b.storeMoving(ctx, t, m, false, nil)
 }
 
 // storeMoving is store for an event whose topic may have changed. If the message's subject has no
 // responders, or the subject of a delayed event is not one of the stream, move builds the message again for the
-// topic's current configuration. If move is nil, the message stays as it is.
-func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(fresh *topic) error) (pubAck, error) {
+// topic's current configuration. If move is nil, the message stays as it is. dry says that the message is a probe.
+func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, dry bool, move func(fresh *topic) error) (pubAck, error) {
 	s := triesOf(t, m)
+	s.dry = dry
 	for wait := publishRetry; ; wait = min(2*wait, publishRetryMax) {
 		ack, err := b.storeOnce(ctx, m, &s)
 		switch {
@@ -338,7 +335,7 @@ func (b *Bus) storeMoving(ctx context.Context, t *topic, m *nats.Msg, move func(
 				return pubAck{seq: seq, duplicate: b.storedByAnother(ctx, t, m, seq)}, nil
 			}
 		case errors.Is(err, nats.ErrNoResponders), apiCode(err) == jetstream.JSErrCodeScheduleTargetInvalid:
-			fresh, err := b.verify(ctx, t)
+			fresh, err := b.verify(ctx, t, !dry)
 			if err == nil && move != nil && !fresh.samePlace(t) {
 				if err = move(fresh); err == nil {
 					t = fresh
@@ -376,7 +373,7 @@ func (srv *server) storeOnce(ctx context.Context, m *nats.Msg, s *tries) (pubAck
 		return pubAck{}, err
 	}
 	ack, err := parsePubAck(a.Data)
-	if s.dry && isRehearsed(err) {
+	if s.dry && probePassed(m, err) {
 		return pubAck{}, nil
 	}
 	return ack, err
@@ -384,8 +381,8 @@ func (srv *server) storeOnce(ctx context.Context, m *nats.Msg, s *tries) (pubAck
 
 // verify asks the server for a topic that may have changed since the bus looked it up, for example because
 // its subject has no responders. It returns the current topic, or the known one if the server does not
-// answer soon.
-func (st *streams) verify(ctx context.Context, t *topic) (*topic, error) {
+// answer soon. create is as in lookupAt.
+func (st *streams) verify(ctx context.Context, t *topic, create bool) (*topic, error) {
 	short, cancel := context.WithTimeout(ctx, askTimeout) // the next try may succeed sooner than a longer wait here
 	defer cancel()
 	fresh, err := st.asDeclared(short, t)
@@ -399,7 +396,7 @@ func (st *streams) verify(ctx context.Context, t *topic) (*topic, error) {
 	if t.adopted() {
 		return nil, jetbus.ErrNoTopic
 	}
-	return st.lookup(ctx, t.name()) // in another stream
+	return st.lookupAt(ctx, t.name(), time.Now(), create) // in another stream
 }
 
 // moveTo sets where an event is stored in the current version of its topic.

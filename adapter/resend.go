@@ -26,7 +26,7 @@ var errForgotten error = &jetbus.RemedyError{
 type tries struct {
 	window      time.Duration // as long as which the server remembers
 	conditional bool          // what is stored is refused when it comes again
-	dry         bool          // the message is a rehearsal, which is never stored
+	dry         bool          // the message is a probe, which is never stored
 	sent        time.Time     // when the present try was
 	since       time.Time     // when the first one was that may have been stored; zero: none may be
 }
@@ -35,7 +35,7 @@ type tries struct {
 func triesOf(t *topic, m *nats.Msg) tries {
 	once := len(m.Header[jetstream.ExpectedLastSubjSeqHeader]) > 0 && len(m.Header[headerTTL]) == 0 ||
 		t.retries // a retry takes the place of the one before
-	return tries{window: t.config.DuplicateWindow, conditional: once, dry: isRehearsal(m)}
+	return tries{window: t.config.DuplicateWindow, conditional: once}
 }
 
 // begin notes that a try is sent now, unless it comes too late to be recognized.

@@ -95,7 +95,7 @@ func (b *Bus) awaitRetries(ctx context.Context, t *topicGroup) error {
 // storeRetry stores an event among the retries of a group, once.
 func (b *Bus) storeRetry(ctx context.Context, t *topicGroup, e jetbus.Event, origin retryOrigin) (jetbus.Receipt, error) {
 	seq := e.Seq
-	if _, err := b.complete(ctx, &e, time.Now(), destination{topic: t.topic, subject: t.filter}); err != nil {
+	if _, err := b.complete(ctx, &e, time.Now(), destination{topic: t.topic, subject: t.filter}, true); err != nil {
 		return jetbus.Receipt{}, err
 	}
 	e.Seq = seq

@@ -34,9 +34,10 @@ type server struct {
 	level       int    // the server's API level
 	link        *link.Link
 	replies     *replies
-	latestUnder chan struct{} // one item for each request for last events in flight
-	readAhead   atomic.Int64  // bytes that readers have in flight beyond the first window of each; see tailWindow
-	connections atomic.Uint64 // number of connections so far; requests on an earlier one get no answer
+	latestUnder chan struct{}          // one item for each request for last events in flight
+	readAhead   atomic.Int64           // bytes that readers have in flight beyond the first window of each; see tailWindow
+	connections atomic.Uint64          // number of connections so far; requests on an earlier one get no answer
+	zeros       atomic.Pointer[[]byte] // see zeroBytes
 }
 
 // newServer asks the server for its version and limits. The caller calls letGo.

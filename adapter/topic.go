@@ -113,11 +113,12 @@ func ownStream(prefix, topic string) string {
 // lookup returns a topic that exists, or declares it where AutoCreate is on. Its errors, as
 // those of all that is about one topic or group, do not name it: the operation does.
 func (st *streams) lookup(ctx context.Context, name string) (*topic, error) {
-	return st.lookupAt(ctx, name, time.Now())
+	return st.lookupAt(ctx, name, time.Now(), true)
 }
 
-// lookupAt is lookup for a caller that has read the clock.
-func (st *streams) lookupAt(ctx context.Context, name string, now time.Time) (*topic, error) {
+// lookupAt is lookup for a caller that has read the clock. It declares nothing unless create is set.
+func (st *streams) lookupAt(ctx context.Context, name string, now time.Time, create bool) (*topic, error) {
+	create = create && st.cfg.AutoCreate
 	if err := jetbus.ValidTopic(name); err != nil {
 		return nil, err
 	}
@@ -129,11 +130,11 @@ func (st *streams) lookupAt(ctx context.Context, name string, now time.Time) (*t
 		return t, nil
 	}
 	if jetbus.IsDeadLetterTopic(name) {
-		t, _, err := st.deadTopic(ctx, name)
+		t, _, err := st.deadTopic(ctx, name, create)
 		return t, err
 	}
 	info, err := st.findStream(ctx, name)
-	if errors.Is(err, jetbus.ErrNoTopic) && st.cfg.AutoCreate {
+	if errors.Is(err, jetbus.ErrNoTopic) && create {
 		info, err = st.autoCreate(ctx, name)
 	}
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/adapter/adaptertest"
 	"github.com/seed-63e9a637/jetbus/embedded/bustest"
 	"github.com/seed-63e9a637/jetbus/gateway"
+	"github.com/seed-63e9a637/jetbus/internal/frame"
 	"github.com/seed-63e9a637/jetbus/registry"
 )
 
@@ -77,58 +78,110 @@ func TestDryRunOfBatch(t *testing.T) {
 	})
 }
 
+// A dry run of an adopted topic would deliver a message to the subscribers of its subject.
+func TestDryRunOfAdoptedTopic(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		nc := adaptertest.Must(r.broker.Connect())(r.T)
+		r.Cleanup(nc.Close)
+		js := adaptertest.Must(jetstream.New(nc))(r.T)
+		adaptertest.Must(js.CreateStream(r.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in"}}))(r.T)
+		r.ensure(jetbus.TopicConfig{Name: "adopted", Stream: "IN", Subject: "in"})
+		r.do("POST", "/v1/topics/adopted?dry_run=1", `1`).refused(gateway.CodeUnsupported)
+		r.do("POST", "/v1/topics/adopted", `1`).is(201)
+	})
+}
+
+// A request that means a dry run and is not understood is refused: the event would be stored.
+func TestDryRunIsNotMisunderstood(t *testing.T) {
+	inBubble(t, gateway.Config{}, func(r *wsRig) {
+		ndjson := []string{"Content-Type", "application/x-ndjson"}
+		for query, want := range map[string]gateway.Code{
+			"dryRun=1": gateway.CodeBadRequest, "dryrun=1": gateway.CodeBadRequest, "dry-run=1": gateway.CodeBadRequest, "DRY_RUN=1": gateway.CodeBadRequest,
+			"ttlMs=60000;dry_run=1": gateway.CodeBadRequest, "dry_run=1%zz": gateway.CodeBadRequest, "dry_run=0&dry_run=1": gateway.CodeBadRequest,
+			"dry_run=yes": gateway.CodeBadRequest, "dry_run": gateway.CodeBadRequest,
+		} {
+			r.do("POST", ordersPath+"?"+query, `1`).refused(want)
+			r.do("POST", ordersPath+"?"+query, `{"payload":1}`, ndjson...).refused(want)
+			r.do("POST", "/publish/orders?"+query, `1`).refused(want)
+		}
+		r.do("POST", "/publish/orders?dry_run=1", `1`).refused(gateway.CodeUnsupported)
+		c := r.dial()
+		c.next(frame.Hello)
+		for _, opts := range []string{`{"dryRun":true}`, `{"dry_run":true}`} {
+			if m := c.ask(`{"op":"PUBLISH","topic":"orders","payload":1,"opts":`+opts+`}`, frame.Err); m.Code != string(gateway.CodeUnsupported) {
+				r.Errorf("PUBLISH with %s: %+v", opts, m)
+			}
+			event := `{"topic":"orders","payload":1,"opts":` + opts + `}`
+			if m := c.ask(`{"op":"PUBLISH_BATCH","events":[`+event+`]}`, frame.OK); len(m.Results) != 1 || m.Results[0].Code != string(gateway.CodeUnsupported) {
+				r.Errorf("PUBLISH_BATCH with %s: %+v", opts, m)
+			}
+			if m := c.ask(`{"op":"PUBLISH_BATCH","atomic":true,"events":[`+event+`]}`, frame.Err); m.Code != string(gateway.CodeUnsupported) {
+				r.Errorf("atomic PUBLISH_BATCH with %s: %+v", opts, m)
+			}
+		}
+		if e := r.last(); e.Seq != 0 {
+			r.Errorf("%+v is stored", e)
+		}
+		c.ask(`{"op":"PUBLISH","topic":"orders","payload":1,"opts":{"dryRun":false}}`, frame.OK)
+		r.do("POST", "/publish/orders?dry_run=0", `1`).is(200)
+		if e := r.last(); e.Seq != 2 {
+			r.Errorf("without a dry run: %+v", e)
+		}
+	})
+}
+
 // TestDryRunAgreesWithPublish sends 2,000 random events, valid and not, first as dry runs and then to be
 // stored: the answers have the same status and the same codes, and only the publishes store events.
 func TestDryRunAgreesWithPublish(t *testing.T) {
 	const events = 2_000
 	bustest.Run(t, func(t *testing.T) {
-		t.Cleanup(func() { time.Sleep(time.Second) })     // as inBubble
-		h := newHall(t, rand.New(rand.NewPCG(events, 1))) //nolint:gosec // repeatable
-		for h.events < events {
-			h.try()
+		t.Cleanup(func() { time.Sleep(time.Second) })          // as inBubble
+		r := newDryRunRig(t, rand.New(rand.NewPCG(events, 1))) //nolint:gosec // repeatable
+		for r.events < events {
+			r.try()
 		}
 		for code, atLeast := range map[string]int{
 			"": 400, "bad_json": 20, "bad_request": 20, "unauthorized": 5, "forbidden": 20, "unknown_topic": 10, "seq_conflict": 10,
 			"too_large": 20, "unsupported_encoding": 5, "schema_invalid": 20, "unsupported": 20, "no_state": 2,
 		} {
-			if h.codes[code] < atLeast {
-				t.Errorf("code %q: %d answers, want at least %d", code, h.codes[code], atLeast)
+			if r.codes[code] < atLeast {
+				t.Errorf("code %q: %d answers, want at least %d", code, r.codes[code], atLeast)
 			}
 		}
-		if h.duplicates < 20 || h.scheduled < 5 {
-			t.Errorf("%d duplicates and %d scheduled events: too few", h.duplicates, h.scheduled)
+		if r.duplicates < 20 || r.scheduled < 5 {
+			t.Errorf("%d duplicates and %d scheduled events: too few", r.duplicates, r.scheduled)
 		}
-		for topic, n := range h.stored {
-			if info, err := h.bus.TopicInfo(t.Context(), topic); err != nil || info.LastSeq != n {
-				t.Errorf("%s has %d events, %v; %d publishes stored one", topic, info.LastSeq, err, n)
+		for topic, n := range r.stored {
+			if info, err := r.bus.TopicInfo(t.Context(), topic); err != nil || info.LastSeq != n {
+				t.Errorf("%s has %d messages, %v; %d publishes stored one", topic, info.LastSeq, err, n)
 			}
 		}
 	})
 }
 
-// hall has topics of all kinds, and makes requests to publish to them. The gateway's connection may not
+// dryRunRig has topics of all kinds, and makes requests to publish to them. The gateway's connection may not
 // publish to the topic "secret".
-type hall struct {
+type dryRunRig struct {
 	*wsRig
 	*rand.Rand
 
 	last                          map[string]float64 // the sequence of the last event, by topic and key
-	stored                        map[string]uint64  // events, by topic without delays
+	stored                        map[string]uint64  // messages, by topic
 	codes                         map[string]int     // answers for events; "": stored
 	events, duplicates, scheduled int
 }
 
-// The limits of the hall: of headers and payload together by the broker and by the adopted stream, and of the
-// payload by the gateway.
+// The limits of the rig: of headers and payload together by the broker and by the stream of the topic "small", and of
+// the payload by the gateway.
 const (
-	hallMessage = 16 << 10
-	hallStream  = 4 << 10
-	hallPayload = 12 << 10
+	maxMessage = 16 << 10
+	maxSmall   = 4 << 10
+	maxPayload = 12 << 10
 )
 
-func newHall(t *testing.T, random *rand.Rand) *hall {
+func newDryRunRig(t *testing.T, random *rand.Rand) *dryRunRig {
 	t.Helper()
-	s := adaptertest.StartServer(t, &server.Options{JetStream: true, MaxPayload: hallMessage, Users: []*server.User{
+	s := adaptertest.StartServer(t, &server.Options{JetStream: true, MaxPayload: maxMessage, Users: []*server.User{
 		{Username: "root", Password: "root"},
 		{Username: "gateway", Password: "gateway", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{">"}, Deny: []string{"ev.secret.>"}}}},
 	}})
@@ -138,12 +191,11 @@ func newHall(t *testing.T, random *rand.Rand) *hall {
 		t.Cleanup(func() { adaptertest.CloseBus(t, b) })
 		return b
 	}
-	h := &hall{wsRig: &wsRig{T: t, bus: open(root)}, Rand: random, last: map[string]float64{}, codes: map[string]int{}}
-	h.stored = map[string]uint64{"free": 0, "typed": 0, "adopted": 0, "secret": 0, "parts": 0}
-	js := adaptertest.Must(jetstream.New(root))(t)
-	adaptertest.Must(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in"}, MaxMsgSize: hallStream}))(t)
+	r := &dryRunRig{wsRig: &wsRig{T: t, bus: open(root)}, Rand: random, last: map[string]float64{}, codes: map[string]int{}}
+	r.stored = map[string]uint64{"secret": 0}
 	for _, c := range []jetbus.TopicConfig{
 		{Name: "free"},
+		{Name: "small"},
 		{Name: "typed"},
 		{Name: "secret"},
 		{Name: "parts", Partitions: 4},
@@ -152,8 +204,12 @@ func newHall(t *testing.T, random *rand.Rand) *hall {
 		{Name: "log", KeyInSubject: true},
 		{Name: "log.snapshot", SnapshotOf: "log"},
 	} {
-		h.ensure(c)
+		r.ensure(c)
 	}
+	js := adaptertest.Must(jetstream.New(root))(t)
+	small := adaptertest.Must(js.Stream(t.Context(), "EV_SMALL"))(t).CachedInfo().Config
+	small.MaxMsgSize = maxSmall
+	adaptertest.Must(js.UpdateStream(t.Context(), small))(t)
 	reg := adaptertest.Must(registry.Open(t.Context(), root, registry.Config{}))(t)
 	t.Cleanup(func() {
 		if err := reg.Close(t.Context()); err != nil {
@@ -169,20 +225,17 @@ func newHall(t *testing.T, random *rand.Rand) *hall {
 		}
 	}
 	bus := open(adaptertest.Dial(t, s, nats.UserInfo("gateway", "gateway")))
-	for _, b := range []*adapter.Bus{h.bus, bus} { // each bus adopts a stream itself
-		adaptertest.Must(b.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "adopted", Stream: "IN", Subject: "in"}))(t)
-	}
-	h.serveBus(registry.Validated(bus, reg, registry.ValidatedOptions{}), gateway.Config{
-		Auth: tokens{}, Headers: []string{"X-Schema-Version", "X-Tombstone"}, Limits: gateway.Limits{FrameBytes: hallPayload, Rate: -1},
+	r.serveBus(registry.Validated(bus, reg, registry.ValidatedOptions{}), gateway.Config{
+		Auth: tokens{}, Headers: []string{"X-Schema-Version", "X-Tombstone"}, Limits: gateway.Limits{FrameBytes: maxPayload, Rate: -1},
 	})
-	return h
+	return r
 }
 
 // pick returns one of several values.
-func pick[T any](h *hall, of ...T) T { return of[h.IntN(len(of))] }
+func pick[T any](r *dryRunRig, of ...T) T { return of[r.IntN(len(of))] }
 
 // once reports true one time in n.
-func (h *hall) once(n int) bool { return h.IntN(n) == 0 }
+func (r *dryRunRig) once(n int) bool { return r.IntN(n) == 0 }
 
 // trial is a request to publish.
 type trial struct {
@@ -192,212 +245,206 @@ type trial struct {
 }
 
 // try sends a random request twice, first as a dry run, and compares the answers.
-func (h *hall) try() {
-	h.Helper()
-	t := h.trial()
+func (r *dryRunRig) try() {
+	r.Helper()
+	t := r.trial()
 	path := "/v1/topics/" + t.topic
-	dry := h.do("POST", path+"?"+strings.Join(append([]string{"dry_run=1"}, t.query...), "&"), t.body, t.header...)
-	stored := h.do("POST", path+"?"+strings.Join(t.query, "&"), t.body, t.header...)
-	h.events += t.events
+	dry := r.do("POST", path+"?"+strings.Join(append([]string{"dry_run=1"}, t.query...), "&"), t.body, t.header...)
+	stored := r.do("POST", path+"?"+strings.Join(t.query, "&"), t.body, t.header...)
+	r.events += t.events
 	what := fmt.Sprintf("%s %v %q %.200q", path, t.query, t.header, t.body)
 	if dry.status != stored.status || (dry.text == "") != (stored.text == "") {
-		h.Fatalf("%.3000s\ndry run: %d %s\npublish: %d %s", what, dry.status, dry.text, stored.status, stored.text)
+		r.Fatalf("%.3000s\ndry run: %d %s\npublish: %d %s", what, dry.status, dry.text, stored.status, stored.text)
 	}
 	if stored.text == "" { // Prefer: return=minimal
-		h.codes[""]++
-		h.count(t.topic)
+		r.codes[""]++
+		r.stored[t.topic]++
 		return
 	}
-	trials, results := h.results(dry), h.results(stored)
+	trials, results := r.results(dry), r.results(stored)
 	for i, result := range results {
 		was := trials[i]
 		for _, member := range []string{"code", "duplicate", "scheduled", "stored"} {
 			if was[member] != result[member] {
-				h.Fatalf("%.3000s\nevent %d, %s:\ndry run: %s\npublish: %s", what, i, member, dry.text, stored.text)
+				r.Fatalf("%.3000s\nevent %d, %s:\ndry run: %s\npublish: %s", what, i, member, dry.text, stored.text)
 			}
 		}
 		if code, ok := result["code"].(string); ok {
-			h.codes[code]++
+			r.codes[code]++
 			continue
 		}
-		h.codes[""]++
+		r.codes[""]++
 		switch {
 		case was["dry_run"] != true || result["dry_run"] != nil:
-			h.Fatalf("%.3000s\ndry run: %s\npublish: %s", what, dry.text, stored.text)
+			r.Fatalf("%.3000s\ndry run: %s\npublish: %s", what, dry.text, stored.text)
 		case result["duplicate"] == true:
-			h.duplicates++
+			r.duplicates++
 			if was["seq"] != result["seq"] {
-				h.Fatalf("%.3000s\ndry run: %s\npublish: %s", what, dry.text, stored.text)
+				r.Fatalf("%.3000s\ndry run: %s\npublish: %s", what, dry.text, stored.text)
 			}
 		case result["scheduled"] == true:
-			h.scheduled++
+			r.scheduled++
+			r.stored[t.topic]++
 		default:
-			h.count(t.topic)
-			h.last[t.topic+"|"+t.key], _ = result["seq"].(float64)
+			r.stored[t.topic]++
+			r.last[t.topic+"|"+t.key], _ = result["seq"].(float64)
 		}
-	}
-}
-
-// count counts a stored event.
-func (h *hall) count(topic string) {
-	if _, ok := h.stored[topic]; ok {
-		h.stored[topic]++
 	}
 }
 
 // results are the results of an answer, one for each event.
-func (h *hall) results(p reply) []map[string]any {
-	h.Helper()
+func (r *dryRunRig) results(p reply) []map[string]any {
+	r.Helper()
 	var batch struct {
 		Results []map[string]any `json:"results"`
 	}
 	if p.into(&batch); batch.Results != nil {
 		return batch.Results
 	}
-	return []map[string]any{object(h.T, p.text)}
+	return []map[string]any{object(r.T, p.text)}
 }
 
 // trial makes a request.
-func (h *hall) trial() trial {
-	t := trial{events: 1, topic: pick(h, "free", "typed", "typed", "state", "typed.state", "log", "parts", "adopted")}
-	if h.once(8) {
-		t.topic = pick(h, "secret", "none", "log.snapshot", "dlq.free", "a%20b", "free.*")
+func (r *dryRunRig) trial() trial {
+	t := trial{events: 1, topic: pick(r, "free", "typed", "typed", "state", "typed.state", "log", "parts", "small")}
+	if r.once(8) {
+		t.topic = pick(r, "secret", "none", "log.snapshot", "dlq.free", "a%20b", "free.*")
 	}
 	token := "ann topic:write:>"
-	if h.once(25) {
-		token = pick(h, "bob topic:read:>", "bob topic:write:other", "bad", "")
+	if r.once(25) {
+		token = pick(r, "bob topic:read:>", "bob topic:write:other", "bad", "")
 	}
 	t.header = append(t.header, "Authorization", "Bearer "+token)
-	switch h.IntN(10) {
+	switch r.IntN(10) {
 	case 0, 1:
-		h.makeBatch(&t)
+		r.makeBatch(&t)
 		return t
 	case 2:
-		h.makeCloudEvent(&t)
+		r.makeCloudEvent(&t)
 	default:
-		h.makePlain(&t)
+		r.makePlain(&t)
 	}
-	h.instruct(&t)
-	if h.once(20) {
-		t.header = append(t.header, "Prefer", "return=minimal", "X-Evt-Id", fmt.Sprintf("new-%d", h.events)) // not a duplicate
+	r.instruct(&t)
+	if r.once(20) {
+		t.header = append(t.header, "Prefer", "return=minimal", "X-Evt-Id", fmt.Sprintf("new-%d", r.events)) // not a duplicate
 	}
 	return t
 }
 
 // instruct adds to a request what the query says.
-func (h *hall) instruct(t *trial) {
-	if h.once(3) {
-		seq := fmt.Sprint(h.last[t.topic+"|"+t.key])
-		if h.once(2) {
-			seq = pick(h, "0", "1", "3", "x", "-1", "18446744073709551616")
+func (r *dryRunRig) instruct(t *trial) {
+	if r.once(3) {
+		seq := fmt.Sprint(r.last[t.topic+"|"+t.key])
+		if r.once(2) {
+			seq = pick(r, "0", "1", "3", "x", "-1", "18446744073709551616")
 		}
 		t.query = append(t.query, "expectLastSeq="+seq)
 	}
-	if h.once(12) {
-		t.query = append(t.query, "ttlMs="+pick(h, "60000", "3600000", "1500", "-1", "x"))
+	if r.once(12) {
+		t.query = append(t.query, "ttlMs="+pick(r, "60000", "3600000", "1500", "-1", "x"))
 	}
-	if h.once(15) || strings.HasSuffix(t.topic, "state") && h.once(4) { // the topics with delays
-		at := time.Now().Add(pick(h, time.Hour, time.Hour, -time.Hour, 2*365*24*time.Hour))
-		t.query = append(t.query, "deliverAt="+pick(h, fmt.Sprint(at.UnixMilli()), at.Format(time.RFC3339), "soon"))
+	if r.once(15) || strings.HasSuffix(t.topic, "state") && r.once(4) { // the topics with delays
+		at := time.Now().Add(pick(r, time.Hour, time.Hour, -time.Hour, 2*365*24*time.Hour))
+		t.query = append(t.query, "deliverAt="+pick(r, fmt.Sprint(at.UnixMilli()), at.Format(time.RFC3339), "soon"))
 	}
 }
 
 // payload makes a payload: most of them follow the schema.
-func (h *hall) payload() string {
-	text := pick(h, `{"n":1}`, `{"n":2}`, `{"n":3,"s":"a"}`)
-	if h.once(5) {
-		text = pick(h, `{"n":1.5}`, `{}`, `[]`, `null`, `"text"`, `{"n":1,"other":2}`, `{"n":"1"}`)
+func (r *dryRunRig) payload() string {
+	text := pick(r, `{"n":1}`, `{"n":2}`, `{"n":3,"s":"a"}`)
+	if r.once(5) {
+		text = pick(r, `{"n":1.5}`, `{}`, `[]`, `null`, `"text"`, `{"n":1,"other":2}`, `{"n":"1"}`)
 	}
-	if h.once(15) {
-		text = pick(h, ``, `{`, `1 2`, "\xff", strings.Repeat("[", 3_000)+strings.Repeat("]", 3_000))
+	if r.once(15) {
+		text = pick(r, ``, `{`, `1 2`, "\xff", strings.Repeat("[", 3_000)+strings.Repeat("]", 3_000))
 	}
-	if h.once(6) { // white space around JSON changes its size alone
-		size := pick(h, hallStream, 8<<10, hallPayload, hallPayload) + h.IntN(1_000) - 500
+	if r.once(6) { // white space around JSON changes its size alone
+		size := pick(r, maxSmall, 8<<10, maxPayload, maxPayload) + r.IntN(1_000) - 500
 		text += strings.Repeat(" ", max(size-len(text), 0))
 	}
 	return text
 }
 
 // makePlain makes an event whose payload is the body.
-func (h *hall) makePlain(t *trial) {
-	t.body = h.payload()
-	if h.once(2) {
-		t.key = pick(h, "k", "l", "m", "a b", "\u00fc")
-		if h.once(20) {
-			t.key = strings.Repeat("k", jetbus.MaxKeyBytes+h.IntN(2))
+func (r *dryRunRig) makePlain(t *trial) {
+	t.body = r.payload()
+	if r.once(2) {
+		t.key = pick(r, "k", "l", "m", "a b", "\u00fc")
+		if r.once(20) {
+			t.key = strings.Repeat("k", jetbus.MaxKeyBytes+r.IntN(2))
 		}
 		t.header = append(t.header, "X-Evt-Key", t.key)
 	}
-	if h.once(3) {
-		t.header = append(t.header, "X-Evt-Id", pick(h, fmt.Sprintf("id-%d", h.IntN(200)), fmt.Sprintf("id-%d", h.IntN(200)), strings.Repeat("i", jetbus.MaxIDBytes+h.IntN(2))))
+	if r.once(3) {
+		t.header = append(t.header, "X-Evt-Id", pick(r, fmt.Sprintf("id-%d", r.IntN(200)), fmt.Sprintf("id-%d", r.IntN(200)), strings.Repeat("i", jetbus.MaxIDBytes+r.IntN(2))))
 	}
-	if h.once(10) {
-		t.header = append(t.header, "Idempotency-Key", fmt.Sprintf("id-%d", h.IntN(200)))
+	if r.once(10) {
+		t.header = append(t.header, "Idempotency-Key", fmt.Sprintf("id-%d", r.IntN(200)))
 	}
-	if h.once(12) {
-		t.header = append(t.header, "Content-Type", pick(h, "application/json", "application/problem+json", "text/plain", "application/octet-stream",
+	if r.once(12) {
+		t.header = append(t.header, "Content-Type", pick(r, "application/json", "application/problem+json", "text/plain", "application/octet-stream",
 			"application/x-www-form-urlencoded", "application/json; charset=latin1", ";;", "application/cloudevents+xml"))
 	}
-	if h.once(12) {
-		t.header = append(t.header, "X-Schema-Version", pick(h, "1", "2", "9", "x", "0"))
+	if r.once(12) {
+		t.header = append(t.header, "X-Schema-Version", pick(r, "1", "2", "9", "x", "0"))
 	}
-	if h.once(12) {
+	if r.once(12) {
 		t.header = append(t.header, "X-Tombstone", "1")
-		t.body = pick(h, t.body, "null", "null", "null")
+		t.body = pick(r, t.body, "null", "null", "null")
 	}
-	if h.once(12) {
-		for i := range pick(h, 1, 3, 70) { // an event has at most 64
-			t.header = append(t.header, fmt.Sprintf("X-Evt-Fill-%d", i), strings.Repeat("x", pick(h, 10, 1_000, 4_000)))
+	if r.once(12) {
+		for i := range pick(r, 1, 3, 70) { // an event has at most 64
+			t.header = append(t.header, fmt.Sprintf("X-Evt-Fill-%d", i), strings.Repeat("x", pick(r, 10, 1_000, 4_000)))
 		}
 	}
-	if h.once(25) {
-		t.header = append(t.header, pick(h, "X-Evt-Ts", "X-Evt-Tags", "X-Evt-Caused-By", "Nats-Rollup", "Traceparent", "Content-Encoding"), pick(h, "1700000000000", "a,b", "noon", "gzip"))
+	if r.once(25) {
+		t.header = append(t.header, pick(r, "X-Evt-Ts", "X-Evt-Tags", "X-Evt-Caused-By", "Nats-Rollup", "Traceparent", "Content-Encoding"), pick(r, "1700000000000", "a,b", "noon", "gzip"))
 	}
 }
 
 // makeCloudEvent makes a CloudEvent in binary or structured mode.
-func (h *hall) makeCloudEvent(t *trial) {
-	t.key = pick(h, "k", "l", "m")
-	version, id := pick(h, "1.0", "1.0", "1.0", "0.3"), fmt.Sprintf("ce-%d", h.IntN(80))
-	if h.once(2) {
-		t.header = append(t.header, "Ce-Specversion", version, "Ce-Id", id, "Ce-Source", pick(h, "/a", "s", ""), "Ce-Type", "t", "Ce-Partitionkey", t.key)
-		t.body = h.payload()
+func (r *dryRunRig) makeCloudEvent(t *trial) {
+	t.key = pick(r, "k", "l", "m")
+	version, id := pick(r, "1.0", "1.0", "1.0", "0.3"), fmt.Sprintf("ce-%d", r.IntN(80))
+	if r.once(2) {
+		t.header = append(t.header, "Ce-Specversion", version, "Ce-Id", id, "Ce-Source", pick(r, "/a", "s", ""), "Ce-Type", "t", "Ce-Partitionkey", t.key)
+		t.body = r.payload()
 		return
 	}
 	t.header = append(t.header, "Content-Type", "application/cloudevents+json")
-	t.body = h.cloudEvent(version, id, t.key)
+	t.body = r.cloudEvent(version, id, t.key)
 }
 
-func (h *hall) cloudEvent(version, id, key string) string {
-	data := `"data":` + h.payload()
-	if h.once(6) {
-		data = fmt.Sprintf(`"data_base64":%q`, base64.StdEncoding.EncodeToString([]byte(h.payload())))
+func (r *dryRunRig) cloudEvent(version, id, key string) string {
+	data := `"data":` + r.payload()
+	if r.once(6) {
+		data = fmt.Sprintf(`"data_base64":%q`, base64.StdEncoding.EncodeToString([]byte(r.payload())))
 	}
 	return fmt.Sprintf(`{"specversion":%q,"id":%q,"source":"/a","type":"t","partitionkey":%q,%s}`, version, id, key, data)
 }
 
 // makeBatch makes a batch of up to 5 events. Without a broken line, each event has a result of its own.
-func (h *hall) makeBatch(t *trial) {
-	if t.topic == "adopted" { // the broker refuses large events: after the first, a batch may end
+func (r *dryRunRig) makeBatch(t *trial) {
+	if t.topic == "small" { // the broker refuses large events: after the first, a batch may end
 		t.topic = "free"
 	}
 	t.key = "batch"
-	t.events = 1 + h.IntN(5)
+	t.events = 1 + r.IntN(5)
 	items := make([]string, t.events)
-	if h.once(2) {
+	if r.once(2) {
 		t.header = append(t.header, "Content-Type", "application/cloudevents-batch+json")
 		for i := range items {
-			items[i] = h.cloudEvent(pick(h, "1.0", "1.0", "1.0", "0.3"), fmt.Sprintf("b-%d", h.IntN(200)), t.key)
+			items[i] = r.cloudEvent(pick(r, "1.0", "1.0", "1.0", "0.3"), fmt.Sprintf("b-%d", r.IntN(200)), t.key)
 		}
 		t.body = "[" + strings.Join(items, ",") + "]"
 	} else {
 		t.header = append(t.header, "Content-Type", "application/x-ndjson")
 		for i := range items {
-			items[i] = fmt.Sprintf(`{"id":"b-%d","key":%q,"payload":%s}`, h.IntN(200), t.key, h.payload())
+			items[i] = fmt.Sprintf(`{"id":"b-%d","key":%q,"payload":%s}`, r.IntN(200), t.key, r.payload())
 		}
 		t.body = strings.Join(items, "\n")
 	}
-	if h.once(20) {
-		t.query = append(t.query, pick(h, "expectLastSeq=0", "ttlMs=60000"))
+	if r.once(20) {
+		t.query = append(t.query, pick(r, "expectLastSeq=0", "ttlMs=60000"))
 	}
 }

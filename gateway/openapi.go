@@ -45,7 +45,7 @@ var (
 // operations are all that there are but the WebSocket's and schemaOperations.
 var operations = []operation{
 	{"POST", "/v1/topics/{topic}", "publish", "Publish an event, or a batch of them", "dry_run expectLastSeq ttlMs deliverAt", publishAs, published1},
-	{"POST", "/publish/{topic}", "publishFirst", "Publish an event, as the first clients did", "", jsonBody, object{"200": ref("Published")}},
+	{"POST", "/publish/{topic}", "publishFirst", "Publish an event, as the first clients did; dry_run is refused", "", jsonBody, object{"200": ref("Published")}},
 	{"GET", "/v1/topics", "listTopics", "The topics that the token may see", "prefix limit after", nil, object{"200": anyJSON}},
 	{"GET", "/v1/topics/{topic}", "describeTopic", "A topic", "", nil, object{"200": anyJSON}},
 	{"GET", "/v1/topics/{topic}/events", "readEvents", "Events as they come, or those behind an offset", "after from ts afterId afterSeq key keyPrefix wait limit", nil, object{"200": pageRef}},
@@ -144,7 +144,11 @@ func (o operation) document() object {
 		case "deleted", "deletedOnly", "latestOnly", "permanent", "verbose", "defaultToGlobal":
 			kind = "boolean"
 		}
-		params = append(params, object{"name": name, "in": "query", "schema": object{"type": kind}})
+		param := object{"name": name, "in": "query", "schema": object{"type": kind}}
+		if name == "dry_run" {
+			param["description"] = "1: run all checks of the publish and store nothing; unsupported for adopted topics"
+		}
+		params = append(params, param)
 	}
 	media, wrong := "application/json", object{"application/problem+json": object{"schema": ref("Problem")}}
 	if strings.HasPrefix(o.path, schemasPath) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/textproto"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,6 +115,13 @@ func (g *Gateway) publishFirst(w http.ResponseWriter, r *http.Request) {
 	a := g.account(who)
 	defer a.Close()
 	e, err := g.readEvent(w, r, a, topic, "application/json")
+	var dry bool
+	if err == nil {
+		_, dry, err = publishQuery(r)
+	}
+	if dry {
+		err = refuse(CodeUnsupported, "dry_run is for POST /v1/topics/{topic}")
+	}
 	if err == nil {
 		ctx, cancel := context.WithTimeout(caller.With(r.Context(), who.Subject), taskTime)
 		defer cancel()
@@ -257,11 +265,13 @@ func idempotencyKey(h http.Header) string {
 }
 
 // instructions are what the query tells the broker about an event.
-func instructions(r *http.Request) (o jetbus.PublishOptions, err error) {
-	if o.DryRun, err = isSet(r, "dry_run"); err != nil {
+func instructions(r *http.Request) (jetbus.PublishOptions, error) {
+	var o jetbus.PublishOptions
+	q, dry, err := publishQuery(r)
+	if err != nil {
 		return o, err
 	}
-	q := r.URL.Query()
+	o.DryRun = dry
 	if text := q.Get("expectLastSeq"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
@@ -284,6 +294,24 @@ func instructions(r *http.Request) (o jetbus.PublishOptions, err error) {
 		o.DeliverAt = t
 	}
 	return o, o.Validate()
+}
+
+// publishQuery returns the query of a publish, and whether it asks for a dry run. It refuses a query that is not
+// valid, and a dry run that is spelled differently: if they were ignored, the event would be stored.
+func publishQuery(r *http.Request) (q url.Values, dry bool, err error) {
+	if q, err = url.ParseQuery(r.URL.RawQuery); err != nil {
+		return nil, false, refuse(CodeBadRequest, "invalid query: %v", err)
+	}
+	for name, values := range q {
+		switch {
+		case name == "dry_run" && len(values) > 1:
+			return nil, false, refuse(CodeBadRequest, "dry_run is there %d times", len(values))
+		case name != "dry_run" && strings.EqualFold(strings.NewReplacer("_", "", "-", "").Replace(name), "dryrun"):
+			return nil, false, refuse(CodeBadRequest, "unknown parameter %.40q, use dry_run", name)
+		}
+	}
+	dry, err = isSet(r, "dry_run")
+	return q, dry, err
 }
 
 // minimal reports whether the client wants no body (RFC 7240).
@@ -311,11 +339,12 @@ func (g *Gateway) publishBatch(w http.ResponseWriter, r *http.Request, a *budget
 	if err == nil && len(b.events) > 1 {
 		err = g.charge(who, len(b.events)-1)
 	}
+	var q url.Values
 	var dry bool
 	if err == nil {
-		dry, err = isSet(r, "dry_run")
+		q, dry, err = publishQuery(r)
 	}
-	if err == nil && r.URL.Query().Has("expectLastSeq") {
+	if err == nil && q.Has("expectLastSeq") {
 		err = refuse(CodeUnsupported, "expectLastSeq is for one event")
 	}
 	if err != nil {

@@ -164,31 +164,21 @@ func (b *dualWrite) checkOptions(e, other jetbus.Event, o []jetbus.PublishOption
 	return nil
 }
 
-// dryRun checks both events in the order in which they would be sent, and stores neither.
+// dryRun checks both events and stores neither. If both are refused, the error is about the one that would be sent first.
 func (b *dualWrite) dryRun(ctx context.Context, e, other jetbus.Event, o jetbus.PublishOptions) (jetbus.Receipt, error) {
 	if err := e.Validate(); err != nil {
 		return jetbus.Receipt{}, err
 	}
-	twin := o
-	twin.ExpectLastSeq = nil // with Atomic, the condition is about the event's own topic
-	writes := []struct {
-		event   jetbus.Event
-		options jetbus.PublishOptions
-	}{{other, twin}, {e, o}}
-	if b.o.Atomic {
-		slices.Reverse(writes)
+	r, err := b.Backend.Publish(ctx, e, o)
+	o.ExpectLastSeq = nil // with Atomic, the condition is about the event's own topic
+	_, twinErr := b.Backend.Publish(ctx, other, o)
+	switch {
+	case twinErr != nil && (err == nil || !b.o.Atomic): // without Atomic, the twin is written first
+		return jetbus.Receipt{}, halfStored(e, "", other.Topic, twinErr)
+	case err != nil:
+		return jetbus.Receipt{}, halfStored(e, "", e.Topic, err)
 	}
-	var own jetbus.Receipt
-	for _, w := range writes {
-		r, err := b.Backend.Publish(ctx, w.event, w.options)
-		if err != nil {
-			return jetbus.Receipt{}, halfStored(e, "", w.event.Topic, err)
-		}
-		if w.event.Topic == e.Topic {
-			own = r
-		}
-	}
-	return own, nil
+	return r, nil
 }
 
 // publishBoth stores one event after the other.

@@ -7,7 +7,8 @@
 // A publish is a span of kind producer, and its context travels in the headers
 // traceparent and tracestate of the event, unless the event brings its own: one that is
 // relayed keeps the trace it began in, and the publish has a link to it. [Inject] is for
-// events that are stored elsewhere first, as in an outbox.
+// events that are stored elsewhere first, as in an outbox. A dry run is a span of kind
+// internal, named "dry run".
 //
 // A handler runs in a span of kind consumer, a child of that publish, in whatever
 // process and however much later. What it publishes with its context continues the

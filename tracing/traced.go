@@ -76,15 +76,19 @@ func fail(s trace.Span, err error) {
 	s.SetAttributes(attrError.String("_OTHER"))
 }
 
-// Publish implements jetbus.Publisher.
+// Publish implements jetbus.Publisher. The span of a dry run is not the span of a producer, because nothing is sent.
 func (b *traced) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.PublishOptions) (jetbus.Receipt, error) {
 	var links []trace.Link
 	if link, is := linkTo(ctx, &e); is {
 		links = append(links, link)
 	}
-	ctx, span := b.start(ctx, trace.SpanKindProducer, "publish", "send", e.Topic, links, attrSize.Int(len(e.Payload)))
+	kind, name, operation := trace.SpanKindProducer, "publish", "send"
+	if len(o) == 1 && o[0].DryRun {
+		kind, name, operation = trace.SpanKindInternal, "dry run", "dry run"
+	}
+	ctx, span := b.start(ctx, kind, name, operation, e.Topic, links, attrSize.Int(len(e.Payload)))
 	defer span.End()
-	Inject(ctx, &e)
+	Inject(ctx, &e) // into a dry run, too: the headers count
 	r, err := b.Backend.Publish(ctx, e, o...)
 	if err != nil {
 		fail(span, err)

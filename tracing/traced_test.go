@@ -130,6 +130,21 @@ func TestTrace(t *testing.T) {
 	})
 }
 
+// A dry run sends nothing, so its span is not the span of a producer. Its event has the headers of a publish, which count.
+func TestDryRun(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		stored := r.publish(r.Context(), jetbus.Event{Topic: "orders"})
+		receipt, err := r.Publish(r.Context(), jetbus.Event{Topic: "orders"}, jetbus.PublishOptions{DryRun: true})
+		if err != nil || len(receipt.Event.Headers["traceparent"]) != len(stored.Headers["traceparent"]) {
+			r.Errorf("%+v, %v", receipt, err)
+		}
+		r.named("send orders", 1)
+		if s := r.named("dry run orders", 1)[0]; s.SpanKind() != trace.SpanKindInternal {
+			r.Errorf("the kind is %v", s.SpanKind())
+		}
+	})
+}
+
 // TestOutcome: each attempt is a span, which says what became of it.
 func TestOutcome(t *testing.T) {
 	why := errors.New("why")

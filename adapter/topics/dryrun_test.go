@@ -3,6 +3,7 @@ package topics_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,15 +26,23 @@ func TestDryRunMeasuresAsPublishDoes(t *testing.T) {
 	bustest.Run(t, func(t *testing.T) {
 		const brokers, streams = 16 << 10, 4 << 10
 		r := &rig{adaptertest.On(t, bustest.Start(t, embedded.Config{MaxPayload: brokers}))}
-		must(r.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in"}, MaxMsgSize: streams}))(t)
-		r.Ensure(jetbus.TopicConfig{Name: "adopted", Stream: "IN", Subject: "in"})
+		r.Ensure(jetbus.TopicConfig{Name: "small"})
+		r.change("EV_SMALL", func(c *jetstream.StreamConfig) { c.MaxMsgSize = streams })
 		r.Ensure(jetbus.TopicConfig{Name: "keyed", KeyInSubject: true, Delays: true})
-		r.sizes(jetbus.Event{Topic: "adopted"}, streams, func(uint64) (o jetbus.PublishOptions) { return o })
+		r.sizes(jetbus.Event{Topic: "small"}, streams, func(uint64) (o jetbus.PublishOptions) { return o })
 		r.sizes(jetbus.Event{Topic: "keyed", Key: "k"}, brokers, func(last uint64) jetbus.PublishOptions { return jetbus.PublishOptions{ExpectLastSeq: &last} })
 		r.sizes(jetbus.Event{Topic: "keyed", Key: "\u00fc"}, brokers, func(uint64) jetbus.PublishOptions {
 			return jetbus.PublishOptions{DeliverAt: time.Now().Add(time.Hour), TTL: time.Minute}
 		})
 	})
+}
+
+// change changes the configuration of a stream, as an operator can.
+func (r *rig) change(stream string, f func(*jetstream.StreamConfig)) {
+	r.Helper()
+	config := must(r.JS.Stream(r.Context(), stream))(r.T).CachedInfo().Config
+	f(&config)
+	must(r.JS.UpdateStream(r.Context(), config))(r.T)
 }
 
 // sizes publishes an event with payloads of sizes around the largest one, which is below the limit, each first
@@ -97,17 +106,62 @@ func TestDryRunIsNoEventForOtherSubscribers(t *testing.T) {
 	})
 }
 
-// A dry run calls no observer and declares no topic.
+// A dry run would deliver a message to the subscribers of an adopted topic's subject, so it is refused.
+func TestDryRunOfAdoptedTopic(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		must(r.JS.CreateStream(r.Context(), jetstream.StreamConfig{Name: "IN", Subjects: []string{"in"}}))(r.T)
+		r.Ensure(jetbus.TopicConfig{Name: "adopted", Stream: "IN", Subject: "in"})
+		sub := must(r.NC.SubscribeSync("in"))(r.T)
+		r.OK(r.NC.Flush())
+		for _, c := range []struct {
+			e    jetbus.Event
+			want error
+		}{
+			{jetbus.Event{Topic: "adopted", Payload: []byte("1")}, jetbus.ErrUnsupported},
+			{jetbus.Event{Topic: "adopted", Key: "a\x00"}, jetbus.ErrInvalidEvent},
+			{jetbus.Event{Topic: "adopted", Payload: make([]byte, 2<<20)}, jetbus.ErrPayloadTooLarge},
+		} {
+			_, err := r.Bus.Publish(r.Context(), c.e, dry)
+			r.WantErr(err, c.want)
+		}
+		must(r.Bus.Publish(r.Context(), jetbus.Event{Topic: "adopted", Payload: []byte("stored")}))(r.T)
+		if m := must(sub.NextMsg(time.Second))(r.T); string(m.Data) != "stored" {
+			r.Errorf("a dry run delivered %q with %v", m.Data, m.Header)
+		}
+	})
+}
+
+// A dry run calls no observer, declares no topic and creates no stream, also for dead letters.
 func TestDryRunHasNoEffects(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		_, b := r.Open(adapter.Config{AutoCreate: true, Observer: func(o jetbus.Observation) { r.Errorf("told %+v", o) }})
-		_, err := b.Publish(r.Context(), adaptertest.Event("a", "k"), dry)
-		r.WantErr(err, jetbus.ErrNoTopic)
-		if _, err := r.JS.Stream(r.Context(), "EV_A"); !errors.Is(err, jetstream.ErrStreamNotFound) {
-			r.Errorf("the stream: %v", err)
-		}
 		r.Ensure(jetbus.TopicConfig{Name: "a"})
-		must(b.Publish(r.Context(), adaptertest.Event("a", "k"), dry))(r.T)
+		streams := func() string {
+			var names []string
+			list := r.JS.StreamNames(r.Context())
+			for name := range list.Name() {
+				names = append(names, name)
+			}
+			r.OK(list.Err())
+			slices.Sort(names)
+			return strings.Join(names, " ")
+		}
+		before := streams()
+		for _, c := range []struct {
+			topic string
+			o     jetbus.PublishOptions
+			want  error
+		}{
+			{"a", dry, nil},
+			{"b", dry, jetbus.ErrNoTopic},
+			{"dlq.a", dry, jetbus.ErrNoTopic},
+			{"dlq.b", dry, jetbus.ErrNoTopic},
+			{"b", jetbus.PublishOptions{DryRun: true, DeliverAt: time.Now().Add(time.Hour)}, jetbus.ErrNoTopic},
+		} {
+			_, err := b.Publish(r.Context(), adaptertest.Event(c.topic, "k"), c.o)
+			r.WantErr(err, c.want)
+			r.Equal("streams after a dry run of "+c.topic, streams(), before)
+		}
 		r.Equal("stored", r.Stored("a"), "")
 	})
 }
@@ -138,12 +192,13 @@ func TestDryRunWithoutAnswer(t *testing.T) {
 	})
 }
 
-// A dry run follows a topic that was deleted and declared again since the bus looked it up.
+// A dry run follows a topic that was deleted and declared again since the bus looked it up. It does not declare one
+// that was deleted.
 func TestDryRunFollowsTheTopic(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		memory := jetbus.TopicConfig{Name: "a", Storage: jetbus.MemoryStorage}
 		r.Ensure(memory)
-		_, early := r.Open(adapter.Config{})
+		_, early := r.Open(adapter.Config{AutoCreate: true, Storage: jetbus.MemoryStorage})
 		_, late := r.Open(adapter.Config{})
 		for _, b := range []*adapter.Bus{early, late} {
 			must(b.Publish(r.Context(), adaptertest.Event("a", "k"), dry))(r.T)
@@ -151,12 +206,33 @@ func TestDryRunFollowsTheTopic(t *testing.T) {
 		r.OK(r.Bus.DeleteTopic(r.Context(), "a"))
 		_, err := early.Publish(r.Context(), adaptertest.Event("a", "k"), dry)
 		r.WantErr(err, jetbus.ErrNoTopic)
+		if _, err := r.JS.Stream(r.Context(), "EV_A"); !errors.Is(err, jetstream.ErrStreamNotFound) {
+			r.Errorf("after a dry run, the stream of a deleted topic: %v", err)
+		}
 		memory.Partitions = 4
 		r.Ensure(memory)
 		receipt := must(late.Publish(r.Context(), adaptertest.Event("a", "k"), dry))(r.T)
 		r.Equal("stored", r.Stored("a"), "")
 		if stored := r.Publish("a", "k")[0]; receipt.Event.Partition != stored.Partition {
 			r.Errorf("the dry run returned partition %d, the event is in %d", receipt.Event.Partition, stored.Partition)
+		}
+	})
+}
+
+// A tombstone needs a rollup where more than one event of a key is kept. If the stream does not allow it, a dry run
+// fails as the publish does.
+func TestDryRunOfTombstoneWithoutRollup(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.Ensure(jetbus.TopicConfig{Name: "a", Compact: true, History: 2})
+		must(r.Bus.Publish(r.Context(), jetbus.Tombstone("a", "k"), dry))(r.T)
+		r.change("EV_A", func(c *jetstream.StreamConfig) { c.AllowRollup, c.SubjectDeleteMarkerTTL = false, 0 })
+		must(r.Bus.Publish(r.Context(), adaptertest.Event("a", "k"), dry))(r.T)
+		tombstone := jetbus.Tombstone("a", "k")
+		tombstone.ID = "t"
+		_, wrong := r.Bus.Publish(r.Context(), tombstone, dry)
+		_, err := r.Bus.Publish(r.Context(), tombstone)
+		if err == nil || wrong == nil || wrong.Error() != err.Error() {
+			r.Errorf("the dry run returned %v, Publish %v", wrong, err)
 		}
 	})
 }

@@ -37,7 +37,7 @@ Without a command it lists the topics that have a schema.`,
   jetbus schema register orders.created order.json
   jetbus schema check old.json new.json
   jetbus schema check --topic orders.created order.json
-  jetbus schema validate orders.created event.json
+  jetbus schema validate orders.created payload.json
   jetbus schema config orders.created --level full_transitive --model declared`,
 		Args: noCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.listSchemaTopics(cmd, f, false) },

@@ -22,9 +22,9 @@ would, and stores nothing. "-" is standard input. The topic's model applies: und
 declared model, properties that the schema does not declare are violations.
 
 The exit code is 1 if the payload does not follow the schema, and 3 if the topic has no
-schema, or no such version. Nothing can be published in a deleted version: it counts as none.`,
-		Example: `  jetbus schema validate orders.created event.json
-  jetbus schema validate orders.created event.json --version 1
+schema, or no such version. A deleted version counts as missing.`,
+		Example: `  jetbus schema validate orders.created payload.json
+  jetbus schema validate orders.created payload.json --version 1
   jq .payload event.json | jetbus schema validate orders.created - -o json`,
 		Args: exactly(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

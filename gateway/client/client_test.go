@@ -185,7 +185,13 @@ func TestConfigs(t *testing.T) {
 
 func TestUnsupported(t *testing.T) {
 	r := start(t, gateway.Config{Limits: limits()})
-	bus := dial(t, r.config())
+	c := r.config()
+	c.Observer = func(o jetbus.Observation) {
+		if o.Kind == jetbus.PublishFail && o.ID == "dry" {
+			t.Errorf("the observer is told of a dry run: %+v", o)
+		}
+	}
+	bus := dial(t, c)
 	ctx := t.Context()
 	h := func(context.Context, *jetbus.Delivery) error { return nil }
 	calls := map[string]func() error{
@@ -202,7 +208,7 @@ func TestUnsupported(t *testing.T) {
 			return err
 		},
 		"a dry run": func() error {
-			_, err := bus.Publish(ctx, jetbus.Event{Topic: "orders"}, jetbus.PublishOptions{DryRun: true})
+			_, err := bus.Publish(ctx, jetbus.Event{Topic: "orders", ID: "dry"}, jetbus.PublishOptions{DryRun: true})
 			return err
 		},
 		"a large unit": func() error {

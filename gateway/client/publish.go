@@ -13,10 +13,13 @@ import (
 	"github.com/seed-63e9a637/jetbus/internal/frame"
 )
 
-// Publish implements [jetbus.Publisher]. With DryRun the error is [jetbus.ErrUnsupported].
+// Publish implements [jetbus.Publisher]. With DryRun the error is [jetbus.ErrUnsupported], and the observer is not called.
 func (c *Client) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.PublishOptions) (jetbus.Receipt, error) {
 	began := time.Now()
 	receipt, err := c.publish(ctx, e, o)
+	if len(o) == 1 && o[0].DryRun {
+		return receipt, err
+	}
 	what := jetbus.Observation{Kind: jetbus.Published, Topic: e.Topic, ID: receipt.Event.ID, Seq: receipt.Event.Seq, Duration: time.Since(began)}
 	if err != nil {
 		what.Kind, what.Err, what.ID = jetbus.PublishFail, err, e.ID

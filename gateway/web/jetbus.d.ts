@@ -202,6 +202,8 @@ export interface Client<T extends Topics = Topics> {
    *
    * Events keep their order, within the rate that the gateway allows for; those that were under way already
    * (256 at most) when one before them was refused for the moment may be stored first.
+   *
+   * Dry runs are refused (bad_argument): use POST /v1/topics/{topic}?dry_run=1.
    */
   publish<K extends keyof T & string>(topic: K, payload?: T[K] | null | ArrayBuffer | ArrayBufferView, options?: PublishOptions): Promise<Receipt>;
   /** Joins a group, of which each event goes to one member. Resolves when the gateway knows. */

@@ -622,10 +622,14 @@ class Client {
     });
   }
 
-  /** Publishes an event. What was not answered is published again, under the same id, and says how old it is. */
+  /**
+   * Publishes an event. What was not answered is published again, under the same id, and says how old it is.
+   * The option dryRun is refused (bad_argument): use POST /v1/topics/{topic}?dry_run=1.
+   */
   async publish(topic, payload, options = {}) {
     const { timeoutMs = this.#options.timeoutMs, causedBy, id = newId(), ts, deliverAt, ...opts } = options;
     if (typeof topic !== "string") throw new JetBusError("bad_argument", "topic is a string");
+    if (opts.dryRun || opts.dry_run) throw new JetBusError("bad_argument", "dryRun is not supported: use POST /v1/topics/{topic}?dry_run=1");
     const frame = { op: "PUBLISH", topic, ...encodePayload(payload), opts: { ...opts, id, ts: millis(ts), caused_by: causedBy, deliverAt: millis(deliverAt) } };
     const job = { text: JSON.stringify(frame), number: this.#publishes++, attempt: 0, tries: new Tries(), receipt: deferred() }; // whatever the caller does with the payload later
     if (this.#finished) throw this.#finished;

@@ -106,6 +106,8 @@ func TestPublishItemRefuses(t *testing.T) {
 		{"options are a list", `{"opts":[]}`, frame.ErrJSON},
 		{"a header is a number", `{"opts":{"headers":{"x-a":1}}}`, frame.ErrMember},
 		{"negative TTL", `{"opts":{"ttlMs":-1}}`, frame.ErrMember},
+		{"a dry run", `{"opts":{"dryRun":true}}`, jetbus.ErrUnsupported},
+		{"a dry run by its name in a query", `{"opts":{"dry_run":true}}`, jetbus.ErrUnsupported},
 		{"expect an id", `{"opts":{"expect":{"lastId":"x"}}}`, jetbus.ErrUnsupported},
 		{"deep payload", `{"payload":` + strings.Repeat("[", 1001) + strings.Repeat("]", 1001) + `}`, frame.ErrMember},
 	} {

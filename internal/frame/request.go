@@ -123,6 +123,10 @@ type PublishOptions struct {
 	ExpectLastSeq *uint64 `json:"expectLastSeq,omitempty"` // the same as expect.lastSeq
 	TTLMs         int64   `json:"ttlMs,omitempty"`
 	DeliverAt     *int64  `json:"deliverAt,omitempty"` // epoch milliseconds
+
+	// Dry runs are not supported. They are refused, because the event would be stored if they were ignored.
+	DryRun      bool `json:"dryRun,omitempty"`
+	DryRunQuery bool `json:"dry_run,omitempty"` // the name in a query over HTTP
 }
 
 // Expect is a condition on the last event of the key.
@@ -262,6 +266,9 @@ func (o *PublishOptions) instructions() (jetbus.PublishOptions, error) {
 		if o.Expect.LastSeq != nil {
 			to.ExpectLastSeq = o.Expect.LastSeq
 		}
+	}
+	if o.DryRun || o.DryRunQuery {
+		return to, fmt.Errorf("dryRun: %w: use POST /v1/topics/{topic}?dry_run=1", jetbus.ErrUnsupported)
 	}
 	const longest = int64(time.Duration(1<<63-1) / time.Millisecond)
 	if o.TTLMs < 0 || o.TTLMs > longest {

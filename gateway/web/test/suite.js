@@ -42,6 +42,8 @@ export const scenes = {
     await refused(bus.publish(t.topic, "x".repeat(2 << 20)), "too_large");
     await refused(bus.publish(t.topic, 2, { expectLastSeq: 9, key: "k" }), "unsupported"); // of this topic
     await refused(bus.publish(7), "bad_argument");
+    await refused(bus.publish(t.topic, 1, { dryRun: true }), "bad_argument");
+    await refused(bus.publish(t.topic, 1, { dry_run: true }), "bad_argument");
     await refused(bus.subscribe(t.topic, "", () => {}), "bad_argument");
     await refused(bus.subscribe(t.topic, "g"), "bad_argument");
     await refused(bus.subscribe(t.topic, "g", () => {}, { concurrency: 0 }), "bad_argument");
