@@ -20,8 +20,8 @@ import (
 // the schemas of a registry, as jetbus schema export writes them.
 type Catalog struct {
 	Topics []Topic `json:"topics"`
-	// Partial catalogs have each topic with a schema, and may lack others, as the
-	// schemas of a registry do. A topic that a Catalog lacks is unknown otherwise.
+	// Partial means that the catalog lists every topic with a schema, but not all topics.
+	// A registry yields such a catalog. Topics that other catalogs lack are unknown.
 	Partial bool `json:"-"`
 }
 
@@ -73,7 +73,7 @@ func ParseCatalog(text []byte) (*Catalog, error) {
 	return &c, nil
 }
 
-// exportLine is what the catalog needs of a line of an export; see registry.Export.
+// exportLine holds the members of an export line that the catalog uses; see registry.Export.
 type exportLine struct {
 	Kind    string `json:"kind"`
 	Format  string `json:"format"`

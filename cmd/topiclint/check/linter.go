@@ -33,6 +33,8 @@ type linter struct {
 	funcs   map[*types.Func]*ast.FuncDecl
 	sites   sites
 	vars    map[types.Object]*ast.CompositeLit // see collectVars
+
+	packageVars map[*ast.CompositeLit]string // names of package variables, by their values
 }
 
 func newLinter(pass *analysis.Pass, o Options, on selection) *linter {

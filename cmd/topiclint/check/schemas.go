@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/seed-63e9a637/jetbus"
 )
@@ -83,13 +84,19 @@ func describesTopic(t types.Type) bool {
 	return name == "Topic" || name == "TopicConfig"
 }
 
-// collectVars finds the variables that are initialized with a Topic or TopicConfig literal.
+// collectVars finds the variables that are initialized with a Topic or TopicConfig literal, and the names of those
+// of the package.
 func (l *linter) collectVars() {
-	l.vars = make(map[types.Object]*ast.CompositeLit)
+	l.vars, l.packageVars = make(map[types.Object]*ast.CompositeLit), make(map[*ast.CompositeLit]string)
 	add := func(id *ast.Ident, value ast.Expr) {
 		lit, ok := ast.Unparen(value).(*ast.CompositeLit)
-		if v := l.info.Defs[id]; ok && v != nil && describesTopic(l.info.TypeOf(lit)) {
-			l.vars[v] = lit
+		v := l.info.Defs[id]
+		if !ok || v == nil || !describesTopic(l.info.TypeOf(lit)) {
+			return
+		}
+		l.vars[v] = lit
+		if v.Parent() == l.pass.Pkg.Scope() {
+			l.packageVars[lit] = v.Name()
 		}
 	}
 	for _, f := range l.files {
@@ -112,17 +119,6 @@ func (l *linter) collectVars() {
 			}
 		})
 	}
-}
-
-// packageVar returns the name of the package's variable that has a literal as its
-// value, "" if there is none.
-func (l *linter) packageVar(lit *ast.CompositeLit) string {
-	for v, value := range l.vars {
-		if value == lit && v.Parent() == l.pass.Pkg.Scope() {
-			return v.Name()
-		}
-	}
-	return ""
 }
 
 // registered returns the topics for which this package registers schemas. If it
@@ -168,7 +164,7 @@ func (l *linter) checkSchema(s topicSite, name string, t Topic) {
 	if t.Schema > 0 && s.use == publishes {
 		l.checkVersion(s, t)
 	}
-	if t.Schema > 0 || l.known.schemas[name] || l.known.isSnapshot(name) {
+	if t.Schema > 0 || l.known.schemas[name] || l.known.isSnapshot(name) || l.isVersionWithSchema(name) {
 		return
 	}
 	first, isDeclared := l.known.declaredBy(name)
@@ -180,6 +176,17 @@ func (l *linter) checkSchema(s topicSite, name string, t Topic) {
 	default:
 		l.report("BUS003", s.expr, fmt.Sprintf("topic %s has no schema: the program does not register one, and no catalog is given", name))
 	}
+}
+
+// isVersionWithSchema reports whether a topic is named after a version of another topic that has a schema, as
+// registry.DualWrite needs it: its events follow that schema.
+func (l *linter) isVersionWithSchema(name string) bool {
+	base, version := jetbus.TopicVersion(name)
+	if version == 1 {
+		base = strings.TrimSuffix(name, ".v1")
+	}
+	of, _ := l.known.of(base)
+	return base != name && (of.Schema > 0 || l.known.schemas[base])
 }
 
 // checkVersion compares the schema version in an event's headers with the latest version.

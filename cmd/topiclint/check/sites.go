@@ -327,7 +327,7 @@ func (l *linter) declarations() []declared {
 			continue
 		}
 		d := declared{Where: l.where(s.expr.Pos()), pos: s.expr.Pos(), Bound: s.use == binds}
-		d.Name, d.Deprecated, d.Var = name, deprecation(s.doc), l.packageVar(s.lit)
+		d.Name, d.Deprecated, d.Var = name, deprecation(s.doc), l.packageVars[s.lit]
 		if s.use == binds {
 			d.Payload = l.payload(s.lit)
 		} else {

@@ -1,4 +1,4 @@
-// Package partial is checked with the schemas of a registry as its catalog (BUS003). // want package:`topics\(orders carts bound\) schemas\(bound\)`
+// Package partial is checked with the schemas of a registry as its catalog (BUS003). // want package:`topics\(orders carts orders.v1 bound\) schemas\(bound\)`
 package partial
 
 import (
@@ -10,10 +10,12 @@ import (
 
 var (
 	_ = jetbus.Topic[int]{Name: "orders"}
-	_ = jetbus.Topic[int]{Name: "carts"} // want `BUS003: topic carts has no schema in the catalog`
+	_ = jetbus.Topic[int]{Name: "carts"}      // want `BUS003: topic carts has no schema in the catalog`
+	_ = jetbus.TopicConfig{Name: "orders.v1"} // registry.DualWrite stores the events of orders in it
 	_ = jetbus.Event{Topic: "orders"}
 	_ = jetbus.Event{Topic: "carts"}              // declared above
 	_ = jetbus.Event{Topic: "nobody.declares.v2"} // want `BUS003: topic nobody.declares.v2 has no schema in the catalog`
+	_ = jetbus.Event{Topic: "orders.v2"}
 	_ = jetbus.Event{Topic: "dlq.orders"}
 	_ = jetbus.Event{Topic: "dlq.nobody.declares"}
 )

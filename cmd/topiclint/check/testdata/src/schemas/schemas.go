@@ -1,4 +1,4 @@
-// Package schemas declares topics, and registers schemas for some of them (BUS003). // want package:`topics\(orders bound passed elsewhere missing missing raw orders.snapshot literal here\) schemas\(here literal orders\)`
+// Package schemas declares topics, and registers schemas for some of them (BUS003). // want package:`topics\(orders bound passed elsewhere missing missing raw orders.snapshot orders.v1 orders.v2 missing.v2 literal here\) schemas\(here literal orders\)`
 package schemas
 
 import (
@@ -19,8 +19,11 @@ var (
 	_         = jetbus.TopicConfig{Name: "missing"}    // declared above
 	Raw       = jetbus.Topic[[]byte]{Name: "raw"}      //nolint:topiclint // JPEG has no schema
 	_         = jetbus.TopicConfig{Name: "orders.snapshot", SnapshotOf: "orders"}
-	_         = jetbus.Event{Topic: "missing"}    // declared above
-	_         = jetbus.Event{Topic: "undeclared"} // nothing is known of it
+	_         = jetbus.TopicConfig{Name: "orders.v1"}  // registry.DualWrite stores the events of orders in it
+	_         = jetbus.TopicConfig{Name: "orders.v2"}  // the same
+	_         = jetbus.TopicConfig{Name: "missing.v2"} // want `BUS003: topic missing.v2 has no schema`
+	_         = jetbus.Event{Topic: "missing"}         // declared above
+	_         = jetbus.Event{Topic: "undeclared"}      // nothing is known of it
 )
 
 func register(ctx context.Context, r *registry.Registry) {

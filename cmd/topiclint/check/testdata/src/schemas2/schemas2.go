@@ -1,4 +1,4 @@
-// Package schemas2 registers schemas for topics of another package (BUS003). // want package:`topics\(here.too alone\) schemas\(bound here.too passed\)`
+// Package schemas2 registers schemas for topics of another package (BUS003). // want package:`topics\(here.too bound.v3 alone\) schemas\(bound here.too passed\)`
 package schemas2
 
 import (
@@ -12,6 +12,7 @@ import (
 
 var (
 	_ = jetbus.TopicConfig{Name: "here.too"}
+	_ = jetbus.TopicConfig{Name: "bound.v3"}
 	_ = jetbus.TopicConfig{Name: "alone"} // want `BUS003: topic alone has no schema`
 	_ = jetbus.Event{Topic: "missing"}    // package schemas declares it
 )

@@ -1,4 +1,4 @@
-// Package schemasany registers schemas for topics that only a run can tell: all that it can name. // want package:`topics\(looped\) schemas\(bound elsewhere here literal looped missing orders orders.snapshot passed raw\)`
+// Package schemasany registers schemas for topics that only a run can tell: all that it can name. // want package:`topics\(looped\) schemas\(bound elsewhere here literal looped missing missing.v2 orders orders.snapshot orders.v1 orders.v2 passed raw\)`
 package schemasany
 
 import (
