@@ -10,15 +10,16 @@ import (
 // out, without handling them.
 //
 // The bus compares events after it has received them, so a filter does not reduce the
-// cost of reading: Read, Scan and Subscribe receive every event of the topic from their
-// start on. To look up the last event of a key, use [StateStore].LatestByKey. To look up
+// cost of reading: Read, Scan and Subscribe receive every event of the topic from the
+// start position. To look up the last event of a key, use [StateStore].LatestByKey. To look up
 // events by a header, keep an index; see the example. Its cost follows the number of
 // matches.
 type Filter struct {
 	Key       string `json:"key,omitempty"`       // exactly this key; "" selects all keys
 	KeyPrefix string `json:"keyPrefix,omitempty"` // keys that start with it; "" selects all keys
 	// Headers are headers with exactly these values, names in the case in which they were
-	// published. Nil selects all events. Its cost is the whole topic, however few events match.
+	// published. Nil selects all events. A header filter still reads the whole topic, however
+	// few events match.
 	Headers map[string]string `json:"headers,omitempty"`
 }
 

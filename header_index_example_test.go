@@ -23,10 +23,15 @@ type indexEntry struct {
 }
 
 // keepIndex declares the index, and keeps it until the subscription stops. Retention is
-// the retention of the indexed topic: both expire together. Any number of processes may
-// run it; one of them works, and ExpectLastSeq refuses the writes of a stalled process.
+// the retention of the indexed topic: an entry expires with the last event of its ID. Any
+// number of processes may run it; one of them works, and ExpectLastSeq refuses the writes
+// of a stalled process.
 func keepIndex(ctx context.Context, bus jetbus.Backend, retention time.Duration) (jetbus.Subscription, error) {
-	if _, err := bus.EnsureTopic(ctx, jetbus.TopicConfig{Name: indexTopic, KeyInSubject: true, Retention: retention}); err != nil {
+	_, err := bus.EnsureTopic(ctx, jetbus.TopicConfig{
+		Name: indexTopic, Compact: true, Retention: retention,
+		TombstoneTTL: time.Second, // an expired entry leaves a tombstone, which ExpectLastSeq refuses
+	})
+	if err != nil {
 		return nil, err
 	}
 	return bus.Subscribe(ctx, indexedTopic, "correlation-index", func(ctx context.Context, d *jetbus.Delivery) error {
@@ -38,10 +43,14 @@ func keepIndex(ctx context.Context, bus jetbus.Backend, retention time.Duration)
 			return jetbus.Drop(err) // not indexed
 		}
 		entry, last, err := readIndex(ctx, bus, id)
-		if err != nil || slices.Contains(entry.Seqs, d.Seq) {
+		if err != nil {
 			return err
 		}
-		entry.Seqs = append(entry.Seqs, d.Seq)
+		at, found := slices.BinarySearch(entry.Seqs, d.Seq)
+		if found || at == 0 && len(entry.Seqs) == maxIndexed { // redelivered, or too old
+			return nil
+		}
+		entry.Seqs = slices.Insert(entry.Seqs, at, d.Seq)
 		entry.Seqs = entry.Seqs[max(0, len(entry.Seqs)-maxIndexed):]
 		payload, err := json.Marshal(entry)
 		if err == nil {
@@ -98,12 +107,11 @@ func ExampleFilter_index() {
 		panic(err)
 	}
 	defer index.Stop(ctx)
-	entries := 0 // the index follows the topic
-	for _, err := range bus.Read(ctx, []string{indexTopic}, jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}) {
+	for e, err := range bus.Read(ctx, []string{indexTopic}, jetbus.ReadOptions{From: jetbus.Earliest(), Follow: true}) {
 		if err != nil {
 			panic(err)
 		}
-		if entries++; entries == 3 {
+		if e.Seq == 3 { // the index follows the topic: it has an entry for the third event
 			break
 		}
 	}

@@ -1,6 +1,7 @@
 package jetbus_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -119,6 +120,68 @@ func TestHeaderIndexIsRepeatable(t *testing.T) {
 		r.ok(err)
 		if len(entry.Seqs) != 5 || !slices.IsSorted(entry.Seqs) {
 			r.Errorf("index %v, want 5 ascending sequences", entry.Seqs)
+		}
+	})
+}
+
+// TestHeaderIndexKeepsTheNewestInOrder adds old events, as a replay of a dead letter does: to a short entry, and to one
+// that is full.
+func TestHeaderIndexKeepsTheNewestInOrder(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: indexedTopic, Retention: -1})
+		r.awaitIndex()
+		r.indexAs("short", 2, 3)
+		full := make([]uint64, maxIndexed)
+		for i := range full {
+			full[i] = uint64(i) + 10 //nolint:gosec // a small number
+		}
+		r.indexAs("full", full...)
+		for _, id := range []string{"short", "full"} {
+			r.publish(jetbus.Event{Topic: indexedTopic, Headers: map[string]string{indexedHeader: id}})
+		}
+		r.awaitIndex()
+		for id, want := range map[string][]uint64{"short": {1, 2, 3}, "full": full} {
+			entry, _, err := readIndex(r.Context(), r.bus, id)
+			r.ok(err)
+			if diff := cmp.Diff(want, entry.Seqs); diff != "" {
+				r.Errorf("%s (-want +got):\n%s", id, diff)
+			}
+		}
+	})
+}
+
+// indexAs stores an index entry.
+func (r *rig) indexAs(id string, seqs ...uint64) {
+	r.Helper()
+	payload, err := json.Marshal(indexEntry{Seqs: seqs})
+	r.ok(err)
+	r.publish(jetbus.Event{Topic: indexTopic, Key: id, Payload: payload})
+}
+
+// TestHeaderIndexKeepsOneVersion: frequent IDs take no room from others.
+func TestHeaderIndexKeepsOneVersion(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.correlate(100)
+		info, err := r.bus.TopicInfo(r.Context(), indexTopic)
+		r.ok(err)
+		if ids := uint64(25 + 1); info.Events != ids || info.Config.Discard != jetbus.DiscardNew {
+			r.Errorf("the index of %d IDs has %d events, with Discard %v", ids, info.Events, info.Config.Discard)
+		}
+	})
+}
+
+// TestHeaderIndexOfExpiredEntry: an ID whose entry expired is indexed again when it has a new event.
+func TestHeaderIndexOfExpiredEntry(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.ensure(jetbus.TopicConfig{Name: indexedTopic, Retention: -1})
+		r.awaitIndex()
+		_, err := r.bus.Publish(r.Context(), jetbus.Event{Topic: indexTopic, Key: "a", Payload: []byte(`{"seqs":[7]}`)}, jetbus.PublishOptions{TTL: time.Second})
+		r.ok(err)
+		time.Sleep(10 * time.Second)
+		r.publish(jetbus.Event{Topic: indexedTopic, Headers: map[string]string{indexedHeader: "a"}})
+		r.awaitIndex()
+		if events, err := correlated(r.Context(), r.bus, "a"); err != nil || len(events) != 1 {
+			r.Errorf("%d events, %v, want the new one", len(events), err)
 		}
 	})
 }
