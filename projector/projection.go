@@ -163,7 +163,8 @@ func askPosition(call func() (Position, error)) (at Position, err error) {
 	return call()
 }
 
-// rebuild is for a sink that was filled from a stream that is no more.
+// rebuild rebuilds a sink that was filled from a stream that no longer exists, unless another replica has done so. If
+// it loses the lock of the rebuild, for example because the broker was restored again, it starts over.
 func (p *Projection) rebuild(ctx context.Context, sink Sink, source Source, why error) (Position, error) {
 	rebuilder, ok := sink.(Rebuilder)
 	if !ok {
@@ -176,10 +177,15 @@ func (p *Projection) rebuild(ctx context.Context, sink Sink, source Source, why 
 		}
 		return false, err
 	}
-	if _, err := rebuildIf(ctx, p.b, rebuilder, p.o, RebuildOptions{}, needed); err != nil {
-		return Position{}, err
+	for {
+		_, err := rebuildIf(ctx, p.b, rebuilder, p.o, RebuildOptions{}, needed)
+		switch {
+		case err == nil:
+			return open(ctx, sink, source)
+		case !errors.Is(err, jetbus.ErrLockLost) || ctx.Err() != nil:
+			return Position{}, err
+		}
 	}
-	return open(ctx, sink, source)
 }
 
 // finish notes why everything has ended.

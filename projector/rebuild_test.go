@@ -376,6 +376,45 @@ func TestRebuildOnNewStream(t *testing.T) {
 	})
 }
 
+// TestRebuildOnNewStreamStartsOver: the lock of the rebuild is lost, as when the broker is restored. Start rebuilds again.
+func TestRebuildOnNewStreamStartsOver(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		m := newMemory()
+		r.publish("a:1")
+		p := r.project(r.bus, m.sink(), options())
+		r.caughtUp(p)
+		r.stop(p)
+		r.anew("t")
+		r.publish("b:1")
+		s, lost := &rebuildSink{memorySink: m.sink()}, false
+		s.write = func(projector.Batch) error {
+			if lost {
+				return nil
+			}
+			lost = true
+			lock, err := r.bus.KeyGet(r.Context(), jetbus.DefaultLockBucket, "rebuild/p/t")
+			if err == nil && lock.Revision == 0 {
+				err = errors.New("the lock is not held")
+			}
+			if err == nil {
+				err = r.bus.KeyDelete(r.Context(), jetbus.DefaultLockBucket, "rebuild/p/t", lock.Revision)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			time.Sleep(jetbus.DefaultLockTTL) // the holder notices when it renews the lock
+			return nil
+		}
+		o := options()
+		o.OnNewStream = projector.RebuildOnNewStream
+		p = r.project(r.bus, s, o)
+		r.caughtUp(p)
+		r.equal("shadows", s.shadows.Load(), 2)
+		m.want(t, "b=1")
+		r.stop(p)
+	})
+}
+
 // Several replicas start when the topic was made anew: one rebuild is enough.
 func TestRebuildOnNewStreamOnce(t *testing.T) {
 	inBubble(t, func(r *rig) {
