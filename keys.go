@@ -17,7 +17,7 @@ type Keys interface {
 	// KeySet stores value and returns the new revision if the key's current revision is the given
 	// one; 0 means that the key does not exist. Otherwise nothing is changed, and the error is
 	// [ErrWrongSequence], or [ErrBucketFull] if the bucket has no room for the value. The last
-	// eighth of a bucket is reserved for values of at most 1 KiB that replace another value. With a
+	// eighth of a bucket is reserved for values of at most 2 KiB that replace another value. With a
 	// ttl of at least 1 second, the key expires that long after this write; 0 means that it never
 	// expires.
 	KeySet(ctx context.Context, bucket, key string, value []byte, revision uint64, ttl time.Duration) (uint64, error)

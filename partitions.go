@@ -100,5 +100,32 @@ type PartitionInfo struct {
 	Move string `json:"-"`
 }
 
+// PartitionStatus describes one partition of a group: its lag, and the member that has it. Package partition
+// manages the members.
+type PartitionStatus struct {
+	// Name is the partition as it stands in subjects: P1.3.
+	Name string `json:"partition"`
+	// PartitionInfo describes the group at the broker. LastAck, Oldest and Move are not in JSON.
+	PartitionInfo
+	// LagEvents is how many events the group has not settled: Pending and Held together.
+	LagEvents uint64 `json:"lagEvents"`
+	// LagSeconds is how long ago the oldest of them was stored, in seconds. 0: there is none.
+	LagSeconds float64 `json:"lagSeconds"`
+	// Owned reports whether a running member has the partition: its session is valid, and it has not stopped. The
+	// session of a member that died is valid until it expires.
+	Owned bool `json:"owned"`
+	// Member is the ID of the member that has the partition. "": none has it.
+	Member string `json:"member,omitempty"`
+	// State is the member's state: "live", "leaving", or "away" if it stopped and the partition is reserved for it.
+	// "" if Member is "" or Orphaned is set.
+	State string `json:"state,omitempty"`
+	// Meta is the member's metadata, for example its host, version and zone. Nil if it has none, or Orphaned is set.
+	Meta map[string]string `json:"meta,omitempty"`
+	// Epoch is the fencing token of the member's turn ([Delivery].Epoch). 0 if Member is "".
+	Epoch uint64 `json:"epoch,omitempty"`
+	// Orphaned reports that the member's session expired or was deleted: another member will take the partition.
+	Orphaned bool `json:"orphaned,omitempty"`
+}
+
 // Drained reports whether the group is done with all that the partition has.
 func (i PartitionInfo) Drained() bool { return i.Pending == 0 && i.Held == 0 }

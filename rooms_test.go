@@ -102,8 +102,9 @@ var rooms = map[string]room{
 	"gateway": {
 		rooms: []string{".", "gateway/internal/budget", "internal/caller", "internal/exactjson", "internal/frame", "internal/loopback", "internal/shutdown"},
 		heavy: []string{"github.com/coder/websocket/...", "github.com/golang-jwt/jwt/v5/..."},
-		// The tests compare dry runs with publishes on topics with schemas and on a broker with users and limits.
-		tests: []string{"gateway/client", "adapter/adaptertest", "registry", "github.com/nats-io/nats.go/...", "github.com/nats-io/nats-server/v2/..."},
+		// The tests compare dry runs with publishes on topics with schemas and on a broker with users and limits, and
+		// show the partitions of real members.
+		tests: []string{"gateway/client", "adapter/adaptertest", "registry", "partition", "github.com/nats-io/nats.go/...", "github.com/nats-io/nats-server/v2/..."},
 	},
 	"gateway/internal/budget": {},
 	"gateway/client": {

@@ -18,7 +18,7 @@ import (
 // values that replace others.
 const (
 	reservedPart = 8       // of the bytes of a bucket, one such part is reserved
-	smallValue   = 1 << 10 // bytes of a value that may use the reserve
+	smallValue   = 2 << 10 // bytes of a value that may use the reserve
 	minReserving = 1 << 20 // bytes of a bucket that has a reserve
 	budgetPart   = 16      // of what is left, the bus writes one such part before it asks again
 	messageBytes = 64      // that the server adds to a message, at most

@@ -33,6 +33,9 @@ func (g *Gateway) httpRoutes(mux *http.ServeMux) {
 	handle("GET /v1/groups/{topic}", g.listGroups)
 	handle("GET /v1/groups/{topic}/{group}", g.describeGroup)
 	handle("DELETE /v1/groups/{topic}/{group}", g.deleteGroup)
+	if g.c.PartitionsOf != nil {
+		handle("GET /v1/groups/{topic}/{group}/partitions", g.listPartitions)
+	}
 	handle("POST /v1/groups/{topic}/{call}", g.callGroup)
 	handle("GET /v1/dlq/{topic}", g.listDead)
 	handle("GET /v1/dlq/{topic}/{seq}", g.oneDead)

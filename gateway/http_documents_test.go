@@ -47,7 +47,7 @@ func schemaOf(_ context.Context, topic string, _ func(string) bool) (json.RawMes
 }
 
 func TestOpenAPI(t *testing.T) {
-	inBubble(t, gateway.Config{SchemaOf: schemaOf}, func(r *wsRig) {
+	inBubble(t, gateway.Config{SchemaOf: schemaOf, PartitionsOf: manyPartitions}, func(r *wsRig) {
 		r.ensure(jetbus.TopicConfig{Name: "bills.paid.v2"})
 		doc := r.do("GET", "/openapi.json", "").is(200)
 		resolve(r.T, doc, doc)

@@ -42,7 +42,7 @@ var (
 	published1 = object{"200": ref("Results"), "201": ref("Published"), "204": nil, "207": ref("Results")}
 )
 
-// operations are all that there are but the WebSocket's and schemaOperations.
+// operations are all that there are but the WebSocket's, partitionOperation and schemaOperations.
 var operations = []operation{
 	{"POST", "/v1/topics/{topic}", "publish", "Publish an event, or a batch of them", "dry_run expectLastSeq ttlMs deliverAt", publishAs, published1},
 	{"POST", "/publish/{topic}", "publishFirst", "Publish an event, as the first clients did; dry_run is refused", "", jsonBody, object{"200": ref("Published")}},
@@ -98,6 +98,9 @@ func (g *Gateway) openAPI(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, o := range operations {
 		add(o)
+	}
+	if g.c.PartitionsOf != nil {
+		add(partitionOperation)
 	}
 	if g.c.Schemas != nil {
 		for _, o := range schemaOperations {
@@ -198,12 +201,17 @@ func componentSchemas() object {
 		"id": str, "seq": num, "ts": num, "sid": str, "partition": num, "duplicate": yes, "scheduled": yes, "dry_run": yes, "stored": str,
 		"ack_id": str, "applied": yes, "reason": str, "deadline_ms": num, "code": str, "msg": str, "retryable": yes,
 	}
+	partition := object{
+		"partition": str, "generation": num, "number": num, "pending": num, "held": num, "ackedSeq": num, "retries": num, "lagEvents": num, "lagSeconds": object{"type": "number"},
+		"owned": yes, "member": str, "state": str, "meta": object{"type": "object", "additionalProperties": str}, "epoch": num, "orphaned": yes,
+	}
 	return object{
-		"Event":     props(event, "id", "topic"),
-		"Events":    props(object{"events": list(object{"type": "object"}), "next": str, "offset": str, "as_of": num, "exact": yes, "ts": num, "gap": object{"type": "object"}}, "events"),
-		"Published": props(result, "id"),
-		"Results":   props(object{"results": list(props(result))}, "results"),
-		"Settle":    props(object{"ack_ids": list(str), "delay_ms": num, "extend_ms": num, "reason": str, "dead": yes, "dead_reason": str, "snooze": yes, "give_back": yes}, "ack_ids"),
+		"Event":      props(event, "id", "topic"),
+		"Events":     props(object{"events": list(object{"type": "object"}), "next": str, "offset": str, "as_of": num, "exact": yes, "ts": num, "gap": object{"type": "object"}}, "events"),
+		"Partitions": props(object{"partitions": list(props(partition, "partition", "generation", "number", "lagEvents", "lagSeconds", "owned")), "next": str}, "partitions"),
+		"Published":  props(result, "id"),
+		"Results":    props(object{"results": list(props(result))}, "results"),
+		"Settle":     props(object{"ack_ids": list(str), "delay_ms": num, "extend_ms": num, "reason": str, "dead": yes, "dead_reason": str, "snooze": yes, "give_back": yes}, "ack_ids"),
 		"Problem": props(object{
 			"type": str, "title": str, "status": num, "detail": str, "code": str, "retryable": yes, "retry_after_ms": num, "details": object{}, "error": str,
 		}, "status", "code", "retryable"),

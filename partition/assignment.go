@@ -27,6 +27,8 @@ type MemberInfo struct {
 	Static     bool      `json:"static,omitempty"`
 	Joined     time.Time `json:"joined"`     // by its own clock
 	Partitions []int     `json:"partitions"` // that it has
+	// Meta is the member's metadata ([Options].Meta). Nil if it has none.
+	Meta map[string]string `json:"meta,omitempty"`
 }
 
 // PartitionInfo is a partition and its owner.
@@ -94,7 +96,7 @@ func (v *view) assignment(group string, n int) Assignment {
 		has[l.Owner] = append(has[l.Owner], p)
 	}
 	for id, m := range v.members {
-		a.Members = append(a.Members, MemberInfo{ID: id, State: m.State, Weight: m.Weight, Static: m.Static, Joined: m.Joined, Partitions: has[id]})
+		a.Members = append(a.Members, MemberInfo{ID: id, State: m.State, Weight: m.Weight, Static: m.Static, Joined: m.Joined, Partitions: has[id], Meta: decodeMeta(m.Meta)})
 	}
 	slices.SortFunc(a.Members, func(a, b MemberInfo) int { return cmp.Compare(a.ID, b.ID) })
 	return a

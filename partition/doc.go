@@ -7,8 +7,9 @@
 // ([jetbus.TopicConfig].Partitions) in as many processes as there are, those of a key
 // one after the other. It is built on [Join], which shares out any numbered pieces of
 // work: it calls a function with each partition that is the member's own, and asks for
-// it back when it is to pass to another one. [LookupTopic] and [Lookup] tell from outside who
-// has what, [KickTopic] and [Kick] end the session of a member that hangs.
+// it back when it is to pass to another one. [LookupTopic] and [Lookup] return the members and their
+// partitions, [Status] the member and the lag of each partition. [KickTopic] and [Kick] end the
+// session of a member that hangs.
 //
 // Two things are decided by pure functions:
 //

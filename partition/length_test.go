@@ -32,6 +32,7 @@ func TestSessionsHaveOneLength(t *testing.T) {
 	bubble(t, 4, func(r *rig) {
 		k := &lengthKeys{Keys: r.keys, lengths: map[int]int{}}
 		o := r.options("a")
+		o.Meta = map[string]string{"zone": "eu", "host": "h1", "version": "1.2"}
 		m, err := partition.Join(r.Context(), k, "t/g", func(ctx context.Context, t *partition.Turn) (bool, error) {
 			<-t.Revoked()
 			time.Sleep(r.ttl) // so that it is seen to leave

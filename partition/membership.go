@@ -30,6 +30,7 @@ type Membership struct {
 	keys  jetbus.Keys
 	group string
 	own   Own
+	meta  json.RawMessage         // o.Meta, encoded
 	ctx   context.Context         //nolint:containedctx // values for Own, never canceled
 	life  context.Context         //nolint:containedctx // of its own requests; canceled at the end
 	die   context.CancelCauseFunc // of life
@@ -79,6 +80,10 @@ func Join(ctx context.Context, k jetbus.Keys, group string, own Own, o Options) 
 // join is Join. ctx bounds it, and the end of life is a Stop.
 func join(ctx, life context.Context, k jetbus.Keys, group string, own Own, o Options, on terms) (*Membership, error) {
 	o, err := o.Normalize()
+	var meta json.RawMessage
+	if err == nil {
+		meta, err = encodeMeta(o.Meta)
+	}
 	switch {
 	case err != nil:
 	case k == nil || own == nil:
@@ -93,7 +98,7 @@ func join(ctx, life context.Context, k jetbus.Keys, group string, own Own, o Opt
 		return nil, fmt.Errorf("join group %s: %w", group, err)
 	}
 	m := &Membership{
-		o: o, keys: k, group: group, own: own,
+		o: o, keys: k, group: group, own: own, meta: meta,
 		quit: make(chan struct{}), left: make(chan struct{}), done: make(chan struct{}), wake: make(chan struct{}, 1),
 		on: on, slots: make(chan struct{}, writeAhead), seen: make(chan struct{}),
 		turns: map[int]*Turn{}, taking: map[int]bool{}, rest: map[int]time.Time{}, troubles: map[string]trouble{},

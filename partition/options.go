@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"time"
 
@@ -36,6 +37,11 @@ type Options struct {
 	// Weight is how large the member's share is beside the others'. Defaults to 1, at
 	// most MaxWeight.
 	Weight int
+	// Meta describes the member to operators, for example by host, version and zone. [Lookup] and [Status] return
+	// it; it does not affect the assignment. Each renewal of the member's session contains it, and all members
+	// receive the renewals: keep it short. Names are not empty, names and values are UTF-8 without control
+	// characters, and the map has at most MaxMetaBytes as JSON. It is copied. Defaults to none.
+	Meta map[string]string
 	// Bucket is where members meet. Defaults to DefaultBucket.
 	Bucket string
 	// TTL is how long the partitions of a member that dies stand still: whole seconds, from
@@ -74,6 +80,10 @@ func (o Options) Normalize() (Options, error) {
 	setDefault(&o.JoinDelay, DefaultJoinDelay)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Meta = maps.Clone(o.Meta) // the caller may change its own
+	if _, err := encodeMeta(o.Meta); err != nil {
+		return o, err
 	}
 	switch {
 	case o.Partitions < 1 || o.Partitions > jetbus.MaxPartitions:

@@ -148,7 +148,7 @@ func isFinal(err error) bool {
 // writeSession stores the session. All values of a session have the same length, so that a renewal
 // fits into a full bucket.
 func (m *Membership) writeSession(ctx context.Context, s *session, revision uint64, state string) (uint64, error) {
-	text, err := json.Marshal(sessionValue{State: state, Nonce: s.nonce, Weight: m.o.Weight, Static: m.o.Static, Joined: s.joined.UTC()})
+	text, err := json.Marshal(sessionValue{State: state, Nonce: s.nonce, Weight: m.o.Weight, Static: m.o.Static, Joined: s.joined.UTC(), Meta: m.meta})
 	if err != nil {
 		return 0, err
 	}

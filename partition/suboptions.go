@@ -24,10 +24,11 @@ type SubscribeOptions struct {
 	// many. Order is [jetbus.PerKey], the default, or [jetbus.Total], for which all
 	// events of a partition go one by one. Topics must be empty.
 	PerPartition jetbus.SubscribeOptions
-	// Member, Static, Weight, Bucket, TTL and JoinDelay are those of [Options].
+	// Member, Static, Weight, Meta, Bucket, TTL and JoinDelay have the same meaning as in [Options].
 	Member    string
 	Static    bool
 	Weight    int
+	Meta      map[string]string
 	Bucket    string
 	TTL       time.Duration
 	JoinDelay time.Duration
@@ -76,14 +77,14 @@ func (o SubscribeOptions) normalize() (SubscribeOptions, error) {
 	if err != nil {
 		return o, err
 	}
-	o.Member, o.Weight, o.Bucket, o.TTL, o.JoinDelay, o.Log = join.Member, join.Weight, join.Bucket, join.TTL, join.JoinDelay, join.Log
+	o.Member, o.Weight, o.Meta, o.Bucket, o.TTL, o.JoinDelay, o.Log = join.Member, join.Weight, join.Meta, join.Bucket, join.TTL, join.JoinDelay, join.Log
 	return o, nil
 }
 
 // join are the options of the membership in a generation of n partitions.
 func (o *SubscribeOptions) join(n int) Options {
 	return Options{
-		Partitions: n, Member: o.Member, Static: o.Static, Weight: o.Weight,
+		Partitions: n, Member: o.Member, Static: o.Static, Weight: o.Weight, Meta: o.Meta,
 		Bucket: o.Bucket, TTL: o.TTL, JoinDelay: o.JoinDelay, Log: o.Log,
 	}
 }

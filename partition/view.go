@@ -37,6 +37,8 @@ type sessionValue struct {
 	Weight int       `json:"weight"`
 	Static bool      `json:"static,omitempty"`
 	Joined time.Time `json:"joined"` // by its own clock, for people
+	// Meta is a raw value, so that an unreadable one does not hide the member. Older versions do not write it.
+	Meta json.RawMessage `json:"meta,omitempty"`
 }
 
 // leaseValue is what the bucket holds of a partition.

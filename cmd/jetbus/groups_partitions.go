@@ -1,42 +1,28 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/seed-63e9a637/jetbus"
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/partition"
 )
-
-// partitionLine is one partition of a group: who has it, and what is left in it.
-type partitionLine struct {
-	Partition  string  `json:"partition"` // P1.3: the fourth of the first generation
-	Generation int     `json:"generation"`
-	Number     int     `json:"number"`
-	Member     string  `json:"member,omitempty"` // "": nobody has it
-	Epoch      uint64  `json:"epoch,omitempty"`
-	Orphaned   bool    `json:"orphaned,omitempty"` // its member is gone
-	Pending    uint64  `json:"pending"`
-	Held       int     `json:"held"`
-	Retries    uint64  `json:"retries"`
-	AckedSeq   uint64  `json:"ackedSeq"`
-	LagSeconds float64 `json:"lagSeconds"`
-}
 
 func newGroupsPartitions(a *app, output *string) *cobra.Command {
 	var bucket string
 	cmd := &cobra.Command{
 		Use:   "partitions TOPIC GROUP",
-		Short: "Tell which member has which partition, and what is left in it",
-		Long: `Tells which member of a group has which partition, in which epoch, and what is left
-in it. Partitions of older generations, from before the topic got more of them, have
-nobody once they are drained.`,
+		Short: "List the partitions of a group and their members",
+		Long: `Lists the partitions of a group: the member that has each, its metadata and epoch, and the
+lag of the group. "(gone)" marks a member whose session expired, "(away)" one that stopped
+and for which the partition is reserved. Partitions of older generations, from before the
+topic got more of them, have no member once they are drained.`,
 		Args: exactly(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.listPartitions(cmd, *output, bucket, args[0], args[1])
@@ -51,54 +37,39 @@ func (a *app) listPartitions(cmd *cobra.Command, output, bucket, topic, group st
 		return err
 	}
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-		lines, err := partitionsOf(cmd.Context(), bus, bucket, topic, group)
+		lines, err := partition.Status(cmd.Context(), bus, bucket, topic, group)
 		if err != nil {
 			return err
 		}
 		if output != "table" {
 			return writeValues(cmd.OutOrStdout(), output, lines)
 		}
-		rows := [][]string{{"PARTITION", "MEMBER", "EPOCH", "WAITING", "HELD", "RETRIES", "SETTLED TO", "BEHIND"}}
+		rows := [][]string{{"PARTITION", "MEMBER", "EPOCH", "WAITING", "HELD", "RETRIES", "SETTLED TO", "BEHIND", "META"}}
 		for _, l := range lines {
 			member, epoch := or(l.Member, "-"), "-"
-			if l.Orphaned {
+			switch {
+			case l.Orphaned:
 				member += " (gone)"
+			case l.Member != "" && !l.Owned:
+				member += " (away)"
 			}
 			if l.Epoch > 0 {
 				epoch = strconv.FormatUint(l.Epoch, 10)
 			}
-			rows = append(rows, []string{l.Partition, member, epoch, count(l.Pending), count(l.Held), count(l.Retries), count(l.AckedSeq), behind(l.LagSeconds)})
+			rows = append(rows, []string{l.Name, member, epoch, count(l.Pending), count(l.Held), count(l.Retries), count(l.AckedSeq), behind(l.LagSeconds), metaText(l.Meta)})
 		}
 		_, err = io.WriteString(cmd.OutOrStdout(), table(rows))
 		return err
 	})
 }
 
-// partitionsOf joins what is known of a group's partitions with who has them.
-func partitionsOf(ctx context.Context, bus *adapter.Bus, bucket, topic, group string) ([]partitionLine, error) {
-	parts, err := bus.GroupPartitions(ctx, topic, group)
-	if err != nil {
-		return nil, err
+// metaText is the metadata of a member for people: host=h7 zone=eu.
+func metaText(meta map[string]string) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(meta)) {
+		out = append(out, name+"="+meta[name])
 	}
-	who, err := partition.LookupTopic(ctx, bus, bucket, topic, group)
-	if err != nil && !errors.Is(err, jetbus.ErrNoGroup) { // it was made, and nobody came
-		return nil, err
-	}
-	owners := map[jetbus.Partition]partition.PartitionInfo{}
-	for _, g := range who.Generations {
-		for _, p := range g.Partitions {
-			owners[jetbus.Partition{Generation: g.Generation, Number: p.Partition}] = p
-		}
-	}
-	lines := make([]partitionLine, len(parts))
-	for i, p := range parts {
-		owner := owners[p.Partition]
-		lines[i] = partitionLine{
-			Partition: p.String(), Generation: p.Generation, Number: p.Number, Member: owner.Member, Epoch: owner.Epoch, Orphaned: owner.Orphaned,
-			Pending: p.Pending, Held: p.Held, Retries: p.Retries, AckedSeq: p.AckedSeq, LagSeconds: secondsSince(p.Oldest),
-		}
-	}
-	return lines, nil
+	return or(strings.Join(out, " "), "-")
 }
 
 func newGroupsKick(a *app) *cobra.Command {
@@ -124,7 +95,7 @@ of partitions, unless --yes is given.`,
 
 func (a *app) kickMember(cmd *cobra.Command, bucket string, yes bool, topic, group, member string) error {
 	return a.withBus(cmd.Context(), func(bus *adapter.Bus) error {
-		lines, err := partitionsOf(cmd.Context(), bus, bucket, topic, group)
+		lines, err := partition.Status(cmd.Context(), bus, bucket, topic, group)
 		if err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ func TestGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	sub, err := partition.Subscribe(t.Context(), bus, "spread", "busy", func(context.Context, *jetbus.Delivery) error { return nil },
-		partition.SubscribeOptions{PerPartition: o, Member: "mailer-0", JoinDelay: -1})
+		partition.SubscribeOptions{PerPartition: o, Member: "mailer-0", Meta: map[string]string{"zone": "eu", "host": "h 1\u202e"}, JoinDelay: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,11 +88,11 @@ func awaitSettled(t *testing.T, bus *adapter.Bus, topic, group string) {
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	for {
-		lines, err := partitionsOf(t.Context(), bus, "", topic, group)
+		lines, err := partition.Status(t.Context(), bus, "", topic, group)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.ContainsFunc(lines, func(l partitionLine) bool { return l.Member == "" || l.Pending > 0 || l.Held > 0 }) {
+		if !slices.ContainsFunc(lines, func(l jetbus.PartitionStatus) bool { return l.Member == "" || l.Pending > 0 || l.Held > 0 }) {
 			return
 		}
 		select {
@@ -206,23 +206,26 @@ func groupDescribed(t *testing.T, b *bench) {
 }
 
 func partitionsListed(t *testing.T, b *bench) {
-	for _, l := range parse[[]partitionLine](t, b.ok(t, "", "groups", "partitions", "spread", "busy", "-o", "json")) {
-		if l.Member != "mailer-0" || l.Epoch == 0 || l.Pending+uint64(l.Held) > 0 || l.LagSeconds != 0 {
-			t.Errorf("%+v", l)
+	for _, l := range parse[[]jetbus.PartitionStatus](t, b.ok(t, "", "groups", "partitions", "spread", "busy", "-o", "json")) {
+		if !l.Owned || l.Member != "mailer-0" || l.Meta["zone"] != "eu" || l.Epoch == 0 || l.LagEvents > 0 || l.LagSeconds != 0 {
+			t.Errorf("%s: %q says %q: epoch %d, lag %d", l.Name, l.Member, l.Meta, l.Epoch, l.LagEvents)
 		}
 	}
 	var pending uint64
-	for _, l := range parse[[]partitionLine](t, b.ok(t, "", "groups", "partitions", "spread", "idle", "-o", "json")) {
+	for _, l := range parse[[]jetbus.PartitionStatus](t, b.ok(t, "", "groups", "partitions", "spread", "idle", "-o", "json")) {
 		pending += l.Pending
-		if l.Member != "" || (l.Pending > 0) != (l.LagSeconds > 0) {
-			t.Errorf("%+v", l)
+		if l.Owned || l.Member != "" || l.Pending != l.LagEvents || (l.Pending > 0) != (l.LagSeconds > 0) {
+			t.Errorf("%s: %q, lag %d, %v s", l.Name, l.Member, l.LagEvents, l.LagSeconds)
 		}
 	}
 	if pending != 5 {
 		t.Errorf("%d pending", pending)
 	}
 	out := b.ok(t, "", "groups", "partitions", "spread", "busy")
-	if row := fields(out, 4); len(row) < 2 || row[0] != "P1.3" || row[1] != "mailer-0" {
+	if row := fields(out, 4); len(row) < 2 || row[0] != "P1.3" || row[1] != "mailer-0" || !strings.Contains(out, `  host=h 1\u202e zone=eu`) {
+		t.Errorf("the table: %s", out)
+	}
+	if out := b.ok(t, "", "groups", "partitions", "spread", "idle"); !strings.HasSuffix(out, "-\n") {
 		t.Errorf("the table: %s", out)
 	}
 	if r := b.run(t, "", "groups", "partitions", "plain", "slow"); r.code != exitConflict {

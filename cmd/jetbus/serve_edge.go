@@ -16,6 +16,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/gateway"
 	"github.com/seed-63e9a637/jetbus/internal/loopback"
+	"github.com/seed-63e9a637/jetbus/partition"
 	"github.com/seed-63e9a637/jetbus/registry"
 	"github.com/seed-63e9a637/jetbus/registry/rest"
 )
@@ -55,6 +56,9 @@ func startEdge(ctx context.Context, b *embedded.Broker, prefix, listen string, c
 		return e, err
 	}
 	c.SchemaOf = e.schemas.Document
+	c.PartitionsOf = func(ctx context.Context, topic, group string) ([]jetbus.PartitionStatus, error) {
+		return partition.Status(ctx, bus, partition.DefaultBucket, topic, group)
+	}
 	c.Log, c.Schemas = log, rest.New(e.schemas, rest.Config{Allow: allowSchemas, By: func(r *http.Request) string { return gateway.Subject(r.Context()) }, Log: log})
 	if e.gateway, err = gateway.New(registry.Validated(bus, e.schemas, registry.ValidatedOptions{Observer: m.observer()}), c); err != nil {
 		return e, &usageError{err}

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"io"
 	"net/http"
 	"os"
@@ -10,7 +13,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed-63e9a637/jetbus"
+	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/gateway"
+	"github.com/seed-63e9a637/jetbus/partition"
 )
 
 // fetch makes a request to a gateway, and returns status and body.
@@ -177,5 +185,48 @@ func TestGatewaySettingsOrder(t *testing.T) {
 	}
 	if want := (gateway.Limits{InFlight: 10, LeaseMax: 60e9, FrameBytes: 2048, Rate: -1, Bytes: 2 << 20, ScansPerPrincipal: 1}); s.limits != want {
 		t.Errorf("%+v", s.limits)
+	}
+}
+
+// The gateway of jetbus serve returns the same partitions of a group as jetbus groups partitions.
+func TestServeGatewayShowsPartitions(t *testing.T) {
+	t.Parallel()
+	r, line := serving(t, nil, "--dir", t.TempDir(), "--gateway", "127.0.0.1:0")
+	url, base, _ := strings.Cut(line, " ")
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	bus, err := adapter.Open(t.Context(), nc, adapter.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bus.EnsureTopic(t.Context(), jetbus.TopicConfig{Name: "orders", Partitions: 2}); err != nil {
+		t.Fatal(err)
+	}
+	sub, err := partition.Subscribe(t.Context(), bus, "orders", "billing", func(context.Context, *jetbus.Delivery) error { return nil },
+		partition.SubscribeOptions{Member: "billing-0", Meta: map[string]string{"zone": "eu"}, JoinDelay: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitSettled(t, bus, "orders", "billing")
+	status, text := fetch(t, http.DefaultClient, http.MethodGet, base+"/v1/groups/orders/billing/partitions", "", "")
+	list := command(t, "", "--server", url, "groups", "partitions", "orders", "billing", "-o", "json")
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, []byte(list.out)); err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"partitions":` + compact.String() + "}\n"; status != http.StatusOK || text != want || strings.Count(text, `"member":"billing-0"`) != 2 {
+		t.Errorf("status %d: %s\nwant %s", status, text, want)
+	}
+	if err := sub.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := bus.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if code := r.end(); code != 0 {
+		t.Errorf("exit code %d: %s", code, r.err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/seed-63e9a637/jetbus/adapter"
 	"github.com/seed-63e9a637/jetbus/embedded"
 	"github.com/seed-63e9a637/jetbus/gateway"
+	"github.com/seed-63e9a637/jetbus/partition"
 	"github.com/seed-63e9a637/jetbus/registry"
 	"github.com/seed-63e9a637/jetbus/registry/rest"
 )
@@ -60,6 +61,9 @@ func newRig(t *testing.T) *rig {
 	}
 	g, err := gateway.New(registry.Validated(r.bus, r.schemas, registry.ValidatedOptions{}), gateway.Config{
 		Auth: auth, Schemas: rest.New(r.schemas, rest.Config{Allow: allow}), SchemaOf: r.schemas.Document,
+		PartitionsOf: func(ctx context.Context, topic, group string) ([]jetbus.PartitionStatus, error) {
+			return partition.Status(ctx, r.bus, "", topic, group)
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

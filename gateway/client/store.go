@@ -201,6 +201,33 @@ func (c *Client) Groups(ctx context.Context, topic string) ([]jetbus.GroupInfo, 
 	return nil, fmt.Errorf("groups of %s: %w", topic, err)
 }
 
+// PartitionsOf returns the partitions of a group, ordered by generation and number: the member that has each, and
+// the lag of the group in it. It needs the scope ops:read, and a gateway with PartitionsOf. The error wraps
+// [jetbus.ErrNoTopic], [jetbus.ErrNoGroup], [jetbus.ErrNoPartitions], [jetbus.ErrConflict] (the group has members
+// without partitions) or [jetbus.ErrDenied], or is an error of the request.
+func (c *Client) PartitionsOf(ctx context.Context, topic, group string) ([]jetbus.PartitionStatus, error) {
+	err := jetbus.ValidTopic(topic)
+	if err == nil {
+		err = jetbus.ValidGroup(group)
+	}
+	var out []jetbus.PartitionStatus
+	query := url.Values{}
+	for err == nil {
+		var p struct {
+			Partitions []jetbus.PartitionStatus `json:"partitions"`
+			Next       string                   `json:"next"`
+		}
+		if err = c.web(ctx, "/v1/groups/"+url.PathEscape(topic)+"/"+url.PathEscape(group)+"/partitions", query, nil, &p); err != nil {
+			break
+		}
+		if out = append(out, p.Partitions...); p.Next == "" {
+			return out, nil
+		}
+		query.Set("after", p.Next)
+	}
+	return nil, fmt.Errorf("partitions of group %s of %s: %w", group, topic, err)
+}
+
 // errBeside is the refusal of what a gateway does not do.
 func errBeside(what string) error {
 	return fmt.Errorf("%s: %w through a gateway: do it beside the broker, with the command jetbus or package adapter", what, jetbus.ErrUnsupported)
