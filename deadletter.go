@@ -56,9 +56,12 @@ type DeadLetter struct {
 	StreamCreated time.Time
 	Reason        DeadReason
 	Error         string // of the last attempt, in one line of at most 1 KiB
-	Attempts      int    // that failed
-	FirstFailed   time.Time
-	LastFailed    time.Time
+	// Stack is the stack of the last failure, as [StackOf] returns it. Record keeps at most [MaxStackBytes] of it, and less or
+	// nothing if the dead letter has no room for more: the event comes first. Empty: the failure had no stack.
+	Stack       string
+	Attempts    int // that failed
+	FirstFailed time.Time
+	LastFailed  time.Time
 	// Replays is how often the event had been replayed before it failed for this
 	// dead letter: 0 for one that comes from its topic.
 	Replays int
@@ -99,6 +102,7 @@ const (
 	headerDeadReplays   = "x-dlq-replays"
 	headerDeadReplayOf  = "x-dlq-replay-of"
 	headerDeadTruncated = "x-dlq-truncated" // "payload", "headers"
+	headerDeadStack     = "x-dlq-stack"
 
 	deadHeaders  = "x-dlq-"
 	deadOriginal = "x-dlq-h-" // before what follows x-dlq- in a header that the original has itself
@@ -168,6 +172,7 @@ func (d *DeadLetter) Record() Event {
 	case w.short:
 		w.h[headerDeadTruncated] = "headers"
 	}
+	w.stack(d.Stack)
 	return e
 }
 
@@ -192,6 +197,14 @@ func (w *deadWriter) text(name, value string) {
 func (w *deadWriter) moment(name string, t time.Time) {
 	if !t.IsZero() {
 		w.text(name, t.UTC().Format(time.RFC3339Nano))
+	}
+}
+
+// stack adds the stack to all other headers, as far as there is room.
+func (w *deadWriter) stack(stack string) {
+	room := min(MaxStackBytes, maxDeadHeaderBytes-w.bytes-len(headerDeadStack))
+	if text := stackText(stack, room); text != "" && len(w.h) < MaxHeaders {
+		w.h[headerDeadStack] = text
 	}
 }
 
@@ -226,6 +239,10 @@ func ParseDeadLetter(e Event) (DeadLetter, error) {
 		Attempts: r.number(headerDeadAttempts), FirstFailed: r.moment(headerDeadFirst), LastFailed: r.moment(headerDeadLast),
 		Replays: r.number(headerDeadReplays), Truncated: e.Headers[headerDeadTruncated] != "",
 		ID: e.ID, Seq: e.Seq, Time: e.Time,
+	}
+	var ok bool
+	if d.Stack, ok = unescapeText(e.Headers[headerDeadStack]); !ok { // written by others: it is shown as it is
+		d.Stack = e.Headers[headerDeadStack]
 	}
 	if e.Headers[headerDeadPartition] != "" {
 		d.Event.Partition = r.number(headerDeadPartition)
@@ -439,6 +456,7 @@ type deadLetterJSON struct {
 	Group         string     `json:"group"`
 	Reason        DeadReason `json:"reason"`
 	Error         string     `json:"error,omitempty"`
+	Stack         string     `json:"stack,omitempty"`
 	Attempts      int        `json:"attempts"`
 	FirstFailed   *int64     `json:"firstFailed,omitempty"`
 	LastFailed    *int64     `json:"lastFailed,omitempty"`
@@ -451,14 +469,14 @@ type deadLetterJSON struct {
 }
 
 // MarshalJSON gives the members id, seq and ts of the dead letter itself, then
-// group, reason, error, attempts, firstFailed, lastFailed, replays,
+// group, reason, error, stack, attempts, firstFailed, lastFailed, replays,
 // replayOf, replayed, truncated, stream, streamCreated and, in the member event, the original as
 // [Event.MarshalJSON] gives it. Times are epoch milliseconds, but for
 // streamCreated, which names the stream and is RFC 3339 with all its digits.
 // Members that are empty are left out.
 func (d DeadLetter) MarshalJSON() ([]byte, error) {
 	text, err := json.Marshal(deadLetterJSON{
-		ID: d.ID, Seq: d.Seq, TS: toEpoch(d.Time), Group: d.Group, Reason: d.Reason, Error: d.Error, Attempts: d.Attempts,
+		ID: d.ID, Seq: d.Seq, TS: toEpoch(d.Time), Group: d.Group, Reason: d.Reason, Error: d.Error, Stack: d.Stack, Attempts: d.Attempts,
 		FirstFailed: toEpoch(d.FirstFailed), LastFailed: toEpoch(d.LastFailed), Replays: d.Replays, ReplayOf: d.ReplayOf, Replayed: toEpoch(d.Replayed),
 		Truncated: d.Truncated, Stream: d.Stream, StreamCreated: d.StreamCreated.UTC(),
 	})
@@ -483,7 +501,7 @@ func (d *DeadLetter) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	*d = DeadLetter{
-		Event: w.Event, ID: w.ID, Seq: w.Seq, Time: fromEpoch(w.TS), Group: w.Group, Reason: w.Reason, Error: w.Error, Attempts: w.Attempts,
+		Event: w.Event, ID: w.ID, Seq: w.Seq, Time: fromEpoch(w.TS), Group: w.Group, Reason: w.Reason, Error: w.Error, Stack: w.Stack, Attempts: w.Attempts,
 		FirstFailed: fromEpoch(w.FirstFailed), LastFailed: fromEpoch(w.LastFailed), Replays: w.Replays, ReplayOf: w.ReplayOf, Replayed: fromEpoch(w.Replayed),
 		Truncated: w.Truncated, Stream: w.Stream, StreamCreated: w.StreamCreated,
 	}

@@ -35,7 +35,7 @@ func dead() jetbus.DeadLetter {
 	e := typical()
 	return jetbus.DeadLetter{
 		Event: e, Group: "mailer", Stream: "EV_orders", StreamCreated: time.Unix(1_700_000_000, 123_456_789).UTC(),
-		Reason: jetbus.DeadMaxAttempts, Error: "dial tcp 10.0.0.7:25: connection refused", Attempts: 5,
+		Reason: jetbus.DeadMaxAttempts, Error: "dial tcp 10.0.0.7:25: connection refused", Stack: "mail.send(...)\n\t/app/mail.go:12", Attempts: 5,
 		FirstFailed: time.UnixMilli(1_750_000_001_000).UTC(), LastFailed: time.UnixMilli(1_750_000_009_000).UTC(), Replays: 2, ReplayOf: 9,
 	}
 }
@@ -277,7 +277,7 @@ func TestDeadLetterJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `{"id":"x","seq":17,"ts":1750000010000,"group":"mailer","reason":"max_attempts","error":"dial tcp 10.0.0.7:25: connection refused",` +
-		`"attempts":5,"firstFailed":1750000001000,"lastFailed":1750000009000,"replays":2,"replayOf":9,"replayed":1750000020000,"truncated":true,` +
+		`"stack":"mail.send(...)\n\t/app/mail.go:12","attempts":5,"firstFailed":1750000001000,"lastFailed":1750000009000,"replays":2,"replayOf":9,"replayed":1750000020000,"truncated":true,` +
 		`"stream":"EV_orders","streamCreated":"2023-11-14T22:13:20.123456789Z","event":{"id":"0197a3c4-`
 	if !strings.HasPrefix(string(text), want) {
 		t.Errorf("got  %s\nwant %s...", text, want)

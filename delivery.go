@@ -76,13 +76,19 @@ func (d *Delivery) Snooze(ctx context.Context, by time.Duration) error {
 // Reject makes the event a dead letter at once. Where that cannot be stored, the
 // event comes back as after a Nack. The errors are those of Ack.
 func (d *Delivery) Reject(ctx context.Context, reason string) error {
-	return d.held().Reject(ctx, DeadRejected, reason)
+	return d.RejectWith(ctx, RejectOptions{Reason: reason})
 }
 
 // RejectAs is Reject with the reason that the dead letter shows besides the text, one of the
 // constants or a word of the caller's. The empty one is [DeadRejected].
 func (d *Delivery) RejectAs(ctx context.Context, as DeadReason, reason string) error {
-	return d.held().Reject(ctx, cmp.Or(as, DeadRejected), reason)
+	return d.RejectWith(ctx, RejectOptions{As: as, Reason: reason})
+}
+
+// RejectWith is Reject with the reason and the stack that the dead letter shows. It returns the same errors as Ack.
+func (d *Delivery) RejectWith(ctx context.Context, o RejectOptions) error {
+	o.As = cmp.Or(o.As, DeadRejected)
+	return d.held().Reject(ctx, o)
 }
 
 func (d *Delivery) held() Lease {
@@ -106,7 +112,7 @@ type Lease interface {
 	Extend(ctx context.Context, d time.Duration) error
 	GiveBack(ctx context.Context) error
 	Snooze(ctx context.Context, d time.Duration) error
-	Reject(ctx context.Context, as DeadReason, reason string) error // as is not empty
+	Reject(ctx context.Context, o RejectOptions) error // o.As is not empty
 	Deadline() time.Time
 }
 
@@ -117,6 +123,18 @@ type NackOptions struct {
 	Delay  time.Duration `json:"-"`
 	AtOnce bool          `json:"atOnce,omitempty"` // it comes back without a delay
 	Reason string        `json:"reason,omitempty"` // for observers, logs and the dead letter it may become
+	// Stack is the stack of the failure, as [StackOf] returns it, for the dead letter that the event may become. At most
+	// [MaxStackBytes] are kept. Empty: the failure has none.
+	Stack string `json:"stack,omitempty"`
+}
+
+// RejectOptions describe why an event is given up. Each zero field has the documented default.
+type RejectOptions struct {
+	As     DeadReason // the dead letter's Reason: a constant or a word of the caller's. Default [DeadRejected]
+	Reason string     // the dead letter's Error, also for observers and logs. Default "rejected"
+	// Stack is the stack of the failure, as [StackOf] returns it. At most [MaxStackBytes] are kept. Empty: the
+	// failure has none.
+	Stack string
 }
 
 // Validate reports a negative Delay, or one beside AtOnce. The error wraps [ErrInvalidOption].
@@ -137,7 +155,7 @@ type nackJSON struct {
 	DelayMs millis `json:"delayMs,omitempty"`
 }
 
-// MarshalJSON gives the members delayMs, atOnce and reason, leaving out what is zero.
+// MarshalJSON gives the members delayMs, atOnce, reason and stack, leaving out what is zero.
 func (o NackOptions) MarshalJSON() ([]byte, error) {
 	return json.Marshal(nackJSON{plainNackOptions(o), millis(o.Delay)})
 }
@@ -183,7 +201,7 @@ func (noLease) GiveBack(context.Context) error { return ErrNotHeld }
 func (noLease) Snooze(context.Context, time.Duration) error { return ErrNotHeld }
 
 // Reject returns ErrNotHeld.
-func (noLease) Reject(context.Context, DeadReason, string) error { return ErrNotHeld }
+func (noLease) Reject(context.Context, RejectOptions) error { return ErrNotHeld }
 
 // Deadline returns the zero time, which has passed.
 func (noLease) Deadline() time.Time { return time.Time{} }

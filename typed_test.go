@@ -135,7 +135,7 @@ func (r *recorder) did(call string) error {
 func (r *recorder) Ack(context.Context) error { return r.did("ack") }
 
 func (r *recorder) Nack(_ context.Context, o jetbus.NackOptions) error {
-	return r.did("nack " + o.Delay.String() + " " + o.Reason)
+	return r.did("nack " + o.Delay.String() + " " + o.Reason + o.Stack)
 }
 
 func (r *recorder) Extend(_ context.Context, by time.Duration) error {
@@ -148,8 +148,8 @@ func (r *recorder) Snooze(_ context.Context, by time.Duration) error {
 	return r.did("snooze " + by.String())
 }
 
-func (r *recorder) Reject(_ context.Context, as jetbus.DeadReason, reason string) error {
-	return r.did("reject as " + string(as) + " " + reason)
+func (r *recorder) Reject(_ context.Context, o jetbus.RejectOptions) error {
+	return r.did("reject as " + string(o.As) + " " + o.Reason + o.Stack)
 }
 
 func (r *recorder) Deadline() time.Time { return time.UnixMilli(7) }
@@ -161,13 +161,13 @@ func TestDelivery(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	ctx := t.Context()
-	for _, err := range []error{d.Ack(ctx), d.Nack(ctx, jetbus.NackOptions{Delay: time.Second, Reason: "why"}), d.Extend(ctx, time.Minute), d.GiveBack(ctx), d.Snooze(ctx, time.Hour), d.Reject(ctx, "no"), d.RejectAs(ctx, "", "no"), d.RejectAs(ctx, "odd", "no")} {
+	for _, err := range []error{d.Ack(ctx), d.Nack(ctx, jetbus.NackOptions{Delay: time.Second, Reason: "why"}), d.Extend(ctx, time.Minute), d.GiveBack(ctx), d.Snooze(ctx, time.Hour), d.Reject(ctx, "no"), d.RejectAs(ctx, "", "no"), d.RejectAs(ctx, "odd", "no"), d.RejectWith(ctx, jetbus.RejectOptions{Stack: "main.f"})} {
 		check(t, "a lease's error", err, jetbus.ErrAlreadySettled)
 		if err == nil {
 			t.Error("a lease's error was lost")
 		}
 	}
-	if diff := cmp.Diff([]string{"ack", "nack 1s why", "extend 1m0s", "give back", "snooze 1h0m0s", "reject as rejected no", "reject as rejected no", "reject as odd no"}, lease.calls); diff != "" {
+	if diff := cmp.Diff([]string{"ack", "nack 1s why", "extend 1m0s", "give back", "snooze 1h0m0s", "reject as rejected no", "reject as rejected no", "reject as odd no", "reject as rejected main.f"}, lease.calls); diff != "" {
 		t.Error(diff)
 	}
 	for _, stored := range []time.Time{{}, d.Time.Add(time.Hour)} { // not the publisher's time

@@ -194,7 +194,7 @@ func (r *handedOut) deliveries(ctx context.Context, leases []*lease, maxAttempts
 		}
 		e, err := l.decode()
 		if err != nil {
-			_ = r.reject(ctx, l, jetbus.DeadUndecodable, err) // else it comes back, as the observer is told
+			_ = r.reject(ctx, l, jetbus.DeadUndecodable, err, "") // else it comes back, as the observer is told
 			continue
 		}
 		d := l.delivery(&e, maxAttempts)

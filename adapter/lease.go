@@ -122,7 +122,7 @@ func (l *lease) Nack(ctx context.Context, o jetbus.NackOptions) error {
 	if err := o.Validate(); err != nil {
 		return l.wrap("nack", err)
 	}
-	return l.h.refuse(ctx, l, nackDelay(o), errors.New(cmp.Or(o.Reason, "refused")))
+	return l.h.refuse(ctx, l, nackDelay(o), errors.New(cmp.Or(o.Reason, "refused")), o.Stack)
 }
 
 // nackDelay is the delay of a refusal as refuse takes it: 0 the backoff, -1 none.
@@ -147,8 +147,8 @@ func (l *lease) Snooze(ctx context.Context, d time.Duration) error {
 }
 
 // Reject implements jetbus.Lease.
-func (l *lease) Reject(ctx context.Context, as jetbus.DeadReason, reason string) error {
-	return l.h.reject(ctx, l, as, errors.New(cmp.Or(reason, "rejected")))
+func (l *lease) Reject(ctx context.Context, o jetbus.RejectOptions) error {
+	return l.h.reject(ctx, l, o.As, errors.New(cmp.Or(o.Reason, "rejected")), o.Stack)
 }
 
 // Extend implements jetbus.Lease.

@@ -254,8 +254,8 @@ func (s *slot) overdueLocked(now time.Time) bool {
 func (s *slot) overran() {
 	h := s.lease.h
 	h.note(s.lease, jetbus.LeaseLost, "it was not settled in time", nil)
-	h.leaveAlone(s.lease)                                       // its handler may never end
-	_ = h.refuse(s.o.s.ctx, s.lease, 0, jetbus.ErrLeaseExpired) // lost with the topic, if at all
+	h.leaveAlone(s.lease)                                           // its handler may never end
+	_ = h.refuse(s.o.s.ctx, s.lease, 0, jetbus.ErrLeaseExpired, "") // lost with the topic, if at all
 }
 
 // unmark takes back the note that a suspect was started.
@@ -312,7 +312,7 @@ func (n *turn) Nack(ctx context.Context, o jetbus.NackOptions) error {
 	if err := n.take("nack"); err != nil {
 		return err
 	}
-	return n.l.h.refuse(ctx, n.l, nackDelay(o), errors.New(cmp.Or(o.Reason, "refused")))
+	return n.l.h.refuse(ctx, n.l, nackDelay(o), errors.New(cmp.Or(o.Reason, "refused")), o.Stack)
 }
 
 // GiveBack implements jetbus.Lease. Nobody else may have the event, so that it
@@ -346,11 +346,11 @@ func (n *turn) Snooze(ctx context.Context, d time.Duration) error {
 }
 
 // Reject implements jetbus.Lease.
-func (n *turn) Reject(ctx context.Context, as jetbus.DeadReason, reason string) error {
+func (n *turn) Reject(ctx context.Context, o jetbus.RejectOptions) error {
 	if err := n.take("reject"); err != nil {
 		return err
 	}
-	return n.l.h.reject(ctx, n.l, as, errors.New(cmp.Or(reason, "rejected")))
+	return n.l.h.reject(ctx, n.l, o.As, errors.New(cmp.Or(o.Reason, "rejected")), o.Stack)
 }
 
 // Extend implements jetbus.Lease. The bus extends the lease at the server by

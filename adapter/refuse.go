@@ -33,17 +33,18 @@ func (l *lease) unclaim() {
 	l.h.mu.Unlock()
 }
 
-// dispose does what a handler's error asks for.
-func (h *leaseSet) dispose(ctx context.Context, l *lease, d jetbus.Disposition) error {
+// dispose does what a handler's error asks for. stack is the stack of the whole error: an error around d.Err
+// may have one if d.Err has none.
+func (h *leaseSet) dispose(ctx context.Context, l *lease, d jetbus.Disposition, stack string) error {
 	switch d.Action {
 	case jetbus.ActionAck:
 		return h.drop(ctx, l, d.Err)
 	case jetbus.ActionSnooze:
 		return h.snooze(ctx, l, d.Delay)
 	case jetbus.ActionReject:
-		return h.reject(ctx, l, d.Reason, d.Err)
+		return h.reject(ctx, l, d.Reason, d.Err, stack)
 	default:
-		return h.refuse(ctx, l, d.Delay, d.Err)
+		return h.refuse(ctx, l, d.Delay, d.Err, stack)
 	}
 }
 
@@ -59,7 +60,7 @@ func (h *leaseSet) drop(ctx context.Context, l *lease, why error) error {
 
 // refuse counts a failed attempt; the event comes back after the delay, by
 // default the backoff's, or becomes a dead letter. A negative delay is none.
-func (h *leaseSet) refuse(ctx context.Context, l *lease, delay time.Duration, cause error) error {
+func (h *leaseSet) refuse(ctx context.Context, l *lease, delay time.Duration, cause error, stack string) error {
 	if err := l.claim("nack"); err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func (h *leaseSet) refuse(ctx context.Context, l *lease, delay time.Duration, ca
 	l.record.fail(cause, time.Now())
 	l.record.Known, l.record.Started = l.deliveries, 0
 	if l.maxAttempts > 0 && l.record.Failed >= l.maxAttempts {
-		return h.bury(ctx, l, jetbus.DeadMaxAttempts, cause)
+		return h.bury(ctx, l, jetbus.DeadMaxAttempts, cause, stack)
 	}
 	if delay == 0 {
 		delay = h.backoff.Delay(l.record.Failed)
@@ -94,7 +95,7 @@ func (h *leaseSet) snooze(ctx context.Context, l *lease, delay time.Duration) er
 }
 
 // reject makes an event a dead letter at once.
-func (h *leaseSet) reject(ctx context.Context, l *lease, reason jetbus.DeadReason, cause error) error {
+func (h *leaseSet) reject(ctx context.Context, l *lease, reason jetbus.DeadReason, cause error, stack string) error {
 	if err := l.claim("reject"); err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (h *leaseSet) reject(ctx context.Context, l *lease, reason jetbus.DeadReaso
 		l.record.fail(cause, time.Now())
 	}
 	l.record.Known, l.record.Started = l.deliveries, 0
-	return h.bury(ctx, l, reason, cause)
+	return h.bury(ctx, l, reason, cause, stack)
 }
 
 // giveUp makes a dead letter of an event that has had its attempts. Where that is
@@ -121,7 +122,7 @@ func (h *leaseSet) giveUp(ctx context.Context, l *lease) {
 		return
 	}
 	l.record.Known, l.record.Started = l.deliveries, 0
-	_ = h.bury(ctx, l, reason, errors.New(l.record.Error))
+	_ = h.bury(ctx, l, reason, errors.New(l.record.Error), l.record.Stack)
 }
 
 // comeBack makes the event of a claimed lease come back after a while.

@@ -256,7 +256,7 @@ func (s *subscription) process(l *lease, now time.Time) time.Time {
 	e, err := l.decode()
 	if err != nil {
 		s.unseen(now)
-		_ = s.reject(s.ctx, l, jetbus.DeadUndecodable, err) // else it comes back, as the observer is told
+		_ = s.reject(s.ctx, l, jetbus.DeadUndecodable, err, "") // else it comes back, as the observer is told
 		return time.Now()
 	}
 	wanted, err := s.wants(&e)
@@ -480,7 +480,7 @@ func (s *subscription) failed(l *lease, err error) {
 		s.b.cfg.Logger.Error("handler panicked",
 			slog.String("topic", l.t.name()), slog.String("group", s.group), slog.String("event", l.id), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
 	}
-	_ = s.dispose(s.ctx, l, jetbus.DispositionOf(err))
+	_ = s.dispose(s.ctx, l, jetbus.DispositionOf(err), jetbus.StackOf(err))
 }
 
 // leasesEnded runs when a lease of a puller ended, or several of any: there is room

@@ -252,6 +252,11 @@ func TestA7Row19PoisonChanges(t *testing.T) {
 				if string(dead[0].Payload) != `{"_id":"b","n":0}` || dead[0].Headers[changefeed.HeaderOp] != "insert" {
 					t.Errorf("dead letter %s %v", dead[0].Payload, dead[0].Headers)
 				}
+				for i, want := range []string{"", "changefeed_test.TestA7Row19PoisonChanges", ""} {
+					if stack := dead[i].Headers["x-dlq-stack"]; (stack == "") != (want == "") || !strings.HasPrefix(stack, "github.com/seed-63e9a637/jetbus/"+want) && want != "" {
+						t.Errorf("dead letter %d has the stack %q", i, stack)
+					}
+				}
 			}
 		})
 	}

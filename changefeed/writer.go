@@ -428,6 +428,6 @@ func (f *Feed) deadLetter(one *outgoing) jetbus.DeadLetter {
 	f.makeValid(&e)
 	return jetbus.DeadLetter{
 		Event: e, Group: "changefeed-" + f.o.Name, Stream: "mongodb_" + f.o.Name, StreamCreated: f.created,
-		Reason: reason, Error: one.poison.Error(), Attempts: 1,
+		Reason: reason, Error: one.poison.Error(), Stack: jetbus.StackOf(one.poison), Attempts: 1,
 	}
 }

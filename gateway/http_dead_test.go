@@ -22,7 +22,7 @@ func (r *wsRig) bury(n int) {
 		if err != nil || len(got) != 1 {
 			r.Fatal(got, err)
 		}
-		if err := got[0].Reject(r.Context(), "bad luck"); err != nil {
+		if err := got[0].RejectWith(r.Context(), jetbus.RejectOptions{Reason: "bad luck", Stack: "main.f()\n\t/app/main.go:12"}); err != nil {
 			r.Fatal(err)
 		}
 	}
@@ -46,7 +46,7 @@ func TestDeadLettersOverHTTP(t *testing.T) {
 			r.Fatalf("%v", all)
 		}
 		one := all[0].(map[string]any)
-		if one["group"] != "g" || one["error"] != "bad luck" || fmt.Sprint(one["event"].(map[string]any)["payload"]) != "map[n:1]" {
+		if one["group"] != "g" || one["error"] != "bad luck" || one["stack"] != "main.f()\n\t/app/main.go:12" || fmt.Sprint(one["event"].(map[string]any)["payload"]) != "map[n:1]" {
 			r.Errorf("%v", one)
 		}
 		first := r.do("GET", deadPath+"?limit=2", "").is(200)
@@ -64,7 +64,7 @@ func TestDeadLettersOverHTTP(t *testing.T) {
 				r.Errorf("%s: %d", query, len(got))
 			}
 		}
-		if got := r.do("GET", fmt.Sprintf("%s/%v", deadPath, one["seq"]), "").is(200); got["id"] != one["id"] {
+		if got := r.do("GET", fmt.Sprintf("%s/%v", deadPath, one["seq"]), "").is(200); got["id"] != one["id"] || got["stack"] != one["stack"] {
 			r.Errorf("%v", got)
 		}
 		if got := r.do("GET", deadPath+"/stats", "").is(200); got["total"] != 3.0 || got["open"] != 3.0 {

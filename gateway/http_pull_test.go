@@ -73,14 +73,14 @@ func TestPull(t *testing.T) {
 			r.Errorf("%v after %v", got, time.Since(began))
 		}
 		time.AfterFunc(15*time.Second, func() { r.publish("orders", "4") })
-		if got := r.pull(`{"wait":"20s"}`); len(got) != 1 || r.settle("nack", got[0].AckID, `,"dead":true,"dead_reason":"odd","reason":"bad"`) != "applied" {
+		if got := r.pull(`{"wait":"20s"}`); len(got) != 1 || r.settle("nack", got[0].AckID, `,"dead":true,"dead_reason":"odd","reason":"bad","stack":"f\\n\\tf.js:1"`) != "applied" {
 			r.Errorf("%+v", got)
 		}
 		if got := r.pull(`{"wait":"0"}`); len(got) != 0 {
 			r.Errorf("%+v", got)
 		}
 		for d, err := range jetbus.DeadLetters(r.Context(), r.bus, jetbus.DeadLetterQuery{Topic: "orders"}) {
-			if err != nil || d.Event.Seq != 4 || d.Reason != "odd" || d.Error != "bad" {
+			if err != nil || d.Event.Seq != 4 || d.Reason != "odd" || d.Error != "bad" || d.Stack != "f\n\tf.js:1" {
 				r.Errorf("%+v, %v", d, err)
 			}
 		}

@@ -211,7 +211,7 @@ func componentSchemas() object {
 		"Partitions": props(object{"partitions": list(props(partition, "partition", "generation", "number", "lagEvents", "lagSeconds", "owned")), "next": str}, "partitions"),
 		"Published":  props(result, "id"),
 		"Results":    props(object{"results": list(props(result))}, "results"),
-		"Settle":     props(object{"ack_ids": list(str), "delay_ms": num, "extend_ms": num, "reason": str, "dead": yes, "dead_reason": str, "snooze": yes, "give_back": yes}, "ack_ids"),
+		"Settle":     props(object{"ack_ids": list(str), "delay_ms": num, "extend_ms": num, "reason": str, "dead": yes, "dead_reason": str, "stack": str, "snooze": yes, "give_back": yes}, "ack_ids"),
 		"Problem": props(object{
 			"type": str, "title": str, "status": num, "detail": str, "code": str, "retryable": yes, "retry_after_ms": num, "details": object{}, "error": str,
 		}, "status", "code", "retryable"),

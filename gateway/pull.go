@@ -38,13 +38,13 @@ type pulled struct {
 // settlement is what a client said of an event that it held, and that was applied.
 type settlement struct {
 	subject, topic, group, id string
-	v                         verdict // without its reason
+	v                         verdict // without its reason and stack
 	at                        time.Time
 }
 
 // is reports whether v says the same.
 func (s *settlement) is(v verdict) bool {
-	v.reason = ""
+	v.reason, v.stack = "", ""
 	return s.v == v
 }
 
@@ -173,7 +173,7 @@ func (p *pulls) dropLocked(token string) {
 
 // settled forgets an event, but for what its client said of it.
 func (p *pulls) settled(token string, h *pulled, v verdict) {
-	v.reason = ""
+	v.reason, v.stack = "", ""
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -337,11 +337,11 @@ func settlePulled(ctx context.Context, d *jetbus.Delivery, v verdict) (reason st
 	case v.back:
 		err = d.GiveBack(ctx)
 	case v.dead:
-		err = d.RejectAs(ctx, jetbus.DeadReason(v.as), v.reason)
+		err = d.RejectWith(ctx, jetbus.RejectOptions{As: jetbus.DeadReason(v.as), Reason: v.reason, Stack: v.stack})
 	case v.snooze:
 		err = d.Snooze(ctx, max(v.by, time.Millisecond))
 	default:
-		err = d.Nack(ctx, jetbus.NackOptions{Delay: max(v.by, 0), AtOnce: v.by < 0, Reason: v.reason})
+		err = d.Nack(ctx, jetbus.NackOptions{Delay: max(v.by, 0), AtOnce: v.by < 0, Reason: v.reason, Stack: v.stack})
 	}
 	switch {
 	case errors.Is(err, jetbus.ErrLeaseExpired):

@@ -222,6 +222,7 @@ type settleRequest struct {
 	Reason   string   `json:"reason"`
 	Dead     bool     `json:"dead"`
 	DeadAs   string   `json:"dead_reason"`
+	Stack    string   `json:"stack"`
 	Snooze   bool     `json:"snooze"`
 	GiveBack bool     `json:"give_back"`
 }
@@ -250,7 +251,7 @@ func (g *Gateway) settlePulls(w http.ResponseWriter, r *http.Request, a *budget.
 	case n > most:
 		return refuse(CodeTooLarge, "%d ids in one request, at most %d are allowed", n, most)
 	}
-	v := verdict{op: verb, reason: cut(req.Reason, maxReason), dead: req.Dead, as: req.DeadAs, snooze: req.Snooze, back: req.GiveBack}
+	v := verdict{op: verb, reason: cut(req.Reason, maxReason), stack: cut(req.Stack, jetbus.MaxStackBytes), dead: req.Dead, as: req.DeadAs, snooze: req.Snooze, back: req.GiveBack}
 	ms := req.DelayMs
 	if verb == "modack" || verb == "extend" {
 		ms = req.ExtendMs

@@ -17,6 +17,7 @@ type verdict struct {
 	op           string // ACK, NACK or MODACK
 	by           time.Duration
 	reason       string
+	stack        string // of the failure, for the dead letter
 	as           string // with dead: the dead letter's reason, of which reason is the text
 	dead, snooze bool
 	back         bool
@@ -45,7 +46,7 @@ func (v *verdict) check(ms int64) error {
 
 // settle handles ACK, NACK and MODACK frames.
 func (c *conn) settle(req frame.Request) {
-	v := verdict{op: req.Op, reason: cut(req.Reason, maxReason), dead: req.Dead, as: req.DeadAs, snooze: req.Snooze, back: req.GiveBack}
+	v := verdict{op: req.Op, reason: cut(req.Reason, maxReason), stack: cut(req.Stack, jetbus.MaxStackBytes), dead: req.Dead, as: req.DeadAs, snooze: req.Snooze, back: req.GiveBack}
 	ms := req.DelayMs
 	if req.Op == frame.ModAck {
 		ms = req.ExtendMs
@@ -154,7 +155,7 @@ func (c *conn) settleAll(req frame.Request) {
 		one(id, 0, verdict{op: frame.Ack})
 	}
 	for _, r := range req.Nack {
-		one(r.AckID, r.DelayMs, verdict{op: frame.Nack, reason: cut(r.Reason, maxReason), dead: r.Dead, as: r.DeadAs, snooze: r.Snooze, back: r.GiveBack})
+		one(r.AckID, r.DelayMs, verdict{op: frame.Nack, reason: cut(r.Reason, maxReason), stack: cut(r.Stack, jetbus.MaxStackBytes), dead: r.Dead, as: r.DeadAs, snooze: r.Snooze, back: r.GiveBack})
 	}
 	for _, m := range req.Mod {
 		one(m.AckID, m.ExtendMs, verdict{op: frame.ModAck})
@@ -273,11 +274,11 @@ func (s *session) apply(h *hold, v verdict) frame.Result {
 	case v.back:
 		err = h.d.GiveBack(ctx)
 	case v.dead:
-		err = h.d.RejectAs(ctx, jetbus.DeadReason(v.as), v.reason)
+		err = h.d.RejectWith(ctx, jetbus.RejectOptions{As: jetbus.DeadReason(v.as), Reason: v.reason, Stack: v.stack})
 	case v.snooze:
 		err = h.d.Snooze(ctx, max(v.by, time.Millisecond))
 	default:
-		err = h.d.Nack(ctx, jetbus.NackOptions{Delay: max(v.by, 0), AtOnce: v.by < 0, Reason: v.reason})
+		err = h.d.Nack(ctx, jetbus.NackOptions{Delay: max(v.by, 0), AtOnce: v.by < 0, Reason: v.reason, Stack: v.stack})
 	}
 	yes, no, expired, failed := true, false, false, false
 	r := frame.Result{AckID: h.id, ID: h.d.ID, Applied: &yes}

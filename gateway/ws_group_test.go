@@ -111,14 +111,14 @@ func TestNack(t *testing.T) {
 				r.Errorf("%s: %+v", bad, m)
 			}
 		}
-		c.ask(`{"op":"NACK","ack_id":"`+e.AckID+`","dead":true,"dead_reason":"schema","reason":"never","corr":"n"}`, frame.OK)
+		c.ask(`{"op":"NACK","ack_id":"`+e.AckID+`","dead":true,"dead_reason":"schema","reason":"never","stack":"`+strings.Repeat(`f\\n`, 9000)+`","corr":"n"}`, frame.OK)
 		n := 0
 		for letter, err := range r.bus.Scan(r.Context(), "dlq.orders", jetbus.ScanQuery{}) {
 			if err != nil {
 				r.Fatal(err)
 			}
 			n++
-			if d, err := jetbus.ParseDeadLetter(letter); err != nil || d.Group != "g" || d.Reason != jetbus.DeadSchema || d.Error != "never" {
+			if d, err := jetbus.ParseDeadLetter(letter); err != nil || d.Group != "g" || d.Reason != jetbus.DeadSchema || d.Error != "never" || !strings.HasPrefix(d.Stack, "f\nf\n") || len(d.Stack) > jetbus.MaxStackBytes {
 				r.Errorf("%+v, %v", d, err)
 			}
 		}

@@ -344,7 +344,7 @@ func (h *hand) settle(ctx context.Context, refusals []refusal) {
 // refuse makes a dead letter. Where that cannot be stored, the event comes again.
 func (h *hand) refuse(ctx context.Context, d *jetbus.Delivery, cause error) {
 	h.p.writer.logRefused(ctx, &d.Event, cause)
-	if d.Reject(ctx, cause.Error()) == nil {
+	if d.RejectWith(ctx, jetbus.RejectOptions{Reason: cause.Error(), Stack: jetbus.StackOf(cause)}) == nil {
 		h.p.count.rejected.Add(1)
 	}
 }

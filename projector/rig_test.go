@@ -129,6 +129,9 @@ func (r *rig) dead() []string {
 			break
 		}
 		r.ok(err)
+		if panicked := strings.Contains(d.Error, "panic: "); panicked != strings.Contains(d.Stack, "projector_test.") {
+			r.Errorf("dead letter %q has the stack\n%s", d.Error, d.Stack)
+		}
 		out = append(out, fmt.Sprint(d.Event.Seq, " ", d.Error))
 	}
 	return out

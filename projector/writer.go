@@ -218,7 +218,7 @@ func (w *writer) bury(ctx context.Context, e jetbus.Event, cause error) error {
 	}
 	d := jetbus.DeadLetter{
 		Event: e, Group: w.source.Projection, Stream: w.source.Stream, StreamCreated: w.source.Created,
-		Reason: jetbus.DeadRejected, Error: cause.Error(), Attempts: 1,
+		Reason: jetbus.DeadRejected, Error: cause.Error(), Stack: jetbus.StackOf(cause), Attempts: 1,
 	}
 	if _, ok := errors.AsType[*gaveUpError](cause); ok {
 		d.Reason, d.Attempts = jetbus.DeadMaxAttempts, jetbus.DefaultMaxAttempts

@@ -411,6 +411,7 @@ func TestNormalizedReceive(t *testing.T) {
 			d.ok(err)
 		}
 		publish("bad", "1", `{"n":7,"fail":1}`)
+		publish("panics", "1", `{"n":7,"panic":1}`)
 		publish("newer", "4", `{"count":-1}`)
 		began := time.Now()
 		if out := receive(jetbus.ReceiveOptions{Wait: 700 * time.Millisecond}); len(out) != 0 || time.Since(began) < 600*time.Millisecond {
@@ -426,13 +427,17 @@ func TestNormalizedReceive(t *testing.T) {
 		}
 		d.ok(out[0].Ack(t.Context()))
 		time.Sleep(time.Second)
-		var dead []string
+		dead := map[string]jetbus.DeadLetter{}
 		for l, err := range jetbus.DeadLetters(t.Context(), d.bus, jetbus.DeadLetterQuery{Topic: counters}) {
 			d.ok(err)
-			dead = append(dead, l.Event.ID+": "+l.Error)
+			dead[l.Event.ID] = l
 		}
-		if len(dead) != 1 || dead[0] != "bad: upcast counters from version 2 to 3: no luck" {
-			t.Errorf("dead letters %q", dead)
+		bad, panics := dead["bad"], dead["panics"]
+		if len(dead) != 2 || bad.Error != "upcast counters from version 2 to 3: no luck" || bad.Reason != jetbus.DeadSchema || bad.Stack != "" {
+			t.Errorf("dead letters %+v", dead)
+		}
+		if panics.Reason != jetbus.DeadSchema || !strings.HasPrefix(panics.Stack, "github.com/seed-63e9a637/jetbus/registry_test.") {
+			t.Errorf("dead letter of the panic: %s with the stack\n%s", panics.Reason, panics.Stack)
 		}
 	})
 }

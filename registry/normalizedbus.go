@@ -153,9 +153,9 @@ func (b *normalized) receive(ctx context.Context, d *jetbus.Delivery) bool {
 	case jetbus.ActionSnooze:
 		_ = d.Snooze(settling, what.Delay)
 	case jetbus.ActionReject:
-		_ = d.Reject(settling, what.Err.Error())
+		_ = d.RejectWith(settling, jetbus.RejectOptions{As: what.Reason, Reason: what.Err.Error(), Stack: jetbus.StackOf(err)})
 	case jetbus.ActionRetry:
-		_ = d.Nack(settling, jetbus.NackOptions{Delay: what.Delay, Reason: what.Err.Error()})
+		_ = d.Nack(settling, jetbus.NackOptions{Delay: what.Delay, Reason: what.Err.Error(), Stack: jetbus.StackOf(err)})
 	}
 	return false
 }

@@ -46,7 +46,8 @@ func (b *bench) fail(t *testing.T, topic, group, why string, events int) {
 			t.Fatalf("%d events were rejected, not %d: %v", rejected, events, err)
 		}
 		for _, d := range ds {
-			if err := d.Reject(t.Context(), why); err != nil {
+			stack := "shop.charge(...)\n\t/app/\u202echarge.go:17"
+			if err := d.RejectWith(t.Context(), jetbus.RejectOptions{Reason: why, Stack: stack}); err != nil {
 				t.Fatal(err)
 			}
 			rejected++
@@ -111,13 +112,13 @@ func TestDLQShowAndStats(t *testing.T) {
 	t.Parallel()
 	b := deadBench(t)
 	out := b.ok(t, "", "dlq", "show", "orders", "2")
-	for _, want := range []string{"Dead letter      2\n", "Reason           rejected\n", "Event            o1\n", "Topic            orders #2\n", "Header x-source  shop\n", "State            open\n", "\n{\"n\":1}\n"} {
+	for _, want := range []string{"Dead letter      2\n", "Reason           rejected\n", "Event            o1\n", "Topic            orders #2\n", "Header x-source  shop\n", "State            open\n", "\nStack:\nshop.charge(...)\n    /app/\\u202echarge.go:17\n\n{\"n\":1}\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("show does not say %q:\n%s", want, out)
 		}
 	}
 	var d jetbus.DeadLetter
-	if err := json.Unmarshal([]byte(b.ok(t, "", "dlq", "show", "orders", "2", "-o", "json")), &d); err != nil || d.Event.ID != "o1" {
+	if err := json.Unmarshal([]byte(b.ok(t, "", "dlq", "show", "orders", "2", "-o", "json")), &d); err != nil || d.Event.ID != "o1" || d.Stack != "shop.charge(...)\n\t/app/\u202echarge.go:17" {
 		t.Errorf("%+v, %v", d, err)
 	}
 	b.ok(t, "", "dlq", "replay", "orders", "--seq", "2")

@@ -171,7 +171,7 @@ func (a *app) showDead(cmd *cobra.Command, output, topic, seq string) error {
 	})
 }
 
-// describeDead is a dead letter for people, one property a line, and its payload.
+// describeDead is a dead letter for people, one property a line, its stack and its payload.
 func describeDead(d jetbus.DeadLetter) string {
 	state := "open"
 	if !d.Replayed.IsZero() {
@@ -213,6 +213,9 @@ func describeDead(d jetbus.DeadLetter) string {
 		rows = append(rows, []string{"Truncated", "all of the event is only in its stream"})
 	}
 	text := table(rows)
+	if d.Stack != "" {
+		text += "\nStack:\n" + printableLines(d.Stack) + "\n"
+	}
 	if len(d.Event.Payload) > 0 {
 		text += "\n" + printable(string(d.Event.Payload)) + "\n"
 	}

@@ -203,7 +203,7 @@ func (l *link) mark(m *mark) {
 }
 
 // maxMarks is how many events one ACKS frame speaks of, markBytes what each of them takes
-// without a reason.
+// without texts.
 const (
 	maxMarks  = 256
 	markBytes = 200
@@ -259,7 +259,7 @@ func (l *link) marksLocked() []byte {
 	if most := l.limits.MaxMessage; most > 0 {
 		bytes := 0
 		for i, m := range l.marks[:n] {
-			if bytes += markBytes + 6*(len(m.nack.Reason)+len(m.nack.DeadAs)); bytes > most && i > 0 { // a byte is 6 as \u0000
+			if bytes += markBytes + 6*(len(m.nack.Reason)+len(m.nack.DeadAs)+len(m.nack.Stack)); bytes > most && i > 0 { // a byte is 6 as \u0000
 				n = i
 				break
 			}

@@ -34,16 +34,21 @@ const (
 	lost
 )
 
-// shorten cuts a reason to what the gateway keeps of it, or has room for.
-func (l *link) shorten(reason string) string {
-	most := maxReason
-	if frame := l.allowed().MaxMessage; frame > 0 {
-		most = min(most, frame/12)
+// shorten cuts a reason and a stack to what the gateway keeps of them, or a frame has room for.
+func (l *link) shorten(n *frame.Refuse) {
+	reason, stack := maxReason, jetbus.MaxStackBytes
+	if frame := l.allowed().MaxMessage; frame > 0 { // a byte is 6 as \u0000
+		reason, stack = min(reason, frame/12), min(stack, frame/24)
 	}
-	if len(reason) > most {
-		reason = strings.ToValidUTF8(reason[:most], "")
+	n.Reason, n.Stack = cut(n.Reason, reason), cut(n.Stack, stack)
+}
+
+// cut returns the beginning of a text.
+func cut(s string, most int) string {
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "")
 	}
-	return reason
+	return s
 }
 
 // maxReason is how much of a reason a gateway keeps, in bytes.
@@ -243,7 +248,7 @@ func (h *held) settle(v verdict, answer func(error)) error {
 // say tells the gateway what becomes of an event, which the caller has counted in said. Until
 // the gateway has answered, the event may come again over another connection, and is known.
 func (m *member) say(ackID, op string, nack frame.Refuse, answer func(applied bool, reason string, err error)) {
-	nack.Reason = m.l.shorten(nack.Reason)
+	m.l.shorten(&nack)
 	m.l.mark(&mark{ackID: ackID, op: op, nack: nack, answer: func(applied bool, reason string, err error) {
 		if answer != nil {
 			answer(applied, reason, err)
@@ -297,7 +302,7 @@ func (h *held) Nack(ctx context.Context, o jetbus.NackOptions) error {
 	if err := o.Validate(); err != nil {
 		return h.wrap("nack", err)
 	}
-	return h.wrap("nack", h.say(ctx, h.nack(nackDelay(o), o.Reason, nil)))
+	return h.wrap("nack", h.say(ctx, h.nack(nackDelay(o), o.Reason, o.Stack, nil)))
 }
 
 // nackDelay is the delay of a refusal as frames have it: 0 the backoff, -1 none.
@@ -308,9 +313,10 @@ func nackDelay(o jetbus.NackOptions) time.Duration {
 	return min(o.Delay, jetbus.MaxRetryDelay)
 }
 
-func (h *held) nack(delay time.Duration, reason string, err error) verdict {
-	if d := h.d; d.MaxAttempts > 0 && d.Attempt >= d.MaxAttempts { // the last one
-		v := h.reject("", reason)
+// nack refuses the event. The gateway gets the stack with the last attempt only: no other needs it.
+func (h *held) nack(delay time.Duration, reason, stack string, err error) verdict {
+	if d := h.d; d.MaxAttempts > 0 && d.Attempt >= d.MaxAttempts {
+		v := h.reject(jetbus.RejectOptions{Reason: reason, Stack: stack})
 		v.nack.Dead, v.err = false, err
 		return v
 	}
@@ -348,12 +354,13 @@ func (h *held) snooze(d time.Duration) verdict {
 }
 
 // Reject implements [jetbus.Lease].
-func (h *held) Reject(ctx context.Context, as jetbus.DeadReason, reason string) error {
-	return h.wrap("reject", h.say(ctx, h.reject(as, reason)))
+func (h *held) Reject(ctx context.Context, o jetbus.RejectOptions) error {
+	return h.wrap("reject", h.say(ctx, h.reject(o)))
 }
 
-func (h *held) reject(as jetbus.DeadReason, reason string) verdict {
-	return verdict{op: frame.Nack, nack: frame.Refuse{Dead: true, DeadAs: deadAs(as), Reason: reason}, count: &h.m.stats.DeadLetters, kind: jetbus.DeadLettered, reason: reason}
+func (h *held) reject(o jetbus.RejectOptions) verdict {
+	refuse := frame.Refuse{Dead: true, DeadAs: deadAs(o.As), Reason: o.Reason, Stack: o.Stack}
+	return verdict{op: frame.Nack, nack: refuse, count: &h.m.stats.DeadLetters, kind: jetbus.DeadLettered, reason: o.Reason}
 }
 
 // deadAs cuts the reason of a dead letter to what is kept of it.

@@ -127,6 +127,7 @@ type settleRequest struct {
 	Reason   string   `json:"reason,omitempty"`
 	Dead     bool     `json:"dead,omitempty"`
 	DeadAs   string   `json:"dead_reason,omitempty"`
+	Stack    string   `json:"stack,omitempty"`
 	Snooze   bool     `json:"snooze,omitempty"`
 	GiveBack bool     `json:"give_back,omitempty"`
 }
@@ -226,7 +227,7 @@ func (p *pulled) Nack(ctx context.Context, o jetbus.NackOptions) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	return p.say(ctx, "nack", settleRequest{DelayMs: milliseconds(nackDelay(o)), Reason: o.Reason})
+	return p.say(ctx, "nack", settleRequest{DelayMs: milliseconds(nackDelay(o)), Reason: o.Reason, Stack: cut(o.Stack, jetbus.MaxStackBytes)})
 }
 
 // Extend implements [jetbus.Lease].
@@ -245,8 +246,8 @@ func (p *pulled) Snooze(ctx context.Context, d time.Duration) error {
 }
 
 // Reject implements [jetbus.Lease].
-func (p *pulled) Reject(ctx context.Context, as jetbus.DeadReason, reason string) error {
-	return p.say(ctx, "nack", settleRequest{Dead: true, DeadAs: deadAs(as), Reason: reason})
+func (p *pulled) Reject(ctx context.Context, o jetbus.RejectOptions) error {
+	return p.say(ctx, "nack", settleRequest{Dead: true, DeadAs: deadAs(o.As), Reason: o.Reason, Stack: cut(o.Stack, jetbus.MaxStackBytes)})
 }
 
 // Deadline implements [jetbus.Lease].

@@ -132,8 +132,11 @@ export interface Delivery<P = any> {
   readonly signal: AbortSignal;
   /** Each resolves with whether this call did it: false where the lease was lost, or the event is settled. */
   ack(): Promise<boolean>;
-  /** Refuses the event: it comes again. `dead`: it becomes a dead letter. `snooze`: that is no attempt. 4 KiB of `reason` are kept. */
-  nack(options?: { delayMs?: number; reason?: string; dead?: boolean; snooze?: boolean }): Promise<boolean>;
+  /**
+   * Refuses the event: it comes again. `dead`: it becomes a dead letter. `snooze`: that is no attempt. 4 KiB of `reason` are kept.
+   * `stack`: the stack of the failure, for the dead letter; 8 KiB are kept.
+   */
+  nack(options?: { delayMs?: number; reason?: string; dead?: boolean; snooze?: boolean; stack?: string }): Promise<boolean>;
   /** Moves the deadline to `ms` from now. Default: the ack timeout. */
   extend(ms?: number): Promise<boolean>;
 }

@@ -25,6 +25,7 @@ const MANY_ATTEMPTS = 64; // after which the wait before the next one has its ma
 const PUBLISHES = 256; // without an answer; more wait here, in their order
 const PACE_MS = 10; // of what the gateway's rate allows for is sent together
 const REASON = 4096; // characters of why an event was refused; the gateway keeps no more
+const STACK = 8192; // characters of a stack; the gateway keeps no more
 
 /** What a subscription of either kind is to its client. */
 class Subscription {
@@ -77,6 +78,16 @@ function textOf(err) {
   }
 }
 
+/** The stack of a thrown value without its message; undefined if it has none. */
+function stackOf(err) {
+  try {
+    const { stack } = err;
+    return typeof stack === "string" ? stack.slice(Math.max(stack.search(/^ +at /m), 0)) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
 /** An event in this client's hands, until it is settled or its lease is lost. */
 class Delivery {
   #group;
@@ -103,8 +114,9 @@ class Delivery {
   /** Resolves with whether this call settled it: false where the lease was lost, or it is settled. */
   ack() { return this.#settle({ op: "ACK" }); }
 
-  async nack({ delayMs, reason, dead, snooze } = {}) {
-    return this.#settle({ op: "NACK", delay_ms: delayMs, reason: reason?.slice(0, REASON), dead, snooze });
+  async nack({ delayMs, reason, dead, snooze, stack } = {}) {
+    const room = Math.min(STACK, (this.link?.hello?.limits.maxMessage ?? Infinity) / 24); // a character is 6 bytes there at most
+    return this.#settle({ op: "NACK", delay_ms: delayMs, reason: reason?.slice(0, REASON), dead, snooze, stack: stack?.slice(0, room) });
   }
 
   async #settle(frame) {
@@ -191,7 +203,8 @@ class Group extends Subscription {
     try {
       await this.#handler(d.event, d);
     } catch (err) {
-      settle = () => d.nack({ reason: textOf(err) });
+      const last = d.maxAttempts > 0 && d.attempt >= d.maxAttempts; // no other attempt makes a dead letter
+      settle = () => d.nack({ reason: textOf(err), stack: last ? stackOf(err) : undefined });
     }
     await settle().catch((err) => this.lost(d.ackId, err.message)); // so that the lease is not extended
   }

@@ -185,7 +185,7 @@ func FuzzParseRequest(f *testing.F) {
 		`{"op":"SUBSCRIBE","topic":"a","group":"g","opts":{"from":"offset","offset":"x","filter":{"key":"a"}}}`,
 		`{"op":"ACKS","ack":["a"],"nack":[{"ack_id":"b","delay_ms":1}],"mod":[{"ack_id":"c"}]}`,
 		`{"op":"PUBLISH_BATCH","chain":{"afterId":"a","afterSeq":1},"events":[{"opts":{"expect":{"lastSeq":7}}}]}`,
-		`{"op":"NACK","ack_id":"b","dead":true,"dead_reason":"schema"}`, `{"op":"SUBSCRIBE","opts":{"order":"per_key","assign":true}}`,
+		`{"op":"NACK","ack_id":"b","dead":true,"dead_reason":"schema","stack":"f"}`, `{"op":"SUBSCRIBE","opts":{"order":"per_key","assign":true}}`,
 		`{"op":"SEEK","to":{"ts":1}}`, `{"op":"PUBLISH_BATCH","events":[{"topic":"a","payload":1}]}`,
 		`[]`, `null`, `{"op":null}`, strings.Repeat("[", 2000),
 	} {

@@ -61,6 +61,7 @@ type Request struct {
 	ExtendMs int64    `json:"extend_ms,omitempty"`
 	Dead     bool     `json:"dead,omitempty"`        // NACK: to the dead letters at once
 	DeadAs   string   `json:"dead_reason,omitempty"` // the reason that the dead letter shows besides Reason, which is its text
+	Stack    string   `json:"stack,omitempty"`       // NACK: of the failure, for the dead letter
 	Snooze   bool     `json:"snooze,omitempty"`
 	GiveBack bool     `json:"give_back,omitempty"` // NACK: unprocessed, for another member at once; no attempt
 	Ack      []string `json:"ack,omitempty"`
@@ -86,6 +87,7 @@ type Refuse struct {
 	Reason  string `json:"reason,omitempty"`
 	Dead    bool   `json:"dead,omitempty"`
 	DeadAs  string `json:"dead_reason,omitempty"`
+	Stack   string `json:"stack,omitempty"`  // of the failure, for the dead letter
 	Snooze  bool   `json:"snooze,omitempty"` // put it off by DelayMs, which is no attempt
 
 	GiveBack bool `json:"give_back,omitempty"` // return it unprocessed, which is none either

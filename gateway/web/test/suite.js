@@ -129,6 +129,19 @@ export const scenes = {
     equal(await seen[2].nack({ dead: true, reason: "for good" }), true, "a dead letter");
   },
 
+  async "stack of a handler"(t) {
+    const bus = await t.open();
+    const refuse = () => { throw new Error("no such order"); };
+    await bus.subscribe(t.topic, "g", refuse, { from: "earliest", maxAttempts: 2, backoff: { minMs: 10, maxMs: 20 } });
+    await bus.publish(t.topic, 1);
+    const letters = await bus.read(`dlq.${t.topic}`, { from: "earliest" });
+    for await (const { headers } of letters) {
+      const stack = decodeURIComponent(headers["x-dlq-stack"]);
+      assert(stack.split("\n")[0].includes("refuse") && !stack.includes("no such order"), `the stack is ${stack}`);
+      break;
+    }
+  },
+
   async "broker restart"(t) {
     const bus = await t.open();
     const group = new Log();
