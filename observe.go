@@ -10,7 +10,7 @@ type ObservationKind string
 
 // What an Observer is told.
 const (
-	Published    ObservationKind = "published"     // an event was stored; Duration is the call's
+	Published    ObservationKind = "published"     // an event was stored, or Count events of one topic and version; Duration is how long the call took
 	PublishFail  ObservationKind = "publish_fail"  // Publish returned an error, Err
 	Polled       ObservationKind = "polled"        // the first event came after a request to the broker; Duration is the wait for it
 	Delivered    ObservationKind = "delivered"     // a handler is about to run; Duration is the time since the event was stored, Reason why it was delivered again
@@ -41,6 +41,10 @@ type Observation struct {
 	Duration time.Duration
 	Reason   string
 	Err      error
+	// Version is the schema version that the event states in its header [HeaderSchemaVersion]: for Published, and
+	// for the kinds of a group whose event was decoded. It is not validated and can be any text. Empty: the event
+	// states none.
+	Version string
 }
 
 // Observer is told what the bus does, on the goroutine that does it: it must be

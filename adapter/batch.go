@@ -36,16 +36,17 @@ func (b *Bus) PublishBatch(ctx context.Context, events []jetbus.Event, o jetbus.
 	return receipts, err
 }
 
-// observeBatch reports a batch as one observation a topic.
+// observeBatch reports a batch as one observation for each topic and schema version.
 func (b *Bus) observeBatch(events []jetbus.Event, receipts []jetbus.Receipt, took time.Duration, err error) {
-	counts := map[string]int{}
+	type stated struct{ topic, version string }
+	counts := map[stated]int{}
 	for i, e := range events {
 		if len(receipts) > i && receipts[i].Event.Seq > 0 {
-			counts[e.Topic]++
+			counts[stated{e.Topic, e.Headers[jetbus.HeaderSchemaVersion]}]++
 		}
 	}
-	for topic, n := range counts {
-		b.cfg.Observer(jetbus.Observation{Kind: jetbus.Published, Topic: topic, Count: n, Duration: took})
+	for s, n := range counts {
+		b.cfg.Observer(jetbus.Observation{Kind: jetbus.Published, Topic: s.topic, Version: s.version, Count: n, Duration: took})
 	}
 	if err != nil && len(events) > 0 {
 		b.cfg.Observer(jetbus.Observation{Kind: jetbus.PublishFail, Topic: events[0].Topic, Count: len(events), Duration: took, Err: err})

@@ -199,7 +199,7 @@ func (r *handedOut) deliveries(ctx context.Context, leases []*lease, maxAttempts
 		}
 		d := l.delivery(&e, maxAttempts)
 		r.mu.Lock()
-		r.nameLocked(l, e.ID)
+		r.nameLocked(l, &e)
 		l.attempt, l.started = d.Attempt, time.Now()
 		r.mu.Unlock()
 		out = append(out, d)

@@ -66,6 +66,7 @@ type lease struct {
 	alone      bool            // runs as the only suspect
 	overran    bool            // lost, and not because the server did not answer
 	id         string          // once decoded
+	version    string          // of its schema, as the event states it, once decoded
 	attempt    int             // once decoded
 	started    time.Time       // when a handler got it
 	deadline   time.Time       // until when it is ours, see package deadline

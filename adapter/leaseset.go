@@ -130,16 +130,16 @@ func (h *leaseSet) removeLocked(l *lease, how outcome) {
 	}
 }
 
-// nameLocked notes the id of a lease's event, by which it is found as long as it is held.
-func (h *leaseSet) nameLocked(l *lease, id string) {
-	if l.id == id {
+// nameLocked notes the id of a lease's event, by which it is found as long as it is held, and its version.
+func (h *leaseSet) nameLocked(l *lease, e *jetbus.Event) {
+	if l.id == e.ID {
 		return
 	}
-	l.id = id
+	l.id, l.version = e.ID, e.Headers[jetbus.HeaderSchemaVersion]
 	if l.over() {
 		return
 	}
-	name := eventName{l.t.name(), id}
+	name := eventName{l.t.name(), l.id}
 	l.twin, h.named[name] = h.named[name], l
 }
 
@@ -448,7 +448,7 @@ func (h *leaseSet) tell(l *lease, o jetbus.Observation) {
 		h.stats.Acked++
 	default:
 	}
-	o.Topic, o.Group, o.ID, o.Seq, o.Attempt = l.t.name(), h.group, l.id, l.position(), l.attempt
+	o.Topic, o.Group, o.ID, o.Seq, o.Attempt, o.Version = l.t.name(), h.group, l.id, l.position(), l.attempt, l.version
 	started := l.started
 	h.mu.Unlock()
 	if h.b.cfg.Observer == nil {

@@ -259,3 +259,54 @@ func TestExtensionsOfWhatWaitsObserved(t *testing.T) {
 		r.Equal("kinds", len(heard), 2)
 	})
 }
+
+// TestObservedVersion: observations of published and handled events have the schema version that the event states. A
+// batch has one observation for each version.
+func TestObservedVersion(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		var mu sync.Mutex
+		got := map[string]int{}
+		_, bus := r.Open(adapter.Config{Observer: func(o jetbus.Observation) {
+			if o.Topic == "t" && o.Kind != jetbus.Polled && o.Kind != jetbus.Extended {
+				mu.Lock()
+				defer mu.Unlock()
+				got[fmt.Sprintf("%s %q", o.Kind, o.Version)] += max(o.Count, 1)
+			}
+		}})
+		r.Ensure(jetbus.TopicConfig{Name: "t"})
+		event := func(key, version string) jetbus.Event {
+			e := adaptertest.Event("t", key)
+			if e.Headers = map[string]string{"x-other": "9"}; version != "" {
+				e.Headers[jetbus.HeaderSchemaVersion] = version
+			}
+			return e
+		}
+		for _, e := range []jetbus.Event{event("good", "1"), event("good", ""), event("reject", "2")} {
+			must(bus.Publish(r.Context(), e))(r.T)
+		}
+		for _, atomic := range []bool{false, true} {
+			must(bus.PublishBatch(r.Context(), []jetbus.Event{event("fail", "2"), event("good", "1"), event("good", "2"), event("good", "")}, jetbus.BatchOptions{Atomic: atomic}))(r.T)
+		}
+		sub := must(bus.Subscribe(r.Context(), "t", "g", func(_ context.Context, d *jetbus.Delivery) error {
+			switch d.Key {
+			case "reject":
+				return jetbus.Reject(errCase)
+			case "fail":
+				return errCase
+			}
+			return nil
+		}, jetbus.SubscribeOptions{From: jetbus.Earliest(), MaxAttempts: 2, Backoff: jetbus.Backoff{Min: time.Second, NoJitter: true}}))(r.T)
+		r.Within(time.Minute, "all is handled", func() bool { return sub.Stats().Acked == 8 && sub.Stats().DeadLetters == 3 })
+		r.OK(sub.Stop(r.Context()))
+		must(bus.Publish(r.Context(), event("received", "3")))(r.T)
+		received := must(bus.Receive(r.Context(), "t", "h", jetbus.ReceiveOptions{From: jetbus.AfterSeq(11)}))(r.T)
+		r.OK(received[0].Ack(r.Context()))
+		mu.Lock()
+		defer mu.Unlock()
+		r.Equal("observations", got, map[string]int{
+			`published "1"`: 3, `published ""`: 3, `published "2"`: 5, `published "3"`: 1,
+			`delivered "1"`: 3, `delivered ""`: 3, `delivered "2"`: 7, `nacked "2"`: 2, `dead_lettered "2"`: 5,
+			`acked "1"`: 3, `acked ""`: 3, `acked "2"`: 2, `acked "3"`: 1,
+		})
+	})
+}

@@ -30,7 +30,7 @@ func (b *Bus) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.PublishOp
 		err = fmt.Errorf("publish %s: %w", e.Topic, err)
 	}
 	if b.cfg.Observer != nil && !isDryRun(o) {
-		what := jetbus.Observation{Kind: jetbus.Published, Topic: e.Topic, ID: e.ID, Seq: r.Event.Seq, Count: 1, Duration: time.Since(began), Err: err}
+		what := jetbus.Observation{Kind: jetbus.Published, Topic: e.Topic, ID: e.ID, Seq: r.Event.Seq, Count: 1, Duration: time.Since(began), Err: err, Version: e.Headers[jetbus.HeaderSchemaVersion]}
 		if err != nil {
 			what.Kind = jetbus.PublishFail
 		}

@@ -262,7 +262,7 @@ func (s *subscription) process(l *lease, now time.Time) time.Time {
 	wanted, err := s.wants(&e)
 	if err != nil {
 		s.mu.Lock()
-		s.nameLocked(l, e.ID)
+		s.nameLocked(l, &e)
 		l.attempt = l.attemptNumber()
 		s.rate.add(now)
 		s.mu.Unlock()
@@ -320,7 +320,7 @@ func (s *subscription) begin(ctx *handlerContext, l *lease, e *jetbus.Event, att
 		s.mu.Unlock()
 		return false
 	}
-	s.nameLocked(l, e.ID)
+	s.nameLocked(l, e)
 	l.attempt, l.started, l.run = attempt, now, ctx
 	if l.slot != nil {
 		l.slot.beginLocked(now)
@@ -328,7 +328,10 @@ func (s *subscription) begin(ctx *handlerContext, l *lease, e *jetbus.Event, att
 	s.stats.Delivered++
 	s.mu.Unlock()
 	if s.b.cfg.Observer != nil {
-		s.b.cfg.Observer(jetbus.Observation{Kind: jetbus.Delivered, Topic: e.Topic, Group: s.group, ID: e.ID, Seq: e.Seq, Attempt: attempt, Duration: now.Sub(time.Unix(0, l.stored)), Reason: l.why()})
+		s.b.cfg.Observer(jetbus.Observation{
+			Kind: jetbus.Delivered, Topic: e.Topic, Group: s.group, ID: e.ID, Seq: e.Seq, Attempt: attempt, Duration: now.Sub(time.Unix(0, l.stored)),
+			Reason: l.why(), Version: e.Headers[jetbus.HeaderSchemaVersion],
+		})
 	}
 	return true
 }
@@ -468,7 +471,7 @@ func (s *subscription) acknowledged(l *lease, now time.Time, err error) {
 		fallthrough
 	case s.b.cfg.Observer != nil:
 		s.b.cfg.Observer.Observe(jetbus.Observation{
-			Kind: jetbus.Acked, Topic: l.t.name(), Group: s.group, ID: l.id, Seq: l.position(), Attempt: l.attempt, Duration: now.Sub(l.started),
+			Kind: jetbus.Acked, Topic: l.t.name(), Group: s.group, ID: l.id, Seq: l.position(), Attempt: l.attempt, Duration: now.Sub(l.started), Version: l.version,
 		})
 	}
 }

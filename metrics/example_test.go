@@ -21,14 +21,14 @@ func Example() {
 	observer := jetbus.Observer(m.Observe) // adapter.Config{Observer: m.Observe}
 	page := m.Handler()                    // http.Handle("/metrics", page), or prometheus.MustRegister(m) beside other metrics
 
-	observer.Observe(jetbus.Observation{Kind: jetbus.Published, Topic: "orders", Count: 3})
+	observer.Observe(jetbus.Observation{Kind: jetbus.Published, Topic: "orders", Version: "1", Count: 3})
 
 	answer := httptest.NewRecorder()
 	page.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
 	for line := range strings.Lines(answer.Body.String()) {
-		if strings.HasPrefix(line, "events_published_total") {
+		if strings.HasPrefix(line, `events_published_total{topic="orders",version="1"}`) {
 			fmt.Print(line)
 		}
 	}
-	// Output: events_published_total{topic="orders"} 3
+	// Output: events_published_total{topic="orders",version="1"} 3
 }

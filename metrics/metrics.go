@@ -17,6 +17,9 @@ import (
 // Other is the value of a label beyond the bounds of a [Config], and of what is no name.
 const Other = "other"
 
+// NoVersion is the value of the label version for events that state no schema version.
+const NoVersion = "none"
+
 // Config says how much is kept. The zero value of each field is its default.
 type Config struct {
 	// MaxTopics bounds the topics that this process is seen to use. Defaults to 200.
@@ -24,6 +27,9 @@ type Config struct {
 	// MaxGroups bounds the pairs of a topic and a group. Each costs 4 histograms and about
 	// 15 counters. Defaults to 500.
 	MaxGroups int
+	// MaxVersions bounds the schema versions of each topic. Each costs a counter of the topic and two of
+	// each of its groups. Defaults to 20.
+	MaxVersions int
 	// MaxInflight bounds the deliveries that are followed to their end, for
 	// events_inflight and delivery_latency_ms; of more the oldest are not in them. Defaults
 	// to 100,000.
@@ -43,6 +49,7 @@ type Config struct {
 const (
 	DefaultMaxTopics   = 200
 	DefaultMaxGroups   = 500
+	DefaultMaxVersions = 20
 	DefaultMaxInflight = 100_000
 	DefaultAskEvery    = 15 * time.Second
 	DefaultTimeout     = 5 * time.Second
@@ -57,7 +64,7 @@ func (c Config) Normalize() (Config, error) {
 		name  string
 		value *int
 		other int
-	}{{"MaxTopics", &c.MaxTopics, DefaultMaxTopics}, {"MaxGroups", &c.MaxGroups, DefaultMaxGroups}, {"MaxInflight", &c.MaxInflight, DefaultMaxInflight}} {
+	}{{"MaxTopics", &c.MaxTopics, DefaultMaxTopics}, {"MaxGroups", &c.MaxGroups, DefaultMaxGroups}, {"MaxVersions", &c.MaxVersions, DefaultMaxVersions}, {"MaxInflight", &c.MaxInflight, DefaultMaxInflight}} {
 		if *n.value < 0 {
 			return c, fmt.Errorf("%w: %s is %d, it must be positive, or 0 for %d", jetbus.ErrInvalidOption, n.name, *n.value, n.other)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,7 +17,8 @@ type pair struct{ topic, group string }
 
 // topicSeries are the metrics of one topic.
 type topicSeries struct {
-	published prometheus.Counter
+	label     string
+	published map[string]prometheus.Counter // by version
 	took      prometheus.Observer
 }
 
@@ -24,15 +26,17 @@ type topicSeries struct {
 type groupSeries struct {
 	pair     // as in the labels
 	counters map[jetbus.ObservationKind]prometheus.Counter
+	versions map[string]versionSeries
 
 	redelivered, dropped         prometheus.Counter
 	poll, wait, handler, latency prometheus.Observer
 }
 
+// versionSeries are the metrics of a group that have the version as a label.
+type versionSeries struct{ delivered, acked prometheus.Counter }
+
 // ofKind are the counters of a group that count one kind of observation.
 var ofKind = map[jetbus.ObservationKind]string{
-	jetbus.Delivered: "events_delivered_total",
-	jetbus.Acked:     "events_acked_total",
 	jetbus.Nacked:    "events_nacked_total",
 	jetbus.Snoozed:   "events_snoozed_total",
 	jetbus.GivenBack: "events_given_back_total",
@@ -50,7 +54,7 @@ func (m *Metrics) Observe(o jetbus.Observation) {
 	switch o.Kind {
 	case jetbus.Published:
 		s := m.topic(o.Topic)
-		s.published.Add(float64(max(o.Count, 1)))
+		m.published(s, o.Version).Add(float64(max(o.Count, 1)))
 		s.took.Observe(milliseconds(o.Duration))
 	case jetbus.PublishFail:
 		m.counters["events_publish_failed_total"].WithLabelValues(m.failedTopic(o), publishReason(o.Err)).Inc()
@@ -78,12 +82,14 @@ func (m *Metrics) observeGroup(o jetbus.Observation) {
 	case jetbus.Polled:
 		s.poll.Observe(milliseconds(o.Duration))
 	case jetbus.Delivered:
+		m.version(s, o.Version).delivered.Inc()
 		if o.Attempt > 1 || o.Reason != "" {
 			s.redelivered.Inc()
 		}
 		s.wait.Observe(milliseconds(max(o.Duration, 0)))
 		m.inflight.begin(o, s.pair)
 	case jetbus.Acked:
+		m.version(s, o.Version).acked.Inc()
 		if o.Err != nil {
 			s.dropped.Inc()
 		}
@@ -121,10 +127,8 @@ func (m *Metrics) topic(name string) *topicSeries {
 func (m *Metrics) topicLocked(label string) *topicSeries {
 	s := m.topics[label]
 	if s == nil {
-		s = &topicSeries{
-			published: m.counters["events_published_total"].WithLabelValues(label),
-			took:      m.histograms["publish_duration_ms"].WithLabelValues(label),
-		}
+		s = &topicSeries{label: label, published: map[string]prometheus.Counter{}, took: m.histograms["publish_duration_ms"].WithLabelValues(label)}
+		m.publishedLocked(s, NoVersion)
 		m.topics[label] = s
 	}
 	return s
@@ -152,6 +156,86 @@ func (m *Metrics) topicName(name string) string {
 	defer m.mu.Unlock()
 	label := m.labelLocked(name)
 	m.topicLocked(label)
+	return label
+}
+
+// published returns the counter of a topic for events that state a version.
+func (m *Metrics) published(s *topicSeries, stated string) prometheus.Counter {
+	label := versionLabel(stated)
+	m.mu.RLock()
+	c := s.published[label]
+	m.mu.RUnlock()
+	if c != nil {
+		return c
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.publishedLocked(s, m.versionLocked(s, label))
+}
+
+// publishedLocked returns the counter of a topic by the label of a version.
+func (m *Metrics) publishedLocked(s *topicSeries, label string) prometheus.Counter {
+	c := s.published[label]
+	if c == nil {
+		c = m.counters["events_published_total"].WithLabelValues(s.label, label)
+		s.published[label] = c
+	}
+	return c
+}
+
+// version returns the metrics of a group for events that state a version.
+func (m *Metrics) version(s *groupSeries, stated string) versionSeries {
+	label := versionLabel(stated)
+	m.mu.RLock()
+	v, is := s.versions[label]
+	m.mu.RUnlock()
+	if is {
+		return v
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.topicLocked(s.topic)
+	label = m.versionLocked(t, label)
+	m.publishedLocked(t, label) // so that it counts as a version of the topic
+	return m.groupVersionLocked(s, label)
+}
+
+// groupVersionLocked returns the metrics of a group by the label of a version.
+func (m *Metrics) groupVersionLocked(s *groupSeries, label string) versionSeries {
+	v, is := s.versions[label]
+	if !is {
+		v = versionSeries{
+			delivered: m.counters["events_delivered_total"].WithLabelValues(s.topic, s.group, label),
+			acked:     m.counters["events_acked_total"].WithLabelValues(s.topic, s.group, label),
+		}
+		s.versions[label] = v
+	}
+	return v
+}
+
+// versionLocked returns the label of a version in the metrics of a topic: [Other] for a version beyond MaxVersions.
+func (m *Metrics) versionLocked(s *topicSeries, label string) string {
+	known := len(s.published) - 1 // without none, which is always there
+	if s.published[Other] != nil {
+		known--
+	}
+	if s.published[label] == nil && known >= m.c.MaxVersions {
+		return Other
+	}
+	return label
+}
+
+// versionLabel returns the label of a version: its number, [NoVersion], or [Other] for a text that is not a version
+// number. Any publisher may write one.
+func versionLabel(stated string) string {
+	if stated == "" {
+		return NoVersion
+	}
+	n, err := strconv.ParseInt(stated, 10, 32)
+	label := strconv.FormatInt(n, 10) // not stated, which may be a part of a message
+	if err != nil || n < 1 || label != stated {
+		return Other
+	}
 	return label
 }
 
@@ -207,7 +291,7 @@ func (m *Metrics) newGroup(p pair) *groupSeries {
 		return m.histograms[name].WithLabelValues(p.topic, p.group)
 	}
 	s := &groupSeries{
-		pair: p, counters: map[jetbus.ObservationKind]prometheus.Counter{},
+		pair: p, counters: map[jetbus.ObservationKind]prometheus.Counter{}, versions: map[string]versionSeries{},
 		redelivered: counter("events_redelivered_total"), dropped: counter("events_dropped_total"),
 		poll: histogram("subscribe_poll_duration_ms"), wait: histogram("delivery_wait_ms"),
 		handler: histogram("delivery_handler_duration_ms"), latency: histogram("delivery_latency_ms"),
@@ -215,6 +299,7 @@ func (m *Metrics) newGroup(p pair) *groupSeries {
 	for kind, name := range ofKind {
 		s.counters[kind] = counter(name)
 	}
+	m.groupVersionLocked(s, NoVersion)
 	return s
 }
 

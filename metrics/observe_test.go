@@ -46,7 +46,7 @@ func TestObserveKinds(t *testing.T) {
 }
 
 func TestObserve(t *testing.T) {
-	group := "{group=g,topic=a}"
+	group, handled := "{group=g,topic=a}", "{group=g,topic=a,version=none}"
 	why := errors.New("why")
 	tests := []struct {
 		name string
@@ -56,7 +56,19 @@ func TestObserve(t *testing.T) {
 		{"published", []jetbus.Observation{
 			{Kind: jetbus.Published, Topic: "a", Count: 3, Duration: 20 * time.Millisecond},
 			{Kind: jetbus.Published, Topic: "a", Duration: time.Microsecond}, // as a gateway's client says it
-		}, map[string]float64{"events_published_total{topic=a}": 4, "publish_duration_ms{topic=a}": 2, "publish_duration_ms_sum{topic=a}": 20.001}},
+		}, map[string]float64{"events_published_total{topic=a,version=none}": 4, "publish_duration_ms{topic=a}": 2, "publish_duration_ms_sum{topic=a}": 20.001}},
+		{"versions", []jetbus.Observation{
+			{Kind: jetbus.Published, Topic: "a", Count: 3, Version: "1"},
+			{Kind: jetbus.Published, Topic: "a", Version: "2"},
+			{Kind: jetbus.Published, Topic: "a"},
+			{Kind: jetbus.Delivered, Topic: "a", Group: "g", ID: "1", Version: "1"},
+			{Kind: jetbus.Acked, Topic: "a", Group: "g", ID: "1", Version: "1"},
+			{Kind: jetbus.Delivered, Topic: "a", Group: "g", ID: "2", Version: "3"}, // a process that publishes no such version
+		}, map[string]float64{
+			"events_published_total{topic=a,version=1}": 3, "events_published_total{topic=a,version=2}": 1, "events_published_total{topic=a,version=none}": 1,
+			"events_delivered_total{group=g,topic=a,version=1}": 1, "events_acked_total{group=g,topic=a,version=1}": 1,
+			"events_delivered_total{group=g,topic=a,version=3}": 1, "events_acked_total{group=g,topic=a,version=3}": 0, "events_delivered_total" + handled: 0,
+		}},
 		{"publish failed", []jetbus.Observation{
 			{Kind: jetbus.PublishFail, Topic: "a", Count: 9, Err: fmt.Errorf("publish a: %w", jetbus.ErrSchema)},
 			{Kind: jetbus.PublishFail, Topic: "a", Err: jetbus.ErrTopicFull},
@@ -74,9 +86,9 @@ func TestObserve(t *testing.T) {
 			of(jetbus.Delivered, "1"),
 			{Kind: jetbus.Delivered, Topic: "a", Group: "g", ID: "2", Attempt: 2},
 			{Kind: jetbus.Delivered, Topic: "a", Group: "g", ID: "3", Attempt: 1, Reason: "given back"},
-		}, map[string]float64{"events_delivered_total" + group: 3, "events_redelivered_total" + group: 2, "events_inflight" + group: 3, "delivery_wait_ms" + group: 3}},
+		}, map[string]float64{"events_delivered_total" + handled: 3, "events_redelivered_total" + group: 2, "events_inflight" + group: 3, "delivery_wait_ms" + group: 3}},
 		{"dropped", []jetbus.Observation{{Kind: jetbus.Acked, Topic: "a", Group: "g", Err: why}}, map[string]float64{
-			"events_acked_total" + group: 1, "events_dropped_total" + group: 1, "delivery_latency_ms" + group: 0,
+			"events_acked_total" + handled: 1, "events_dropped_total" + group: 1, "delivery_latency_ms" + group: 0,
 		}},
 		{"dead", []jetbus.Observation{
 			{Kind: jetbus.DeadLettered, Topic: "a", Group: "g", Reason: "max_attempts"},
@@ -141,7 +153,7 @@ func TestInflightBound(t *testing.T) {
 	for i := range 5 {
 		m.Observe(of(jetbus.Delivered, fmt.Sprint(i)))
 	}
-	scrape(t, m).want(t, map[string]float64{"events_inflight{group=g,topic=a}": 2, "events_delivered_total{group=g,topic=a}": 5})
+	scrape(t, m).want(t, map[string]float64{"events_inflight{group=g,topic=a}": 2, "events_delivered_total{group=g,topic=a,version=none}": 5})
 }
 
 // TestInflightForgets: deliveries whose ends are never told keep no others out.
@@ -197,9 +209,9 @@ func TestBounds(t *testing.T) {
 	})
 	got := scrape(t, m)
 	got.want(t, map[string]float64{
-		"events_published_total{topic=t2}": 1, "events_published_total{topic=other}": 97,
-		"events_delivered_total{group=g0,topic=t0}": 1, "events_delivered_total{group=other,topic=t0}": 6,
-		"events_delivered_total{group=other,topic=other}": 970, "events_inflight{group=other,topic=other}": 970,
+		"events_published_total{topic=t2,version=none}": 1, "events_published_total{topic=other,version=none}": 97,
+		"events_delivered_total{group=g0,topic=t0,version=none}": 1, "events_delivered_total{group=other,topic=t0,version=none}": 6,
+		"events_delivered_total{group=other,topic=other,version=none}": 970, "events_inflight{group=other,topic=other}": 970,
 		"ws_inflight{group=g1,topic=t0}": 1, "ws_inflight{group=other,topic=other}": 5,
 	})
 	series := map[string]int{}
@@ -217,6 +229,31 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestVersionBounds: texts that are not version numbers, and versions beyond MaxVersions, count as other, in published
+// and in handled events.
+func TestVersionBounds(t *testing.T) {
+	m := newMetrics(t, metrics.Config{MaxVersions: 3})
+	odd := []string{"0", "-1", "+1", "01", "1.0", "v1", " 1", "none", "other", "2147483648", strings.Repeat("9", 8000), "\xff"}
+	for _, version := range odd {
+		m.Observe(jetbus.Observation{Kind: jetbus.Published, Topic: "a", Version: version})
+		m.Observe(jetbus.Observation{Kind: jetbus.Delivered, Topic: "a", Group: "g", ID: "1", Version: version})
+	}
+	for i := range 100 {
+		version := fmt.Sprint(i + 1)
+		m.Observe(jetbus.Observation{Kind: jetbus.Acked, Topic: "a", Group: "g", Version: version})
+		m.Observe(jetbus.Observation{Kind: jetbus.Published, Topic: "a", Version: version})
+		m.Observe(jetbus.Observation{Kind: jetbus.Delivered, Topic: "a", Group: fmt.Sprint("g", i%2), Version: version})
+	}
+	m.Observe(jetbus.Observation{Kind: jetbus.Published, Topic: "b", Version: "100"}) // which has room of its own
+	got := scrape(t, m)
+	got.want(t, map[string]float64{
+		"events_published_total{topic=a,version=3}": 1, "events_published_total{topic=a,version=other}": 97 + float64(len(odd)), "events_published_total{topic=a,version=none}": 0,
+		"events_published_total{topic=b,version=100}": 1, "events_acked_total{group=g,topic=a,version=2}": 1, "events_acked_total{group=g,topic=a,version=other}": 97,
+		"events_delivered_total{group=g,topic=a,version=other}": float64(len(odd)), "events_delivered_total{group=g0,topic=a,version=other}": 48,
+	})
+	got.without(t, "events_published_total{topic=a,version=4}", "events_acked_total{group=g,topic=a,version=4}", "events_delivered_total{group=g1,topic=a,version=4}")
+}
+
 // TestMadeUpTopics: names that nobody has as a topic leave no room taken.
 func TestMadeUpTopics(t *testing.T) {
 	m := newMetrics(t, metrics.Config{MaxTopics: 1})
@@ -225,7 +262,7 @@ func TestMadeUpTopics(t *testing.T) {
 	m.Observe(jetbus.Observation{Kind: jetbus.Published, Topic: "real"})
 	m.Observe(jetbus.Observation{Kind: jetbus.PublishFail, Topic: "real", Err: jetbus.ErrNoTopic})
 	scrape(t, m).want(t, map[string]float64{
-		"events_published_total{topic=real}":                       1,
+		"events_published_total{topic=real,version=none}":          1,
 		"events_publish_failed_total{reason=no_topic,topic=other}": 1,
 		"events_publish_failed_total{reason=no_topic,topic=real}":  1,
 	})
@@ -240,8 +277,8 @@ func TestObserveConcurrently(t *testing.T) {
 			for j := range 50 {
 				topic := fmt.Sprint("t", j%10)
 				id := fmt.Sprint(i, ".", j)
-				m.Observe(jetbus.Observation{Kind: jetbus.Published, Topic: topic})
-				m.Observe(jetbus.Observation{Kind: jetbus.Delivered, Topic: topic, Group: "g", ID: id})
+				m.Observe(jetbus.Observation{Kind: jetbus.Published, Topic: topic, Version: fmt.Sprint(j)})
+				m.Observe(jetbus.Observation{Kind: jetbus.Delivered, Topic: topic, Group: "g", ID: id, Version: fmt.Sprint(j % 3)})
 				m.Observe(jetbus.Observation{Kind: jetbus.Acked, Topic: topic, Group: "g", ID: id})
 			}
 			scrape(t, m)
@@ -260,7 +297,7 @@ func TestObserveConcurrently(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	bad := []metrics.Config{
-		{MaxTopics: -1}, {MaxGroups: -1}, {MaxInflight: -1}, {AskEvery: -1}, {Timeout: -1}, {Buckets: []float64{1, 1}}, {Buckets: []float64{2, 1}}, {Buckets: []float64{math.NaN()}},
+		{MaxTopics: -1}, {MaxGroups: -1}, {MaxVersions: -1}, {MaxInflight: -1}, {AskEvery: -1}, {Timeout: -1}, {Buckets: []float64{1, 1}}, {Buckets: []float64{2, 1}}, {Buckets: []float64{math.NaN()}},
 	}
 	for _, c := range bad {
 		if _, err := metrics.New(c); !errors.Is(err, jetbus.ErrInvalidOption) {
@@ -268,7 +305,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	c, err := metrics.Config{}.Normalize()
-	if err != nil || c.MaxTopics != metrics.DefaultMaxTopics || c.AskEvery != metrics.DefaultAskEvery || c.Buckets[len(c.Buckets)-1] != 60_000 {
+	if err != nil || c.MaxTopics != metrics.DefaultMaxTopics || c.MaxVersions != metrics.DefaultMaxVersions || c.AskEvery != metrics.DefaultAskEvery || c.Buckets[len(c.Buckets)-1] != 60_000 {
 		t.Errorf("Normalize = %+v, %v", c, err)
 	}
 }

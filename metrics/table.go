@@ -35,6 +35,9 @@ func Table() []Metric {
 var (
 	ofTopic = []string{"topic"}
 	ofGroup = []string{"topic", "group"}
+
+	ofTopicVersion = []string{"topic", "version"}
+	ofGroupVersion = []string{"topic", "group", "version"}
 )
 
 // Who moves a metric.
@@ -51,16 +54,16 @@ const (
 var table = slices.Concat(published, delivered, rare, drained, asked, watchedOutbox, watchedFeed, watchedRest)
 
 var published = []Metric{
-	{"events_published_total", Counter, ofTopic, "event", "Events stored, duplicates that the topic had already included.", "published"},
+	{"events_published_total", Counter, ofTopicVersion, "event", "Events stored, by the schema version that they state, duplicates that the topic had already included.", "published"},
 	{"events_publish_failed_total", Counter, []string{"topic", "reason"}, "call", "Calls of Publish and PublishBatch that failed, by what they failed of.", "publish_fail"},
-	{"publish_duration_ms", Histogram, ofTopic, "ms", "How long Publish and PublishBatch took, one observation a call and topic.", "published"},
+	{"publish_duration_ms", Histogram, ofTopic, "ms", "How long Publish and PublishBatch took, one observation a call, topic and version.", "published"},
 }
 
 var delivered = []Metric{
-	{"events_delivered_total", Counter, ofGroup, "delivery", "Events handed to handlers, each time they are.", "delivered"},
+	{"events_delivered_total", Counter, ofGroupVersion, "delivery", "Events handed to handlers, each time they are, by the schema version that they state.", "delivered"},
 	{"events_redelivered_total", Counter, ofGroup, "delivery", "Those of them that were delivered before.", "delivered"},
 	{"events_inflight", Gauge, ofGroup, "event", "Events that handlers of this process got and that are neither settled nor lost. One whose acknowledgement could not be sent counts until it comes here again.", "delivered, and what ends it"},
-	{"events_acked_total", Counter, ofGroup, "event", "Events acknowledged, without those that were filtered.", "acked"},
+	{"events_acked_total", Counter, ofGroupVersion, "event", "Events acknowledged, by the schema version that they state, without those that were filtered.", "acked"},
 	{"events_nacked_total", Counter, ofGroup, "attempt", "Events refused: failed attempts but the last.", "nacked"},
 	{"events_dropped_total", Counter, ofGroup, "event", "Acknowledged events that the handler dropped for an error.", "acked"},
 	{"events_snoozed_total", Counter, ofGroup, "event", "Events put off without an attempt.", "snoozed"},

@@ -317,6 +317,9 @@ func TestSourceIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := Encode(&e)
+		if e.SID != "" && Source(&e) != source {
+			t.Errorf("the source of an event from %q is %q", source, Source(&e))
+		}
 		if want := h["ce-source"]; !slices.Equal(got["ce-source"], want) || got["x-ce-source"] != nil {
 			t.Errorf("source %q comes back as %q, x-ce-source %q", want, got["ce-source"], got["x-ce-source"])
 		}

@@ -1,6 +1,10 @@
 package ce
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/seed-63e9a637/jetbus"
+)
 
 // escapes is a set of bytes that are written as "%" and two hex digits.
 type escapes [256]bool
@@ -96,6 +100,18 @@ func hexValue(c byte) int {
 		return int(c|0x20-'a') + 10
 	}
 	return -1
+}
+
+// Source returns the CloudEvents source of an event that was read: the source that it was published with, or else the
+// source for its SID. It is empty if the event has neither; only other programs write such events.
+func Source(e *jetbus.Event) string {
+	if kept := e.Headers[nameSource]; kept != "" {
+		return kept
+	}
+	if e.SID == "" {
+		return ""
+	}
+	return sourceURN(e.SID)
 }
 
 // sourceURN returns the CloudEvents source of a session id: the id itself where

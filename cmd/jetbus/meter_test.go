@@ -103,13 +103,13 @@ func TestServeMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-began
-	const group = `{group="billing",topic="orders"}`
+	const group, handled = `{group="billing",topic="orders"}`, `{group="billing",topic="orders",version="1"}`
 	page.await(t, map[string]float64{
-		`events_published_total{topic="orders"}`: 1, `events_publish_failed_total{reason="schema",topic="orders"}`: 1,
-		"ws_inflight" + group: 1, "events_delivered_total" + group: 1, `topic_events{topic="orders"}`: 1, "group_lag_events" + group: 1,
+		`events_published_total{topic="orders",version="1"}`: 1, `events_publish_failed_total{reason="schema",topic="orders"}`: 1,
+		"ws_inflight" + group: 1, "events_delivered_total" + handled: 1, `topic_events{topic="orders"}`: 1, "group_lag_events" + group: 1,
 	})
 	close(free)
-	page.await(t, map[string]float64{"events_acked_total" + group: 1})
+	page.await(t, map[string]float64{"events_acked_total" + handled: 1})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := sub.Stop(ctx); err != nil {
@@ -192,7 +192,7 @@ func TestDevMetrics(t *testing.T) {
 	out := r.wait(t, "busiest")
 	page := newScraper(t, strings.TrimSpace(strings.TrimPrefix(lineWith(t, out, "metrics "), "metrics ")))
 	page.await(t, map[string]float64{
-		`events_published_total{topic="heartbeat.received"}`: 1, `events_acked_total{group="process-projector",topic="heartbeat.received"}`: 1,
+		`events_published_total{topic="heartbeat.received",version="1"}`: 1, `events_acked_total{group="process-projector",topic="heartbeat.received",version="1"}`: 1,
 		`topic_events{topic="process.state"}`: 1, `projector_applied_total{projection="processes"}`: 1, `projector_lag_events{projection="processes"}`: 0,
 		`changefeed_published_total{feed="processes"}`: 1, `changefeed_state{feed="processes",state="streaming"}`: 1,
 	})

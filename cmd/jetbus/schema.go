@@ -38,7 +38,8 @@ Without a command it lists the topics that have a schema.`,
   jetbus schema check old.json new.json
   jetbus schema check --topic orders.created order.json
   jetbus schema validate orders.created payload.json
-  jetbus schema config orders.created --level full_transitive --model declared`,
+  jetbus schema config orders.created --level full_transitive --model declared
+  jetbus schema usage orders.created --since 1h`,
 		Args: noCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.listSchemaTopics(cmd, f, false) },
 	}
@@ -49,7 +50,7 @@ Without a command it lists the topics that have a schema.`,
 	inWords(rm, export)
 	cmd.AddCommand(
 		newSchemaList(a, f), newSchemaGet(a, f), newSchemaRegister(a, f), newSchemaCheck(a, f), newSchemaDiff(a, f),
-		newSchemaValidate(a, f), newSchemaConfig(a, f), rm, export, newSchemaImport(a, f),
+		newSchemaValidate(a, f), newSchemaConfig(a, f), newSchemaUsage(a, f), rm, export, newSchemaImport(a, f),
 	)
 	return cmd
 }

@@ -137,6 +137,7 @@ func TestDashboard(t *testing.T) {
 	}
 	fill := strings.NewReplacer("$__rate_interval", "5m", "$topic", ".*", "$group", ".*")
 	ids := map[int]bool{}
+	versions := 0
 	for _, p := range d.Panels {
 		if ids[p.ID] || p.Title == "" {
 			t.Errorf("panel %d %q is there twice or has no title", p.ID, p.Title)
@@ -150,6 +151,9 @@ func TestDashboard(t *testing.T) {
 		}
 		for _, q := range p.Targets {
 			check(t, p.Title, fill.Replace(q.Expr))
+			if strings.Contains(q.Expr, "version) (rate(events_") && strings.Contains(q.LegendFormat, "{{version}}") {
+				versions++
+			}
 		}
 	}
 	for _, v := range d.Templating.List {
@@ -160,6 +164,9 @@ func TestDashboard(t *testing.T) {
 		if !slices.Contains(series()[of], label) {
 			t.Errorf("the variable %s asks for %s of %s, which has none", v.Name, label, of)
 		}
+	}
+	if versions != 2 {
+		t.Errorf("%d panels show the versions of schemas, want one of what is published and one of what is handled", versions)
 	}
 	if len(ids) < 20 {
 		t.Errorf("found %d panels", len(ids))

@@ -143,6 +143,7 @@ func (m *member) observe(h *held, what jetbus.Observation) {
 		return
 	}
 	what.Topic, what.Group, what.ID, what.Seq, what.Attempt = h.d.Topic, m.group, h.d.ID, h.d.Seq, h.d.Attempt
+	what.Version = h.d.Headers[jetbus.HeaderSchemaVersion]
 	m.c.c.Observer.Observe(what)
 }
 

@@ -20,7 +20,7 @@ func (c *Client) Publish(ctx context.Context, e jetbus.Event, o ...jetbus.Publis
 	if len(o) == 1 && o[0].DryRun {
 		return receipt, err
 	}
-	what := jetbus.Observation{Kind: jetbus.Published, Topic: e.Topic, ID: receipt.Event.ID, Seq: receipt.Event.Seq, Duration: time.Since(began)}
+	what := jetbus.Observation{Kind: jetbus.Published, Topic: e.Topic, ID: receipt.Event.ID, Seq: receipt.Event.Seq, Duration: time.Since(began), Version: e.Headers[jetbus.HeaderSchemaVersion]}
 	if err != nil {
 		what.Kind, what.Err, what.ID = jetbus.PublishFail, err, e.ID
 	}
