@@ -56,8 +56,9 @@ type DeadLetter struct {
 	StreamCreated time.Time
 	Reason        DeadReason
 	Error         string // of the last attempt, in one line of at most 1 KiB
-	// Stack is the stack of the last failure, as [StackOf] returns it. Record keeps at most [MaxStackBytes] of it, and less or
-	// nothing if the dead letter has no room for more: the event comes first. Empty: the failure had no stack.
+	// Stack is the stack of the last failure, as [StackOf] returns it: it can contain secrets. Record keeps at most
+	// [MaxStackBytes] of it, and less or nothing if the dead letter has no room for more: the event comes first. It can be
+	// empty even if the failure had a stack.
 	Stack       string
 	Attempts    int // that failed
 	FirstFailed time.Time
@@ -200,7 +201,7 @@ func (w *deadWriter) moment(name string, t time.Time) {
 	}
 }
 
-// stack adds the stack to all other headers, as far as there is room.
+// stack adds the stack if the other headers leave room.
 func (w *deadWriter) stack(stack string) {
 	room := min(MaxStackBytes, maxDeadHeaderBytes-w.bytes-len(headerDeadStack))
 	if text := stackText(stack, room); text != "" && len(w.h) < MaxHeaders {

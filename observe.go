@@ -41,9 +41,9 @@ type Observation struct {
 	Duration time.Duration
 	Reason   string
 	Err      error
-	// Version is the schema version that the event states in its header [HeaderSchemaVersion]: for Published, and
-	// for the kinds of a group whose event was decoded. It is not validated and can be any text. Empty: the event
-	// states none.
+	// Version is the schema version that the event states in its header [HeaderSchemaVersion]: for Published, for
+	// PublishFail of one event, and for the kinds of a group whose event a handler got. It is not validated and can be
+	// any text. It can be empty for Filtered. Otherwise empty means that the event states none.
 	Version string
 }
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// MaxStackBytes bounds the stack in a dead letter, as its header has it: line ends count as three bytes.
+// MaxStackBytes is the maximum length of the header x-dlq-stack. Line ends, tabs and percent signs take three bytes each.
 const MaxStackBytes = MaxHeaderValueBytes
 
 const (
@@ -23,18 +23,18 @@ const (
 // lines a frame, at most [MaxStackBytes]. It searches err and the errors that it wraps, the first 100, for:
 //
 //  1. a [PanicError]: its stack, from the function that panicked
-//  2. the innermost error with a method StackTrace, without arguments and with one result of any type, as errors of
-//     github.com/pkg/errors have it
+//  2. the innermost error with a method StackTrace without arguments, as errors of github.com/pkg/errors have it. It
+//     returns program counters, a string, bytes, or a slice of strings or of values with a method Format or String
 //  3. the outermost error that is a [fmt.Formatter] and prints stack frames for %+v
 //
-// The result is empty if err is nil or no error has a stack.
+// The result is empty if err is nil or no error has a stack. It is what the error prints and can contain secrets.
 func StackOf(err error) string {
 	for _, kind := range []struct {
 		innermost bool
-		of        func(error) string
+		find      func(error) string
 	}{{false, panicStack}, {true, tracedStack}, {false, printedStack}} {
 		left := maxChainErrors
-		if stack := clipStack(searchStack(err, &left, kind.innermost, kind.of)); stack != "" {
+		if stack := clipStack(searchStack(err, &left, kind.innermost, kind.find)); stack != "" {
 			return stack
 		}
 	}
@@ -42,40 +42,40 @@ func StackOf(err error) string {
 }
 
 // searchStack returns the first stack in err and what it wraps, starting with err or with the innermost error.
-func searchStack(err error, left *int, innermost bool, of func(error) string) (stack string) {
+func searchStack(err error, left *int, innermost bool, find func(error) string) (stack string) {
 	if err == nil || *left == 0 {
 		return ""
 	}
 	*left--
 	if !innermost {
-		stack = safely(of, err)
+		stack = recoverStack(find, err)
 	}
 	switch w := err.(type) { //nolint:errorlint // the chain itself is walked
 	case interface{ Unwrap() error }:
 		if stack == "" {
-			stack = searchStack(w.Unwrap(), left, innermost, of)
+			stack = searchStack(w.Unwrap(), left, innermost, find)
 		}
 	case interface{ Unwrap() []error }:
 		for _, one := range w.Unwrap() {
 			if stack == "" {
-				stack = searchStack(one, left, innermost, of)
+				stack = searchStack(one, left, innermost, find)
 			}
 		}
 	}
 	if innermost && stack == "" {
-		stack = safely(of, err)
+		stack = recoverStack(find, err)
 	}
 	return stack
 }
 
-// safely treats an error whose methods panic as one without a stack.
-func safely(of func(error) string, err error) (stack string) {
+// recoverStack calls find. An error whose methods panic has no stack.
+func recoverStack(find func(error) string, err error) (stack string) {
 	defer func() {
 		if recover() != nil {
 			stack = ""
 		}
 	}()
-	return of(err)
+	return find(err)
 }
 
 // panicStack returns the stack of a PanicError from the function that panicked. It drops the frames that recovered the
@@ -113,7 +113,7 @@ func tracedStack(err error) string {
 	return traceText(method.Call(nil)[0])
 }
 
-// traceText is a stack trace as text: of program counters, of text, or of anything that prints.
+// traceText formats the result of a StackTrace method. It returns "" for other types, which may print more than a stack.
 func traceText(trace reflect.Value) string {
 	for trace.Kind() == reflect.Interface {
 		trace = trace.Elem()
@@ -121,31 +121,25 @@ func traceText(trace reflect.Value) string {
 	switch trace.Kind() {
 	case reflect.String:
 		return trace.String()
-	case reflect.Slice, reflect.Array:
-	case reflect.Invalid:
-		return ""
-	case reflect.Pointer, reflect.Map, reflect.Func, reflect.Chan:
-		if trace.IsNil() {
-			return ""
-		}
-		fallthrough
+	case reflect.Slice:
 	default:
-		return fmt.Sprintf("%+v", trace)
+		return ""
 	}
 	n := trace.Len()
-	switch trace.Type().Elem().Kind() {
-	case reflect.Uint8:
-		return fmt.Sprintf("%s", trace)
-	case reflect.Uintptr:
+	switch line := trace.Type().Elem(); {
+	case line.Kind() == reflect.Uint8:
+		return string(trace.Bytes()[:min(n, maxRawStack)])
+	case line.Kind() == reflect.Uintptr:
 		counters := make([]uintptr, min(n, maxFrames))
 		for i := range counters {
 			counters[i] = uintptr(trace.Index(i).Uint())
 		}
 		return framesText(counters)
-	default:
+	case line.Kind() != reflect.String && !line.Implements(reflect.TypeFor[fmt.Formatter]()) && !line.Implements(reflect.TypeFor[fmt.Stringer]()):
+		return ""
 	}
 	var b strings.Builder
-	for i := range min(n, maxFrames) {
+	for i := 0; i < min(n, maxFrames) && b.Len() < maxRawStack; i++ {
 		fmt.Fprintf(&b, "%+v\n", trace.Index(i))
 	}
 	return b.String()
@@ -168,12 +162,14 @@ func framesText(counters []uintptr) string {
 // printedStack returns what %+v prints of an error that formats itself, without the error's text at the start. It
 // counts only if it names a line of a Go file: many errors print other details.
 func printedStack(err error) string {
-	if _, ok := err.(fmt.Formatter); !ok { //nolint:errorlint // the chain itself is walked
+	f, ok := err.(fmt.Formatter)
+	if !ok {
 		return ""
 	}
-	text := fmt.Sprintf("%+v", err)
-	message := err.Error()
-	if text == message || !hasFrame(text[:min(len(text), maxRawStack)]) {
+	var p printer
+	f.Format(&p, 'v')
+	text, message := string(p.text), err.Error()
+	if text == message || !hasFrame(text) {
 		return ""
 	}
 	if rest, ok := strings.CutPrefix(text, message); ok && hasFrame(rest) {
@@ -181,6 +177,24 @@ func printedStack(err error) string {
 	}
 	return text
 }
+
+// printer is the fmt.State of the verb %+v. It keeps the first maxRawStack bytes.
+type printer struct{ text []byte }
+
+// Write implements fmt.State.
+func (p *printer) Write(b []byte) (int, error) {
+	p.text = append(p.text, b[:min(len(b), maxRawStack-len(p.text))]...)
+	return len(b), nil
+}
+
+// Width implements fmt.State.
+func (*printer) Width() (int, bool) { return 0, false }
+
+// Precision implements fmt.State.
+func (*printer) Precision() (int, bool) { return 0, false }
+
+// Flag implements fmt.State.
+func (*printer) Flag(c int) bool { return c == '+' }
 
 func hasFrame(text string) bool {
 	for {
@@ -195,13 +209,13 @@ func hasFrame(text string) bool {
 	}
 }
 
-// clipStack is a stack as a dead letter keeps it.
+// clipStack returns the part of stack that a dead letter keeps.
 func clipStack(stack string) string {
 	text, _ := unescapeText(stackText(stack, MaxStackBytes)) // which stackText has escaped
 	return text
 }
 
-// stackText makes a header's value of a stack, in at most that many bytes: line ends, tabs and percent signs
+// stackText encodes stack as a header value of at most most bytes. Line ends, tabs and percent signs
 // are written as "%" and two hex digits, other control characters become spaces. A longer stack is cut
 // after a whole line; a single line is cut after a whole character.
 func stackText(stack string, most int) string {

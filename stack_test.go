@@ -57,6 +57,11 @@ func (e askedError) StackTrace(int) string { return e.stack }
 func (brokenError) Error() string      { return "broken" }
 func (brokenError) StackTrace() string { panic("no stack") }
 
+// line is a line of a stack.
+type line struct{ text string }
+
+func (l line) String() string { return l.text }
+
 // printedError formats itself.
 type printedError struct {
 	detailed string
@@ -94,7 +99,7 @@ func panicking(f func()) (err error) {
 
 func explode()                { panic("boom") }
 func readNil() *int           { var e *jetbus.Event; return &e.Partition }
-func beyond(list []int) int   { return list[len(list)] }
+func beyond(list []int) int   { return list[len(list)] } //nolint:gocritic // it is to panic
 func explodeAgain() (_ error) { defer func() { panic(recover()) }(); explode(); return nil }
 
 func TestStackOf(t *testing.T) {
@@ -123,7 +128,11 @@ func TestStackOf(t *testing.T) {
 		"lines":                       {&tracedError{[]string{"main.f", "main.g"}}, "main.f", "main.g"},
 		"text":                        {textError{"main.f\n\t/app/main.go:12\n"}, "main.f", "\t/app/main.go:12"},
 		"bytes":                       {bytesError{[]byte("main.f\r\n\tmain.go:12")}, "main.f", "\tmain.go:12"},
-		"a pointer":                   {pointerError{&struct{ Frames []string }{[]string{"main.f"}}}, "&{Frames:[main.f]}", ""},
+		"a pointer":                   {pointerError{&struct{ Frames []string }{[]string{"main.f"}}}, "", ""},
+		"a struct":                    {&tracedError{struct{ Token string }{"main.go:12 secret"}}, "", ""},
+		"a map":                       {&tracedError{map[string]string{"token": "main.go:12 secret"}}, "", ""},
+		"structs":                     {&tracedError{[]struct{ Token string }{{"main.go:12 secret"}}}, "", ""},
+		"lines that are formatted":    {&tracedError{[]line{{"main.f"}, {"main.g"}}}, "main.f", "main.g"},
 		"a nil pointer to a stack":    {pointerError{}, "", ""},
 		"no stack in an interface":    {&tracedError{}, "", ""},
 		"an empty stack":              {textError{" \n"}, "", ""},
@@ -145,6 +154,29 @@ func TestStackOf(t *testing.T) {
 		if strings.Contains(stack, "\r") || strings.Contains(stack, "debug.Stack") {
 			t.Errorf("%s: %q", name, stack)
 		}
+	}
+}
+
+// endlessError prints 256 MiB for %+v, after a frame.
+type endlessError struct{}
+
+func (endlessError) Error() string { return "endless" }
+func (endlessError) Format(s fmt.State, _ rune) {
+	_, _ = fmt.Fprint(s, "main.f\n\t/app/main.go:12\n")
+	chunk := make([]byte, 64<<10)
+	for range 4096 {
+		_, _ = s.Write(chunk)
+	}
+}
+
+// StackOf needs little memory for an error that prints much.
+func TestStackOfIsBounded(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	stack := jetbus.StackOf(endlessError{})
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; !strings.HasPrefix(stack, "main.f\n") || n > 16<<20 {
+		t.Errorf("%d bytes were allocated for %.40q", n, stack)
 	}
 }
 
@@ -214,7 +246,7 @@ func TestDeadLetterStack(t *testing.T) {
 }
 
 // A stack takes nothing away from the event, and no header of it goes into the event.
-func TestDeadLetterStackGivesWay(t *testing.T) {
+func TestStackNeverDisplacesHeaders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := dead()
 		d.Event, d.Stack = drawEvent(t), ""

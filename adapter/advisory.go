@@ -164,7 +164,7 @@ func (b *Bus) overlooked(ctx context.Context, d *jetbus.Delivery) error {
 	if strings.HasSuffix(a.Type, ".terminated") {
 		reason, cause = jetbus.DeadTerminated, errors.New("another client terminated it: "+a.Reason)
 	}
-	if err := b.storeDead(ctx, l, reason, cause, ""); err != nil {
+	if err := b.storeDead(ctx, l, reason, cause, nil); err != nil {
 		return err
 	}
 	l.h.noteCount(l, jetbus.DeadLettered, string(reason), cause, a.Deliveries)

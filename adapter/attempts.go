@@ -44,7 +44,6 @@ type record struct {
 	Error   string    `json:"error,omitempty"`   // of the last failure
 	// Dead is why it is to be a dead letter, for which there was no room yet.
 	Dead   jetbus.DeadReason `json:"dead,omitempty"`
-	Stack  string            `json:"stack,omitempty"`  // of the last failure, with Dead
 	Buried int               `json:"buried,omitempty"` // how often that was tried
 }
 
@@ -302,7 +301,7 @@ func (r *record) follow(before record) {
 	}
 	r.Failed += before.Failed
 	r.Known = max(r.Known, before.Known)
-	r.Dead, r.Stack, r.Buried = cmp.Or(r.Dead, before.Dead), cmp.Or(r.Stack, before.Stack), max(r.Buried, before.Buried)
+	r.Dead, r.Buried = cmp.Or(r.Dead, before.Dead), max(r.Buried, before.Buried)
 }
 
 func (rec *records) recordMessage(l *lease, r *record, wait time.Duration) *nats.Msg {

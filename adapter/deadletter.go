@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -21,11 +20,11 @@ const termPrefix = "jetbus: "
 
 // bury makes a dead letter of what a lease holds: the record is stored and
 // acknowledged before the original is terminated. Where it cannot be stored the
-// event is kept and comes back. The lease is claimed.
-func (h *leaseSet) bury(ctx context.Context, l *lease, reason jetbus.DeadReason, cause error, stack string) error {
+// event is kept and comes back. The dead letter has the stack of trace, nil: none. The lease is claimed.
+func (h *leaseSet) bury(ctx context.Context, l *lease, reason jetbus.DeadReason, cause, trace error) error {
 	if jetbus.DeadLetterTopic(l.t.name()) != "" { // a dead letter stays where it is
-		if err := h.b.storeDead(ctx, l, reason, cause, stack); err != nil {
-			return h.keepDead(ctx, l, reason, stack, err)
+		if err := h.b.storeDead(ctx, l, reason, cause, trace); err != nil {
+			return h.keepDead(ctx, l, reason, err)
 		}
 	}
 	l.unclaim()
@@ -39,11 +38,8 @@ func (h *leaseSet) bury(ctx context.Context, l *lease, reason jetbus.DeadReason,
 
 // keepDead puts an event off whose dead letter could not be stored. It is not run
 // again: its fate is settled.
-func (h *leaseSet) keepDead(ctx context.Context, l *lease, reason jetbus.DeadReason, stack string, err error) error {
-	l.record.Dead, l.record.Stack = reason, shortStack(stack, maxRecordStack)
-	if h.b.fits(h.b.recordMessage(l, l.record, 0)) != nil { // Dead is more important
-		l.record.Stack = ""
-	}
+func (h *leaseSet) keepDead(ctx context.Context, l *lease, reason jetbus.DeadReason, err error) error {
+	l.record.Dead = reason // without the stack: records of all topics and groups share one small bucket
 	l.record.Buried++
 	h.b.cfg.Logger.ErrorContext(ctx, "a dead letter cannot be stored; its event is kept",
 		slog.String("topic", l.t.name()), slog.String("group", h.group), slog.String("event", l.label()), slog.Any("error", err))
@@ -52,7 +48,7 @@ func (h *leaseSet) keepDead(ctx context.Context, l *lease, reason jetbus.DeadRea
 }
 
 // storeDead publishes the dead letter of what a lease holds, unless there is one.
-func (b *Bus) storeDead(ctx context.Context, l *lease, reason jetbus.DeadReason, cause error, stack string) error {
+func (b *Bus) storeDead(ctx context.Context, l *lease, reason jetbus.DeadReason, cause, trace error) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 	origin, err := b.fullOrigin(ctx, l)
@@ -61,7 +57,7 @@ func (b *Bus) storeDead(ctx context.Context, l *lease, reason jetbus.DeadReason,
 	}
 	d := jetbus.DeadLetter{
 		Event: l.event(), Group: l.h.group, Stream: origin.Stream, StreamCreated: origin.Created,
-		Reason: reason, Error: cause.Error(), Stack: stack, Attempts: l.record.Failed,
+		Reason: reason, Error: cause.Error(), Stack: jetbus.StackOf(trace), Attempts: l.record.Failed,
 		FirstFailed: l.record.First, LastFailed: l.record.Last, Replays: origin.Replays, ReplayOf: origin.ReplayOf,
 	}
 	return b.publishDead(ctx, d)
@@ -82,41 +78,18 @@ func (b *Bus) publishDead(ctx context.Context, d jetbus.DeadLetter) error {
 			err = b.publishDeadOnce(ctx, d)
 		}
 	}
-	stack := d.Stack
-	for errors.Is(err, jetbus.ErrPayloadTooLarge) { // too large with the headers of a dead letter: cut the stack first
-		switch {
-		case d.Stack != "":
-			d.Stack = shortStack(d.Stack, len(d.Stack)/2)
-		case !d.Truncated:
-			d.Truncated, d.Stack = true, stack
-		default:
+	// It may be too large with the headers of a dead letter: the payload is more important than the stack.
+	for _, less := range []struct {
+		stack     string
+		truncated bool
+	}{{"", false}, {d.Stack, true}, {"", true}} {
+		if !errors.Is(err, jetbus.ErrPayloadTooLarge) {
 			return err
 		}
+		d.Stack, d.Truncated = less.stack, less.truncated
 		err = b.publishDeadOnce(ctx, d)
 	}
 	return err
-}
-
-const (
-	maxRecordStack = 2 << 10 // bytes of a stack in the record of an event whose dead letter could not be stored yet
-	minDeadStack   = 200     // bytes of the shortest stack that is cut
-)
-
-// shortStack returns the first lines of a stack, in at most that many bytes. A stack that would become too short is
-// left out.
-func shortStack(stack string, most int) string {
-	if len(stack) <= most {
-		return stack
-	}
-	const more = "\n..."
-	if most < minDeadStack {
-		return ""
-	}
-	at := strings.LastIndexByte(stack[:most-len(more)], '\n')
-	if at < 0 {
-		return ""
-	}
-	return stack[:at] + more
 }
 
 func (b *Bus) publishDeadOnce(ctx context.Context, d jetbus.DeadLetter) error {

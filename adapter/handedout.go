@@ -194,12 +194,12 @@ func (r *handedOut) deliveries(ctx context.Context, leases []*lease, maxAttempts
 		}
 		e, err := l.decode()
 		if err != nil {
-			_ = r.reject(ctx, l, jetbus.DeadUndecodable, err, "") // else it comes back, as the observer is told
+			_ = r.reject(ctx, l, jetbus.DeadUndecodable, err, nil) // else it comes back, as the observer is told
 			continue
 		}
 		d := l.delivery(&e, maxAttempts)
 		r.mu.Lock()
-		r.nameLocked(l, &e)
+		r.noteEventLocked(l, &e)
 		l.attempt, l.started = d.Attempt, time.Now()
 		r.mu.Unlock()
 		out = append(out, d)

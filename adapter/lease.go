@@ -123,7 +123,8 @@ func (l *lease) Nack(ctx context.Context, o jetbus.NackOptions) error {
 	if err := o.Validate(); err != nil {
 		return l.wrap("nack", err)
 	}
-	return l.h.refuse(ctx, l, nackDelay(o), errors.New(cmp.Or(o.Reason, "refused")), o.Stack)
+	why := &manualError{cmp.Or(o.Reason, "refused"), o.Stack}
+	return l.h.refuse(ctx, l, nackDelay(o), why, why)
 }
 
 // nackDelay is the delay of a refusal as refuse takes it: 0 the backoff, -1 none.
@@ -149,7 +150,8 @@ func (l *lease) Snooze(ctx context.Context, d time.Duration) error {
 
 // Reject implements jetbus.Lease.
 func (l *lease) Reject(ctx context.Context, o jetbus.RejectOptions) error {
-	return l.h.reject(ctx, l, o.As, errors.New(cmp.Or(o.Reason, "rejected")), o.Stack)
+	why := &manualError{cmp.Or(o.Reason, "rejected"), o.Stack}
+	return l.h.reject(ctx, l, o.As, why, why)
 }
 
 // Extend implements jetbus.Lease.

@@ -130,8 +130,8 @@ func (h *leaseSet) removeLocked(l *lease, how outcome) {
 	}
 }
 
-// nameLocked notes the id of a lease's event, by which it is found as long as it is held, and its version.
-func (h *leaseSet) nameLocked(l *lease, e *jetbus.Event) {
+// noteEventLocked records the ID of a lease's event, by which it is found while it is held, and its schema version.
+func (h *leaseSet) noteEventLocked(l *lease, e *jetbus.Event) {
 	if l.id == e.ID {
 		return
 	}

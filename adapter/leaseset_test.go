@@ -207,7 +207,7 @@ func TestHoldingRing(t *testing.T) {
 		name := func(l *lease, id string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.nameLocked(l, &jetbus.Event{ID: id})
+			h.noteEventLocked(l, &jetbus.Event{ID: id})
 		}
 		var model []*lease
 		for _, add := range rapid.SliceOf(rapid.Bool()).Draw(t, "adds") {

@@ -254,8 +254,8 @@ func (s *slot) overdueLocked(now time.Time) bool {
 func (s *slot) overran() {
 	h := s.lease.h
 	h.note(s.lease, jetbus.LeaseLost, "it was not settled in time", nil)
-	h.leaveAlone(s.lease)                                           // its handler may never end
-	_ = h.refuse(s.o.s.ctx, s.lease, 0, jetbus.ErrLeaseExpired, "") // lost with the topic, if at all
+	h.leaveAlone(s.lease)                                            // its handler may never end
+	_ = h.refuse(s.o.s.ctx, s.lease, 0, jetbus.ErrLeaseExpired, nil) // lost with the topic, if at all
 }
 
 // unmark takes back the note that a suspect was started.
@@ -312,7 +312,8 @@ func (n *turn) Nack(ctx context.Context, o jetbus.NackOptions) error {
 	if err := n.take("nack"); err != nil {
 		return err
 	}
-	return n.l.h.refuse(ctx, n.l, nackDelay(o), errors.New(cmp.Or(o.Reason, "refused")), o.Stack)
+	why := &manualError{cmp.Or(o.Reason, "refused"), o.Stack}
+	return n.l.h.refuse(ctx, n.l, nackDelay(o), why, why)
 }
 
 // GiveBack implements jetbus.Lease. Nobody else may have the event, so that it
@@ -350,7 +351,8 @@ func (n *turn) Reject(ctx context.Context, o jetbus.RejectOptions) error {
 	if err := n.take("reject"); err != nil {
 		return err
 	}
-	return n.l.h.reject(ctx, n.l, o.As, errors.New(cmp.Or(o.Reason, "rejected")), o.Stack)
+	why := &manualError{cmp.Or(o.Reason, "rejected"), o.Stack}
+	return n.l.h.reject(ctx, n.l, o.As, why, why)
 }
 
 // Extend implements jetbus.Lease. The bus extends the lease at the server by

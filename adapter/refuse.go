@@ -33,18 +33,26 @@ func (l *lease) unclaim() {
 	l.h.mu.Unlock()
 }
 
-// dispose does what a handler's error asks for. stack is the stack of the whole error: an error around d.Err
-// may have one if d.Err has none.
-func (h *leaseSet) dispose(ctx context.Context, l *lease, d jetbus.Disposition, stack string) error {
+// manualError is the failure of an event that its holder refused or rejected.
+type manualError struct{ reason, stack string }
+
+func (f *manualError) Error() string { return f.reason }
+
+// StackTrace returns the stack that the holder gave, for jetbus.StackOf.
+func (f *manualError) StackTrace() string { return f.stack }
+
+// dispose does what a handler's error asks for. trace is the whole error: an error around d.Err may have a stack
+// if d.Err has none.
+func (h *leaseSet) dispose(ctx context.Context, l *lease, d jetbus.Disposition, trace error) error {
 	switch d.Action {
 	case jetbus.ActionAck:
 		return h.drop(ctx, l, d.Err)
 	case jetbus.ActionSnooze:
 		return h.snooze(ctx, l, d.Delay)
 	case jetbus.ActionReject:
-		return h.reject(ctx, l, d.Reason, d.Err, stack)
+		return h.reject(ctx, l, d.Reason, d.Err, trace)
 	default:
-		return h.refuse(ctx, l, d.Delay, d.Err, stack)
+		return h.refuse(ctx, l, d.Delay, d.Err, trace)
 	}
 }
 
@@ -59,8 +67,8 @@ func (h *leaseSet) drop(ctx context.Context, l *lease, why error) error {
 }
 
 // refuse counts a failed attempt; the event comes back after the delay, by
-// default the backoff's, or becomes a dead letter. A negative delay is none.
-func (h *leaseSet) refuse(ctx context.Context, l *lease, delay time.Duration, cause error, stack string) error {
+// default the backoff's, or becomes a dead letter with the stack of trace. A negative delay is none.
+func (h *leaseSet) refuse(ctx context.Context, l *lease, delay time.Duration, cause, trace error) error {
 	if err := l.claim("nack"); err != nil {
 		return err
 	}
@@ -68,7 +76,7 @@ func (h *leaseSet) refuse(ctx context.Context, l *lease, delay time.Duration, ca
 	l.record.fail(cause, time.Now())
 	l.record.Known, l.record.Started = l.deliveries, 0
 	if l.maxAttempts > 0 && l.record.Failed >= l.maxAttempts {
-		return h.bury(ctx, l, jetbus.DeadMaxAttempts, cause, stack)
+		return h.bury(ctx, l, jetbus.DeadMaxAttempts, cause, trace)
 	}
 	if delay == 0 {
 		delay = h.backoff.Delay(l.record.Failed)
@@ -94,8 +102,8 @@ func (h *leaseSet) snooze(ctx context.Context, l *lease, delay time.Duration) er
 	return nil
 }
 
-// reject makes an event a dead letter at once.
-func (h *leaseSet) reject(ctx context.Context, l *lease, reason jetbus.DeadReason, cause error, stack string) error {
+// reject makes an event a dead letter immediately, with the stack of trace.
+func (h *leaseSet) reject(ctx context.Context, l *lease, reason jetbus.DeadReason, cause, trace error) error {
 	if err := l.claim("reject"); err != nil {
 		return err
 	}
@@ -104,7 +112,7 @@ func (h *leaseSet) reject(ctx context.Context, l *lease, reason jetbus.DeadReaso
 		l.record.fail(cause, time.Now())
 	}
 	l.record.Known, l.record.Started = l.deliveries, 0
-	return h.bury(ctx, l, reason, cause, stack)
+	return h.bury(ctx, l, reason, cause, trace)
 }
 
 // giveUp makes a dead letter of an event that has had its attempts. Where that is
@@ -122,7 +130,7 @@ func (h *leaseSet) giveUp(ctx context.Context, l *lease) {
 		return
 	}
 	l.record.Known, l.record.Started = l.deliveries, 0
-	_ = h.bury(ctx, l, reason, errors.New(l.record.Error), l.record.Stack)
+	_ = h.bury(ctx, l, reason, errors.New(l.record.Error), nil)
 }
 
 // comeBack makes the event of a claimed lease come back after a while.

@@ -256,13 +256,13 @@ func (s *subscription) process(l *lease, now time.Time) time.Time {
 	e, err := l.decode()
 	if err != nil {
 		s.unseen(now)
-		_ = s.reject(s.ctx, l, jetbus.DeadUndecodable, err, "") // else it comes back, as the observer is told
+		_ = s.reject(s.ctx, l, jetbus.DeadUndecodable, err, nil) // else it comes back, as the observer is told
 		return time.Now()
 	}
 	wanted, err := s.wants(&e)
 	if err != nil {
 		s.mu.Lock()
-		s.nameLocked(l, &e)
+		s.noteEventLocked(l, &e)
 		l.attempt = l.attemptNumber()
 		s.rate.add(now)
 		s.mu.Unlock()
@@ -320,7 +320,7 @@ func (s *subscription) begin(ctx *handlerContext, l *lease, e *jetbus.Event, att
 		s.mu.Unlock()
 		return false
 	}
-	s.nameLocked(l, e)
+	s.noteEventLocked(l, e)
 	l.attempt, l.started, l.run = attempt, now, ctx
 	if l.slot != nil {
 		l.slot.beginLocked(now)
@@ -483,7 +483,7 @@ func (s *subscription) failed(l *lease, err error) {
 		s.b.cfg.Logger.Error("handler panicked",
 			slog.String("topic", l.t.name()), slog.String("group", s.group), slog.String("event", l.id), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
 	}
-	_ = s.dispose(s.ctx, l, jetbus.DispositionOf(err), jetbus.StackOf(err))
+	_ = s.dispose(s.ctx, l, jetbus.DispositionOf(err), err)
 }
 
 // leasesEnded runs when a lease of a puller ended, or several of any: there is room

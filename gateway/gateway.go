@@ -42,8 +42,8 @@ type Config struct {
 	SchemaOf func(ctx context.Context, topic string, may func(topic string) bool) (json.RawMessage, error)
 	// PartitionsOf returns the partitions of a group for /v1/groups/{topic}/{group}/partitions,
 	// ordered by generation and number. It is called for clients with [OpsRead], concurrently;
-	// its context ends with the request. Clients receive its errors like errors of the bus. It is
-	// usually a call of partition.Status. Nil: the path is not served.
+	// its context ends with the request. Clients receive its errors like errors of the bus.
+	// Usually it calls partition.Status. If nil, the path is not served.
 	PartitionsOf func(ctx context.Context, topic, group string) ([]jetbus.PartitionStatus, error)
 	// Log receives errors that are not sent to a client. Defaults to none.
 	Log *slog.Logger

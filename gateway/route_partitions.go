@@ -11,7 +11,7 @@ import (
 
 // partitionOperation describes listPartitions, which is served if Config.PartitionsOf is set.
 var partitionOperation = operation{
-	"GET", "/v1/groups/{topic}/{group}/partitions", "listPartitions", "The partitions of a group and their members (ops:read)", "limit after", nil,
+	"GET", "/v1/groups/{topic}/{group}/partitions", "listPartitions", "The partitions of a group and their members of the default bucket (ops:read)", "limit after", nil,
 	object{"200": ref("Partitions")},
 }
 
@@ -88,7 +88,7 @@ func partitionOf(text string) (p jetbus.Partition, err error) {
 		return p, nil
 	}
 	if _, err = fmt.Sscanf(text, "P%d.%d", &p.Generation, &p.Number); err != nil || p.String() != text {
-		return p, refuse(CodeBadRequest, "after is %.40q, use the name of a partition, as P1.3", text)
+		return p, refuse(CodeBadRequest, "invalid after %.40q: use a partition name, for example P1.3", text)
 	}
 	return p, nil
 }

@@ -27,8 +27,8 @@ type Config struct {
 	// MaxGroups bounds the pairs of a topic and a group. Each costs 4 histograms and about
 	// 15 counters. Defaults to 500.
 	MaxGroups int
-	// MaxVersions bounds the schema versions of each topic. Each costs a counter of the topic and two of
-	// each of its groups. Defaults to 20.
+	// MaxVersions bounds the schema versions of each topic: the first ones seen; a restart forgets them. Each costs
+	// a counter of the topic and two of each of its groups. Defaults to 20.
 	MaxVersions int
 	// MaxInflight bounds the deliveries that are followed to their end, for
 	// events_inflight and delivery_latency_ms; of more the oldest are not in them. Defaults

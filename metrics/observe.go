@@ -18,6 +18,7 @@ type pair struct{ topic, group string }
 // topicSeries are the metrics of one topic.
 type topicSeries struct {
 	label     string
+	versions  map[string]bool               // labels of versions, at most MaxVersions
 	published map[string]prometheus.Counter // by version
 	took      prometheus.Observer
 }
@@ -127,7 +128,7 @@ func (m *Metrics) topic(name string) *topicSeries {
 func (m *Metrics) topicLocked(label string) *topicSeries {
 	s := m.topics[label]
 	if s == nil {
-		s = &topicSeries{label: label, published: map[string]prometheus.Counter{}, took: m.histograms["publish_duration_ms"].WithLabelValues(label)}
+		s = &topicSeries{label: label, versions: map[string]bool{}, published: map[string]prometheus.Counter{}, took: m.histograms["publish_duration_ms"].WithLabelValues(label)}
 		m.publishedLocked(s, NoVersion)
 		m.topics[label] = s
 	}
@@ -194,10 +195,7 @@ func (m *Metrics) version(s *groupSeries, stated string) versionSeries {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t := m.topicLocked(s.topic)
-	label = m.versionLocked(t, label)
-	m.publishedLocked(t, label) // so that it counts as a version of the topic
-	return m.groupVersionLocked(s, label)
+	return m.groupVersionLocked(s, m.versionLocked(m.topicLocked(s.topic), label))
 }
 
 // groupVersionLocked returns the metrics of a group by the label of a version.
@@ -215,13 +213,13 @@ func (m *Metrics) groupVersionLocked(s *groupSeries, label string) versionSeries
 
 // versionLocked returns the label of a version in the metrics of a topic: [Other] for a version beyond MaxVersions.
 func (m *Metrics) versionLocked(s *topicSeries, label string) string {
-	known := len(s.published) - 1 // without none, which is always there
-	if s.published[Other] != nil {
-		known--
-	}
-	if s.published[label] == nil && known >= m.c.MaxVersions {
+	switch {
+	case label == NoVersion || label == Other || s.versions[label]:
+		return label
+	case len(s.versions) >= m.c.MaxVersions:
 		return Other
 	}
+	s.versions[label] = true
 	return label
 }
 

@@ -254,6 +254,17 @@ func TestVersionBounds(t *testing.T) {
 	got.without(t, "events_published_total{topic=a,version=4}", "events_acked_total{group=g,topic=a,version=4}", "events_delivered_total{group=g1,topic=a,version=4}")
 }
 
+// TestHandledVersionsAreNotPublished: a process that only handles events of a version is not a writer of it.
+func TestHandledVersionsAreNotPublished(t *testing.T) {
+	m := newMetrics(t, metrics.Config{})
+	for _, kind := range []jetbus.ObservationKind{jetbus.Delivered, jetbus.Acked} {
+		m.Observe(jetbus.Observation{Kind: kind, Topic: "a", Group: "g", ID: "1", Version: "3"})
+	}
+	got := scrape(t, m)
+	got.want(t, map[string]float64{"events_acked_total{group=g,topic=a,version=3}": 1})
+	got.without(t, "events_published_total{topic=a,version=3}")
+}
+
 // TestMadeUpTopics: names that nobody has as a topic leave no room taken.
 func TestMadeUpTopics(t *testing.T) {
 	m := newMetrics(t, metrics.Config{MaxTopics: 1})

@@ -54,7 +54,7 @@ const (
 var table = slices.Concat(published, delivered, rare, drained, asked, watchedOutbox, watchedFeed, watchedRest)
 
 var published = []Metric{
-	{"events_published_total", Counter, ofTopicVersion, "event", "Events stored, by the schema version that they state, duplicates that the topic had already included.", "published"},
+	{"events_published_total", Counter, ofTopicVersion, "event", "Events published, by their stated schema version, including duplicates that the topic already had.", "published"},
 	{"events_publish_failed_total", Counter, []string{"topic", "reason"}, "call", "Calls of Publish and PublishBatch that failed, by what they failed of.", "publish_fail"},
 	{"publish_duration_ms", Histogram, ofTopic, "ms", "How long Publish and PublishBatch took, one observation a call, topic and version.", "published"},
 }

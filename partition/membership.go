@@ -80,10 +80,7 @@ func Join(ctx context.Context, k jetbus.Keys, group string, own Own, o Options) 
 // join is Join. ctx bounds it, and the end of life is a Stop.
 func join(ctx, life context.Context, k jetbus.Keys, group string, own Own, o Options, on terms) (*Membership, error) {
 	o, err := o.Normalize()
-	var meta json.RawMessage
-	if err == nil {
-		meta, err = encodeMeta(o.Meta)
-	}
+	meta, _ := encodeMeta(o.Meta) // Normalize has checked it
 	switch {
 	case err != nil:
 	case k == nil || own == nil:

@@ -25,7 +25,7 @@ func encodeMeta(meta map[string]string) (json.RawMessage, error) {
 		case name == "":
 			return nil, fmt.Errorf("%w: Meta has an empty name", jetbus.ErrInvalidOption)
 		case !isText(name) || !isText(value):
-			return nil, fmt.Errorf("%w: Meta[%.100q] is %.100q, use UTF-8 without control characters for names and values", jetbus.ErrInvalidOption, name, value)
+			return nil, fmt.Errorf("%w: invalid Meta[%.100q] %.100q: names and values must be UTF-8 without control characters", jetbus.ErrInvalidOption, name, value)
 		}
 	}
 	text, err := json.Marshal(meta)

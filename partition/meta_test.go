@@ -34,7 +34,7 @@ func (r *rig) metas() map[string]map[string]string {
 }
 
 // The metadata of a member is what it joined with, in each of its sessions and while it is away.
-func TestMetaIsThatOfTheMember(t *testing.T) {
+func TestMetaSurvivesNewSessions(t *testing.T) {
 	bubble(t, 4, func(r *rig) {
 		o := r.options("a")
 		o.Static = true

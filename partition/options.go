@@ -40,7 +40,8 @@ type Options struct {
 	// Meta describes the member to operators, for example by host, version and zone. [Lookup] and [Status] return
 	// it; it does not affect the assignment. Each renewal of the member's session contains it, and all members
 	// receive the renewals: keep it short. Names are not empty, names and values are UTF-8 without control
-	// characters, and the map has at most MaxMetaBytes as JSON. It is copied. Defaults to none.
+	// characters, and the map has at most MaxMetaBytes as JSON. Do not put secrets in it: gateway clients with ops:read
+	// and NATS clients that may read the bucket see it. It is copied. Defaults to none.
 	Meta map[string]string
 	// Bucket is where members meet. Defaults to DefaultBucket.
 	Bucket string

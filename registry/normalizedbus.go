@@ -155,7 +155,11 @@ func (b *normalized) receive(ctx context.Context, d *jetbus.Delivery) bool {
 	case jetbus.ActionReject:
 		_ = d.RejectWith(settling, jetbus.RejectOptions{As: what.Reason, Reason: what.Err.Error(), Stack: jetbus.StackOf(err)})
 	case jetbus.ActionRetry:
-		_ = d.Nack(settling, jetbus.NackOptions{Delay: what.Delay, Reason: what.Err.Error(), Stack: jetbus.StackOf(err)})
+		o := jetbus.NackOptions{Delay: what.Delay, Reason: what.Err.Error()}
+		if d.MaxAttempts > 0 && d.Attempt >= d.MaxAttempts {
+			o.Stack = jetbus.StackOf(err)
+		}
+		_ = d.Nack(settling, o)
 	}
 	return false
 }

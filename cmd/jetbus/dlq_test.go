@@ -108,11 +108,20 @@ func TestDLQList(t *testing.T) {
 	}
 }
 
+// A stack, which a client of the gateway chooses, does not look like the payload.
+func TestDLQShowOfForgedStack(t *testing.T) {
+	t.Parallel()
+	d := jetbus.DeadLetter{Stack: "f\n\nPayload:\n{\"n\":2}", Event: jetbus.Event{Payload: []byte(`{"n":1}`)}}
+	if out := describeDead(d); strings.Contains(out, "\n{\"n\":2}") || strings.Count(out, "\nPayload:\n") != 1 || !strings.HasSuffix(out, "\nPayload:\n{\"n\":1}\n") {
+		t.Errorf("show is\n%s", out)
+	}
+}
+
 func TestDLQShowAndStats(t *testing.T) {
 	t.Parallel()
 	b := deadBench(t)
 	out := b.ok(t, "", "dlq", "show", "orders", "2")
-	for _, want := range []string{"Dead letter      2\n", "Reason           rejected\n", "Event            o1\n", "Topic            orders #2\n", "Header x-source  shop\n", "State            open\n", "\nStack:\nshop.charge(...)\n    /app/\\u202echarge.go:17\n\n{\"n\":1}\n"} {
+	for _, want := range []string{"Dead letter      2\n", "Reason           rejected\n", "Event            o1\n", "Topic            orders #2\n", "Header x-source  shop\n", "State            open\n", "\nStack:\n    shop.charge(...)\n        /app/\\u202echarge.go:17\n\nPayload:\n{\"n\":1}\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("show does not say %q:\n%s", want, out)
 		}

@@ -214,10 +214,10 @@ func describeDead(d jetbus.DeadLetter) string {
 	}
 	text := table(rows)
 	if d.Stack != "" {
-		text += "\nStack:\n" + printableLines(d.Stack) + "\n"
+		text += "\nStack:\n    " + strings.ReplaceAll(printableLines(d.Stack), "\n", "\n    ") + "\n"
 	}
 	if len(d.Event.Payload) > 0 {
-		text += "\n" + printable(string(d.Event.Payload)) + "\n"
+		text += "\nPayload:\n" + printable(string(d.Event.Payload)) + "\n"
 	}
 	return text
 }

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	maxUsageRows  = 1000 // pairs of a version and a source; the others count as metrics.Other
+	maxUsageRows  = 1000 // versions, and pairs of a version and a source; the others count as metrics.Other
 	maxUsageBytes = 200  // of a version or source
 )
 
@@ -42,9 +42,10 @@ func newSchemaUsage(a *app, f *schemaFlags) *cobra.Command {
 		Long: `Counts the events of a topic by the schema version that they state and by their CloudEvents
 source, the lowest version first. "none" counts the events that state no version. If --since
 covers the longest pause of any publisher, versions that are not listed are no longer written.
+This holds only if the topic keeps all events of that time: not for compacted topics.
 
 The command reads all events since that time: use a short time for a busy topic. Beyond 1,000 pairs of a
-version and a source, the rest counts as "other".`,
+version and a source, other sources of a version count as "other", and so do versions beyond 1,000.`,
 		Example: `  jetbus schema usage orders.created
   jetbus schema usage orders.created --since 24h -o json`,
 		Args: exactly(1),
@@ -98,19 +99,23 @@ func readUsage(ctx context.Context, bus jetbus.Store, topic string, from time.Ti
 // versions by their numbers, then other texts. Within a version the source with the most events comes first.
 func countUsage(events iter.Seq2[jetbus.Event, error]) ([]usage, error) {
 	type pair struct{ version, source string }
-	counts := map[pair]*usage{}
+	counts, versions := map[pair]*usage{}, map[string]bool{}
 	for e, err := range events {
 		if err != nil {
 			return nil, err
 		}
 		version, source := usageText(or(e.Headers[jetbus.HeaderSchemaVersion], metrics.NoVersion)), usageText(ce.Source(&e))
+		if !versions[version] && len(versions) >= maxUsageRows {
+			version = metrics.Other
+		}
 		u := counts[pair{version, source}]
 		if u == nil && len(counts) >= maxUsageRows {
-			version, source = metrics.Other, metrics.Other
+			source = metrics.Other
 			u = counts[pair{version, source}]
 		}
 		if u == nil {
 			version, source = strings.Clone(version), strings.Clone(source) // they are parts of a message
+			versions[version] = true
 			u = &usage{Version: version, Source: source, First: e.Stored.UnixMilli()}
 			counts[pair{version, source}] = u
 		}

@@ -43,8 +43,13 @@ func TestSchemaUsage(t *testing.T) {
 		cells = append(cells, strings.Fields(line)[:3])
 	}
 	if diff := cmp.Diff([][]string{
-		{"VERSION", "SOURCE", "EVENTS"}, {"none", "urn:jetbus:boot%203", "1"}, {"9", "shop-42", "1"}, {"9", "urn:jetbus:boot-1", "1"},
-		{"10", "urn:jetbus:boot-1", "2"}, {"10", "urn:jetbus:boot-2", "1"}, {`v\u202e1`, "urn:jetbus:boot-1", "1"},
+		{"VERSION", "SOURCE", "EVENTS"},
+		{"none", "urn:jetbus:boot%203", "1"},
+		{"9", "shop-42", "1"},
+		{"9", "urn:jetbus:boot-1", "1"},
+		{"10", "urn:jetbus:boot-1", "2"},
+		{"10", "urn:jetbus:boot-2", "1"},
+		{`v\u202e1`, "urn:jetbus:boot-1", "1"},
 	}, cells); diff != "" {
 		t.Errorf("%s\n%s", diff, out)
 	}
@@ -83,6 +88,30 @@ func TestCountUsageIsBounded(t *testing.T) {
 	}
 	if err != nil || len(list) != maxUsageRows+1 || sum != events {
 		t.Errorf("%d rows of %d events, %v", len(list), sum, err)
+	}
+	list, err = countUsage(func(yield func(jetbus.Event, error) bool) { // the old version comes last
+		for i := range events {
+			version := "2"
+			if i >= events-2 {
+				version = "1"
+			}
+			if !yield(jetbus.Event{SID: fmt.Sprint(i), Headers: map[string]string{"x-schema-version": version}}, nil) {
+				return
+			}
+		}
+	})
+	if err != nil || len(list) != maxUsageRows+2 || list[0].Version != "1" || list[0].Source != "other" || list[0].Events != 2 || list[1].Version != "2" {
+		t.Errorf("%d rows, %v; the first is %+v", len(list), err, list[0])
+	}
+	list, err = countUsage(func(yield func(jetbus.Event, error) bool) {
+		for i := range events {
+			if !yield(jetbus.Event{SID: "s", Headers: map[string]string{"x-schema-version": fmt.Sprint(i + 1)}}, nil) {
+				return
+			}
+		}
+	})
+	if last := list[len(list)-1]; err != nil || len(list) != maxUsageRows+1 || last.Version != "other" || last.Events != events-maxUsageRows {
+		t.Errorf("%d rows, %v; the last is %+v", len(list), err, last)
 	}
 	broken := errors.New("broken")
 	if list, err := countUsage(func(yield func(jetbus.Event, error) bool) { yield(jetbus.Event{}, broken) }); !errors.Is(err, broken) || list != nil {

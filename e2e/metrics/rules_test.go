@@ -137,7 +137,7 @@ func TestDashboard(t *testing.T) {
 	}
 	fill := strings.NewReplacer("$__rate_interval", "5m", "$topic", ".*", "$group", ".*")
 	ids := map[int]bool{}
-	versions := 0
+	versions, writers := 0, 0
 	for _, p := range d.Panels {
 		if ids[p.ID] || p.Title == "" {
 			t.Errorf("panel %d %q is there twice or has no title", p.ID, p.Title)
@@ -154,6 +154,9 @@ func TestDashboard(t *testing.T) {
 			if strings.Contains(q.Expr, "version) (rate(events_") && strings.Contains(q.LegendFormat, "{{version}}") {
 				versions++
 			}
+			if p.Type == "table" && strings.Contains(q.Expr, "by (topic, version, instance) (events_published_total{") {
+				writers++
+			}
 		}
 	}
 	for _, v := range d.Templating.List {
@@ -164,6 +167,9 @@ func TestDashboard(t *testing.T) {
 		if !slices.Contains(series()[of], label) {
 			t.Errorf("the variable %s asks for %s of %s, which has none", v.Name, label, of)
 		}
+	}
+	if writers != 1 { // a rate does not show the first event of a series
+		t.Errorf("%d tables show who publishes a version", writers)
 	}
 	if versions != 2 {
 		t.Errorf("%d panels show the versions of schemas, want one of what is published and one of what is handled", versions)

@@ -34,8 +34,7 @@ var deadBehaviors = []Behavior{
 	{Name: "with MaxAttempts -1 an event may fail a hundred times", Cases: []int{24}, play: endless},
 	{Name: "received events become dead letters too", Cases: []int{20}, Needs: NeedReceive, play: receivedDead},
 	{Name: "a dead letter has the stack of the panic or error, and its replay does not", Cases: []int{20}, play: stacks},
-	{Name: "a received event is refused with the stack of the failure", Cases: []int{20}, Needs: NeedReceive, play: receivedStacks},
-	{Name: "a dead letter that had no room at first has the beginning of the stack", Cases: []int{21}, Needs: NeedOpen | NeedAging, play: keptStack},
+	{Name: "a received event's dead letter has the stack", Cases: []int{20}, Needs: NeedReceive, play: receivedStacks},
 	{Name: "names as long as they may be have dead letters and retries of their own", Cases: []int{20, 27, 68}, play: longNames},
 	{Name: "single events are removed, and no others", Cases: []int{27}, Needs: NeedRetry, play: removed},
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"runtime"
 	"strings"
-	"time"
 
 	"github.com/seed-63e9a637/jetbus"
 )
@@ -17,8 +16,10 @@ type tracedError struct {
 	counters []uintptr
 }
 
-func (e *tracedError) Error() string         { return e.cause.Error() }
-func (e *tracedError) Unwrap() error         { return e.cause }
+func (e *tracedError) Error() string { return e.cause.Error() }
+func (e *tracedError) Unwrap() error { return e.cause }
+
+// StackTrace returns the program counters of the error.
 func (e *tracedError) StackTrace() []uintptr { return e.counters }
 
 func traced(cause error) error {
@@ -123,22 +124,4 @@ func receivedStacks(r *run) {
 		}
 	}
 	r.hasStacks(r.dead(topic, 2))
-}
-
-// A dead letter that has no room at first keeps the beginning of the stack.
-func keptStack(r *run) {
-	topic := r.topic("t")
-	r.subscribe(r.A, topic, "g", stackByKey, jetbus.SubscribeOptions{MaxAttempts: 1, Backoff: quick})
-	room := r.fill()
-	events := r.publish(topic, "panics", "traced", "plain", "good")
-	r.pause(500 * time.Millisecond) // fifty times the longest wait of its backoff
-	room()
-	all := r.dead(topic, 3)
-	r.hasStacks(all)
-	r.settled(topic, "g", events[3].Seq)
-	for _, d := range all {
-		if len(d.Stack) > 2<<10 {
-			r.Errorf("event %s: a stack of %d bytes was kept", d.Event.Key, len(d.Stack))
-		}
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -378,5 +379,55 @@ func TestLargeFrames(t *testing.T) {
 	}
 	if n := r.net.made.Load(); n != 1 {
 		t.Errorf("%d connections", n)
+	}
+}
+
+// countedError counts how often its stack is taken.
+type countedError struct{ taken atomic.Int64 }
+
+func (*countedError) Error() string { return "odd" }
+
+func (e *countedError) StackTrace() string {
+	e.taken.Add(1)
+	return "main.f"
+}
+
+// TestStacks: the stack is taken for the last attempt only, and what the gateway would refuse as too large is cut.
+func TestStacks(t *testing.T) {
+	l := limits()
+	l.FrameBytes = 16 << 10
+	r := start(t, gateway.Config{Limits: l})
+	bus := dial(t, r.config())
+	ctx := t.Context()
+	receipt, err := bus.Publish(ctx, jetbus.Event{Topic: "orders", Payload: []byte("1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var odd countedError
+	s, err := bus.Subscribe(ctx, "orders", "billing", func(context.Context, *jetbus.Delivery) error { return &odd },
+		jetbus.SubscribeOptions{From: jetbus.Earliest(), MaxAttempts: 3, Backoff: jetbus.Backoff{Max: time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.settled("billing", receipt.Event.Seq)
+	if err := s.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+	ds, err := bus.Receive(ctx, "orders", "pulled", jetbus.ReceiveOptions{From: jetbus.Earliest(), Wait: patience})
+	if err != nil || len(ds) != 1 {
+		t.Fatalf("%d events, %v", len(ds), err)
+	}
+	if err := ds[0].RejectWith(ctx, jetbus.RejectOptions{Reason: strings.Repeat("\x01", 1<<20), Stack: strings.Repeat("\x01.", 1<<20)}); err != nil {
+		t.Error(err)
+	}
+	stacks := map[string]string{}
+	for d, err := range jetbus.DeadLetters(ctx, r.bus, jetbus.DeadLetterQuery{Topic: "orders"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		stacks[d.Group] = d.Stack
+	}
+	if stacks["billing"] != "main.f" || odd.taken.Load() != 1 || !strings.HasPrefix(stacks["pulled"], ". . .") {
+		t.Errorf("stacks %.60q, %d were taken", stacks, odd.taken.Load())
 	}
 }

@@ -54,7 +54,7 @@ func (m *member) handle(h *held) {
 	if f := m.o.FilterFunc; f != nil {
 		matches, err := filter(f, &h.d.Event)
 		if err != nil {
-			_ = h.settle(h.nack(0, err.Error(), jetbus.StackOf(err), err), nil) // too late is too late
+			_ = h.settle(h.nack(0, err.Error(), h.lastStack(err), err), nil) // too late is too late
 			return
 		}
 		if !matches {
@@ -116,7 +116,7 @@ func (m *member) verdict(ctx context.Context, h *held, err error) verdict {
 	}
 	m.c.c.Logger.LogAttrs(ctx, slog.LevelDebug, "handler failed", slog.String("topic", h.d.Topic), slog.String("group", m.group),
 		slog.String("id", h.d.ID), slog.Int("attempt", h.d.Attempt), slog.Any("err", d.Err))
-	return h.nack(d.Delay, d.Err.Error(), jetbus.StackOf(err), d.Err)
+	return h.nack(d.Delay, d.Err.Error(), h.lastStack(err), d.Err)
 }
 
 // call runs the handler. A panic is an error.

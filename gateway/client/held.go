@@ -35,12 +35,12 @@ const (
 )
 
 // shorten cuts a reason and a stack to what the gateway keeps of them, or a frame has room for.
-func (l *link) shorten(n *frame.Refuse) {
-	reason, stack := maxReason, jetbus.MaxStackBytes
+func (l *link) shorten(reason, stack string) (string, string) {
+	mostReason, mostStack := maxReason, jetbus.MaxStackBytes
 	if frame := l.allowed().MaxMessage; frame > 0 { // a byte is 6 as \u0000
-		reason, stack = min(reason, frame/12), min(stack, frame/24)
+		mostReason, mostStack = min(mostReason, frame/12), min(mostStack, frame/24)
 	}
-	n.Reason, n.Stack = cut(n.Reason, reason), cut(n.Stack, stack)
+	return cut(reason, mostReason), cut(stack, mostStack)
 }
 
 // cut returns the beginning of a text.
@@ -248,7 +248,7 @@ func (h *held) settle(v verdict, answer func(error)) error {
 // say tells the gateway what becomes of an event, which the caller has counted in said. Until
 // the gateway has answered, the event may come again over another connection, and is known.
 func (m *member) say(ackID, op string, nack frame.Refuse, answer func(applied bool, reason string, err error)) {
-	m.l.shorten(&nack)
+	nack.Reason, nack.Stack = m.l.shorten(nack.Reason, nack.Stack)
 	m.l.mark(&mark{ackID: ackID, op: op, nack: nack, answer: func(applied bool, reason string, err error) {
 		if answer != nil {
 			answer(applied, reason, err)
@@ -313,9 +313,20 @@ func nackDelay(o jetbus.NackOptions) time.Duration {
 	return min(o.Delay, jetbus.MaxRetryDelay)
 }
 
-// nack refuses the event. The gateway gets the stack with the last attempt only: no other needs it.
+// isLast reports whether this is the last attempt.
+func (h *held) isLast() bool { return h.d.MaxAttempts > 0 && h.d.Attempt >= h.d.MaxAttempts }
+
+// lastStack returns the stack of a failure of the last attempt. No other needs it.
+func (h *held) lastStack(err error) string {
+	if !h.isLast() {
+		return ""
+	}
+	return jetbus.StackOf(err)
+}
+
+// nack refuses the event. The gateway gets the stack with the last attempt only.
 func (h *held) nack(delay time.Duration, reason, stack string, err error) verdict {
-	if d := h.d; d.MaxAttempts > 0 && d.Attempt >= d.MaxAttempts {
+	if h.isLast() {
 		v := h.reject(jetbus.RejectOptions{Reason: reason, Stack: stack})
 		v.nack.Dead, v.err = false, err
 		return v

@@ -186,6 +186,9 @@ func (p *pulled) reopen() {
 
 func (p *pulled) tell(ctx context.Context, verb string, req settleRequest) error {
 	req.AckIDs = []string{p.token}
+	if l, err := p.c.main(); err == nil { // a body is bounded like a frame
+		req.Reason, req.Stack = l.shorten(req.Reason, req.Stack)
+	}
 	var got struct {
 		Results []struct {
 			frame.Result
@@ -227,7 +230,7 @@ func (p *pulled) Nack(ctx context.Context, o jetbus.NackOptions) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	return p.say(ctx, "nack", settleRequest{DelayMs: milliseconds(nackDelay(o)), Reason: o.Reason, Stack: cut(o.Stack, jetbus.MaxStackBytes)})
+	return p.say(ctx, "nack", settleRequest{DelayMs: milliseconds(nackDelay(o)), Reason: o.Reason, Stack: o.Stack})
 }
 
 // Extend implements [jetbus.Lease].
@@ -247,7 +250,7 @@ func (p *pulled) Snooze(ctx context.Context, d time.Duration) error {
 
 // Reject implements [jetbus.Lease].
 func (p *pulled) Reject(ctx context.Context, o jetbus.RejectOptions) error {
-	return p.say(ctx, "nack", settleRequest{Dead: true, DeadAs: deadAs(o.As), Reason: o.Reason, Stack: cut(o.Stack, jetbus.MaxStackBytes)})
+	return p.say(ctx, "nack", settleRequest{Dead: true, DeadAs: deadAs(o.As), Reason: o.Reason, Stack: o.Stack})
 }
 
 // Deadline implements [jetbus.Lease].
