@@ -163,6 +163,19 @@ var rooms = map[string]room{
 		},
 		tests: []string{"embedded/mongod/mongotest"},
 	},
+	// The examples show several rooms at work together; demo is their plumbing.
+	"examples/internal/demo": {
+		rooms: []string{"adapter", "registry", "embedded", "embedded/mongod"},
+		heavy: []string{"github.com/nats-io/nats.go", "go.mongodb.org/mongo-driver/v2/mongo/..."},
+	},
+	"examples/partitions": {
+		rooms: []string{".", "examples/internal/demo", "partition", "projector", "projector/mongosink", "projector/processes", "registry"},
+		heavy: []string{"go.mongodb.org/mongo-driver/v2/..."},
+	},
+	"examples/evolution": {
+		rooms: []string{".", "changefeed", "examples/internal/demo", "registry"},
+		heavy: []string{"go.mongodb.org/mongo-driver/v2/..."},
+	},
 	"cmd/topiclint": {
 		rooms: []string{"cmd/topiclint/check", "cmd/topiclint/drive"},
 		heavy: []string{"golang.org/x/tools/go/analysis/unitchecker"},

@@ -1,0 +1,3 @@
+// Package examples runs the programs in examples/ as processes, and compares what they leave
+// at a broker and in a MongoDB with what they promise.
+package examples
