@@ -93,3 +93,52 @@ func TestBatchOvertakenInAnElection(t *testing.T) {
 		t.Errorf("the event of another key ends with %v", batch.Failed[1].Err)
 	}
 }
+
+// An event that a chained batch has stored is not a duplicate, although an event before it got
+// no answer and both are sent again. In a replicated stream that event may be stored already,
+// and then the server takes what follows it.
+func TestChainedAgain(t *testing.T) {
+	_, nc, _ := directStream(t)
+	bus := openBus(t, nc, Config{AutoCreate: true})
+	now := time.Now()
+	events := make([]jetbus.Event, 2)
+	for i := range events {
+		events[i] = jetbus.Event{Topic: "t", ID: jetbus.NewID(), Time: now}
+	}
+	before := events[0]
+	before.Time = now.Add(-time.Second)
+	for _, e := range []jetbus.Event{before, events[1]} {
+		if _, err := bus.Publish(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := &batch{b: bus, given: events, receipts: make([]jetbus.Receipt, 2), to: make([]destination, 2), room: make(chan struct{}, 1), chain: &chain{bySeq: true, replicated: true}}
+	if err := p.complete(t.Context(), events, now); err != nil {
+		t.Fatal(err)
+	}
+	p.errs = []error{nats.ErrNoResponders, nil} // after its first round
+	p.receipts[1].Event.Seq = 2
+	todo, retried := []int{0, 1}, make([]bool, 2)
+	for round := 1; ; round++ {
+		if err := p.grow(&todo); err != nil {
+			t.Fatal(err)
+		}
+		if len(todo) == 0 {
+			break
+		}
+		if err := p.relink(t.Context(), &todo, retried); err != nil || round > 3 {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		if len(todo) > 0 {
+			if err := p.round(t.Context(), todo, retried); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	p.tellDuplicates(t.Context(), retried)
+	for i, r := range p.receipts {
+		if r.Event.Seq != uint64(i+1) || r.Duplicate != (i == 0) {
+			t.Errorf("event %d has position %d, duplicate %t", i, r.Event.Seq, r.Duplicate)
+		}
+	}
+}

@@ -172,8 +172,9 @@ func (p *batch) relink(ctx context.Context, todo *[]int, retried []bool) error {
 	first := (*todo)[0]
 	p.mu.Lock()
 	err := p.errs[first]
-	for _, i := range *todo {
-		retried[i] = retried[i] || errors.Is(p.errs[i], errNoAnswer)
+	for _, i := range *todo { // what was stored behind first is sent again, too
+		stored := p.errs[i] == nil && !p.receipts[i].Duplicate
+		retried[i] = retried[i] || stored || errors.Is(p.errs[i], errNoAnswer)
 	}
 	p.mu.Unlock()
 	switch {
