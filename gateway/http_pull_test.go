@@ -73,7 +73,7 @@ func TestPull(t *testing.T) {
 			r.Errorf("%v after %v", got, time.Since(began))
 		}
 		time.AfterFunc(15*time.Second, func() { r.publish("orders", "4") })
-		if got := r.pull(`{"wait":"20s"}`); len(got) != 1 || r.settle("nack", got[0].AckID, `,"dead":true,"dead_reason":"odd","reason":"bad","stack":"f\\n\\tf.js:1"`) != "applied" {
+		if got := r.pull(`{"wait":"20s"}`); len(got) != 1 || r.settle("nack", got[0].AckID, `,"dead":true,"dead_reason":"odd","reason":"bad","stack":"f\n\tf.js:1"`) != "applied" {
 			r.Errorf("%+v", got)
 		}
 		if got := r.pull(`{"wait":"0"}`); len(got) != 0 {

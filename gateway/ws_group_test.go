@@ -111,7 +111,7 @@ func TestNack(t *testing.T) {
 				r.Errorf("%s: %+v", bad, m)
 			}
 		}
-		c.ask(`{"op":"NACK","ack_id":"`+e.AckID+`","dead":true,"dead_reason":"schema","reason":"never","stack":"`+strings.Repeat(`f\\n`, 9000)+`","corr":"n"}`, frame.OK)
+		c.ask(`{"op":"NACK","ack_id":"`+e.AckID+`","dead":true,"dead_reason":"schema","reason":"never","stack":"`+strings.Repeat(`f\n`, 9000)+`","corr":"n"}`, frame.OK)
 		n := 0
 		for letter, err := range r.bus.Scan(r.Context(), "dlq.orders", jetbus.ScanQuery{}) {
 			if err != nil {
